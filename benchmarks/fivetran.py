@@ -25,8 +25,7 @@ from backstory.formats.delivered import read_files
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.model.types import ColumnType, Kind
-from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 
 ROUNDS = 5
 MILLION = 1_000_000

@@ -19,8 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from backstory.doors.fivetran.wire import common_pb2 as common
-from backstory.testing.sender.batch_files import AS_FIVETRAN, write_batch_file
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, Sender, write_batch_file
 
 AT_ONCE, BATCHES, ROWS, ROUNDS = 8, 5, 100, 5
 CONFIGURATION = """

@@ -9,8 +9,7 @@ import pytest
 
 from backstory.errors import Refused
 from backstory.formats.delivered import read_files
-from backstory.formats.rows import Rows
-from backstory.formats.values.mended import tell
+from backstory.formats.rows import Rows, log_mended
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType
 from backstory.strategies.actions import UNMODIFIED
@@ -57,7 +56,7 @@ def read(
         parts = read_files([file], encoding, types(columns), frozenset(wanted or columns))
     assert all(part[0] is file for part in parts)
     for _, rows in parts:
-        tell(rows.mended)
+        log_mended(rows.mended)
     return [row for _, rows in parts for row in dicts(rows)]
 
 

@@ -24,8 +24,7 @@ from backstory.model.change import Change
 from backstory.model.table import TableName
 from backstory.stores.port import Store
 from backstory.stores.tables import existing, rows_of
-from backstory.testing.sender.batch_files import write_batch_file
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender, write_batch_file
 
 LIVE = "id:LONG* v n:LONG synced"
 HISTORY = f"{LIVE} start* end active"

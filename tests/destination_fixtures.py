@@ -30,7 +30,7 @@ def spreading(spark):
 
 @pytest.fixture
 def sender(address, tmp_path):
-    from backstory.testing.sender.client import Sender
+    from backstory.testing.sender import Sender
 
     return Sender.to(address, tmp_path)
 

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from part_plans import whole_plan
 
-from backstory.formats.delivered import arrow_schema, shaped
+from backstory.formats.delivered import arrow_schema, shape_rows
 from backstory.model.layout import FILE, POSITION, ROW_ID, VALID_TO
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
@@ -190,8 +190,8 @@ def copied(terms, place, copy, rows, parts=1):
     mine = pc.and_(pc.equal(memory_field(marks, "kind"), FactKind.COPY.value), pa.array(wanted, pa.bool_()))
     ids = None if place.columns is None else list(place.columns)
     own = copy_mark(place.at, terms.recorded, terms.memory, ids, place.text)
-    own = shaped(own, terms.columns, ids=True)
-    others = shaped(marks.filter(pc.invert(mine)), terms.columns, ids=True)
+    own = shape_rows(own, terms.columns, ids=True)
+    others = shape_rows(marks.filter(pc.invert(mine)), terms.columns, ids=True)
     asked = _copy_terms(terms, place, copy, pa.concat_tables([others, own]), restated=pc.any(mine).as_py())
     delivered_rows = pa.Table.from_pylist(
         [{"k": key, **values} for key, values in copy.rows.items()],
@@ -207,7 +207,7 @@ def copied(terms, place, copy, rows, parts=1):
     stays = len(former) and not (differs and memory_field(former, "columns")[0].as_py() != ids)
     gone, come = [plan.removed.select([FILE, POSITION])], [plan.added]
     if not stays:
-        back = shaped(withdraw_facts(former, terms.recorded, terms.memory), terms.columns, ids=True)
+        back = shape_rows(withdraw_facts(former, terms.recorded, terms.memory), terms.columns, ids=True)
         gone.append(former.select([FILE, POSITION]))
         come += [own, back]
     appeared = plan.appeared["k"].to_pylist()

@@ -30,8 +30,7 @@ from tables_as_text import in_order
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.testing.sender.batch_files import write_batch_file
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender, write_batch_file
 
 BACKSTORY = Path(sys.executable).parent / "backstory"
 SECONDS = 300

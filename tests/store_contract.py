@@ -6,7 +6,7 @@ from tables_as_text import instant
 from backstory.errors import TryAgain
 from backstory.stores.iceberg.store import Store, existing
 from backstory.table import Table
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
 

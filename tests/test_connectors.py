@@ -28,7 +28,7 @@ def lay_down(folder, given):
             jar.writestr("one.py" if package == OWN else "a", "a" * 1000)
     place = folder / "backstory"
     place.mkdir(mode=0o700, exist_ok=True)
-    return jars._publish(came, place / jars._choose_name(packages, given))
+    return jars._publish(came, place / jars._folder_name(packages, given))
 
 
 @pytest.fixture

@@ -21,8 +21,7 @@ from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, FIVETRAN_ID, START, SYNCED, SYSTEM_COLUMNS
 from backstory.strategies.actions import UNMODIFIED
-from backstory.testing.sender.batch_files import write_batch_file
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender, write_batch_file
 
 MILLISECOND = timedelta(milliseconds=1)
 HISTORY_SYSTEM = {START: "UTC_DATETIME", END: "UTC_DATETIME", ACTIVE: "BOOLEAN"}

@@ -16,8 +16,7 @@ from typing import Any, Final
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.testing.sender.batch_files import AS_FIVETRAN, UNMODIFIED, instant, write_batch_file
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, UNMODIFIED, Sender, instant, write_batch_file
 from benchmarks.asked import Asked, asked, scratch
 from benchmarks.history.audits import COLUMNS, audited
 from benchmarks.history.days import KEYS, Batch, Day, Row, World

@@ -70,7 +70,7 @@ def test_batch_files_end_a_row_where_the_next_of_its_key_begins(tmp_path):
     """As Fivetran sends them: a millisecond before, and no longer active."""
     from backstory.formats.delivered import read_files
     from backstory.model.types import ColumnType, Kind
-    from backstory.testing.sender.batch_files import AS_FIVETRAN
+    from backstory.testing.sender import AS_FIVETRAN
 
     _, (first, *_) = lived()
     told = files(tmp_path, "customer", first.customer, first)

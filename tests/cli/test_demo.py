@@ -22,8 +22,7 @@ from backstory.reading.commits import commits
 from backstory.reading.drawings import draw
 from backstory.reading.frames import point_in_time
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.testing.sender.client import Sender
-from backstory.testing.sender.copies import SourceCopy, difference, read_copy
+from backstory.testing.sender import Sender, SourceCopy, difference, read_copy
 
 
 def by_the_rule():

@@ -11,7 +11,7 @@ from memory_store.store import MemoryStore, load, rows_of
 from backstory.cli.app import run
 from backstory.model.table import TableName
 from backstory.model.types import Kind
-from backstory.testing.sender import client
+from backstory.testing import sender
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +148,7 @@ def test_numbers_with_decimal_commas_are_named(tmp_path, monkeypatch, capsys):
 
 def test_where_nothing_answers_it_ends(tmp_path, monkeypatch, capsys):
     """Nobody waits for ever: another run may find the destination."""
-    monkeypatch.setattr(client, "CONNECT_SECONDS", 0.5)
+    monkeypatch.setattr(sender, "CONNECT_SECONDS", 0.5)
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(ONE)
     with socket.socket() as unused:

@@ -16,7 +16,7 @@ from backstory.model.layout import VERSIONS_OWN, Layout, layout_of
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current
 from backstory.stores.iceberg.store import Store, existing, existing_as_is, load
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 from backstory.warehouse import Warehouse
 
 pytestmark = pytest.mark.spark

@@ -12,7 +12,7 @@ from backstory.model.change import Change
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.store import Store
 from backstory.stores.tables import existing
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
 # The other tests here send what Fivetran sends, random ones what is plain.

@@ -14,10 +14,10 @@ from backstory.formats import memory
 from backstory.formats.delivered import read_files, stream_file
 from backstory.formats.memory import Memory, TooLarge
 from backstory.formats.parquet import batches as parquet_batches
-from backstory.formats.parquet.pages import page_sizes
+from backstory.formats.parquet.batches import page_sizes
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.types import ColumnType
-from backstory.testing.sender.batch_files import encrypt
+from backstory.testing.sender import encrypt
 
 ZSTD = Encoding(Format.CSV, Compression.ZSTD, False, "(null)", "(same)")
 TYPES = {"a": ColumnType.parse("STRING"), "b": ColumnType.parse("LONG")}

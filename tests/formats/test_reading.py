@@ -4,11 +4,8 @@ import pytest
 from odf_files import declared, optional
 
 from backstory.errors import UsageError
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.json.options import JsonOptions
-from backstory.formats.parquet.options import ParquetOptions
+from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.reading import refuse_unwritable
-from backstory.formats.shapefile.options import ShapefileOptions
 
 BYTES, BYTE_LIST = "Binary", {"kind": "List", "itemType": optional("Binary")}
 

@@ -14,12 +14,7 @@ from hypothesis import strategies as st
 from backstory.formats.delivered import read_files
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.strategies.actions import UNMODIFIED
-from backstory.testing.sender.batch_files import (
-    AS_FIVETRAN,
-    NULL_STRING,
-    UNMODIFIED_STRING,
-    write_batch_file,
-)
+from backstory.testing.sender import AS_FIVETRAN, NULL_STRING, UNMODIFIED_STRING, write_batch_file
 
 MARKERS = {"null_string": NULL_STRING, "unmodified_string": UNMODIFIED_STRING}
 ENCODINGS = [

@@ -9,11 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import Failed
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.json.options import JsonOptions
-from backstory.formats.parquet.options import ParquetOptions
+from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.reading import rows_of
-from backstory.formats.source_files import source_files, unpacked
+from backstory.formats.source_files import source_files, unpack
 from backstory.formats.unchanged import require_unchanged, stamp_of
 
 
@@ -93,7 +91,7 @@ def test_what_was_delivered_is_what_was_listed(tmp_path, ending, change):
 
     write(path, "x")
     (file,) = source_files(str(path)).files
-    ready = unpacked(file, tmp_path)
+    ready = unpack(file, tmp_path)
     require_unchanged([ready.stamp])
     change(path, write)
     with pytest.raises(Failed, match=r"a\.csv.* changed while it was read"):

@@ -25,7 +25,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import existing, rows_of
 from backstory.strategies.actions import UNMODIFIED
-from backstory.testing.sender.batch_files import write_batch_file
+from backstory.testing.sender import write_batch_file
 
 KINDS = {"id": Kind.LONG, "b": Kind.LONG, "part": Kind.STRING, "a": Kind.STRING, LEFT_OVER: Kind.STRING}
 ANY = settings(suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])

@@ -28,7 +28,7 @@ from backstory.settings import Settings
 from backstory.spark.session import start
 from backstory.stores.iceberg.jvm import version
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 folder, package = Path(sys.argv[1]), sys.argv[2]
 ask_as_spark_4()
 own = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"} | PLANS

@@ -8,7 +8,7 @@ from rows_read import rows_read
 from spoilt_histories import of_files
 
 from backstory.stores.iceberg.store import Store, tables
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 from backstory.upkeep.checking import check, check_tables
 from backstory.warehouse import Warehouse
 

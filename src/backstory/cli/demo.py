@@ -25,7 +25,7 @@ from backstory.table import Table
 
 if TYPE_CHECKING:
     from backstory.stores.iceberg.store import Store
-    from backstory.testing.sender.client import Sender
+    from backstory.testing.sender import Sender
     from backstory.warehouse import Warehouse
 
 TABLE = TableName("demo", "countries")
@@ -75,7 +75,7 @@ def _send_copies(store: "Store") -> None:
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
     from backstory.stores.iceberg.create import drop
-    from backstory.testing.sender.client import Sender
+    from backstory.testing.sender import Sender
 
     drop(store, TABLE)
     running = listen(Destination({store.catalog: store}), "127.0.0.1", 0)
@@ -91,7 +91,7 @@ def _send_copies(store: "Store") -> None:
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
     """Send the difference of each copy from the one before, at the date of its file, and print the counts."""
-    from backstory.testing.sender.copies import SourceCopy, difference, read_copy
+    from backstory.testing.sender import SourceCopy, difference, read_copy
 
     before = SourceCopy(KEY)
     columns = read_copy(paths[-1], KEY).columns  # the first copies leave a column empty

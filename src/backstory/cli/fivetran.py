@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from backstory.settings import Settings
     from backstory.stores.iceberg.store import Store
-    from backstory.testing.sender.copies import SourceCopy
+    from backstory.testing.sender import SourceCopy
 
 
 def serve(
@@ -188,10 +188,16 @@ def send(
         options: Common options.
     """
     from backstory.formats.file_columns import comma_notes
-    from backstory.testing.sender.batch_files import NULL_STRING, UNMODIFIED_STRING
-    from backstory.testing.sender.client import Sender, text_columns
-    from backstory.testing.sender.copies import difference, read_copy
-    from backstory.testing.sender.sent import SentBatches, pair_of
+    from backstory.testing.sender import (
+        NULL_STRING,
+        UNMODIFIED_STRING,
+        Sender,
+        SentBatches,
+        difference,
+        pair_of,
+        read_copy,
+        text_columns,
+    )
 
     names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else None

@@ -23,8 +23,7 @@ from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.staging import ShippedFile, ship_files
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease
-from backstory.formats.rows import Rows
-from backstory.formats.values.mended import Mended, tell, with_mended
+from backstory.formats.rows import Mended, Rows, log_mended, with_mended
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.change import Change, Commit, Note
 from backstory.model.layout import END, FILE, POSITION, ROW_ID, START, Layout
@@ -224,7 +223,7 @@ def _join_kinds(batch: Shipment, rows: Mapping[str, Rows]) -> pa.Table:
 def _with_places(batch: Shipment, kind: str, file: int, first: int, rows: Rows) -> pa.Table:
     """Add the places to rows of one kind and file."""
     count, schema = rows.count, arrow_schema(batch.types)
-    whole = rows.aligned(schema)
+    whole = rows.align(schema)
     place = {
         "kind": pa.repeat(pa.scalar(_kinds(batch).index(kind), pa.int8()), count),
         "file": pa.repeat(pa.scalar(file, pa.int32()), count),
@@ -387,7 +386,7 @@ class BatchDelivery:
             counts = with_mended(sums.counts, sides.mended)
 
             def receipt(committed: Commit | None) -> Commit:
-                tell(sides.mended)
+                log_mended(sides.mended)
                 return Commit(None if committed is None else committed.snapshot_id, counts)
 
             change = None

@@ -65,7 +65,7 @@ def ship_files(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator
     broadcasts = []
     try:
         for kind, file in parts:
-            with file.delivered() as delivered:
+            with file.delivered_bytes() as delivered:
                 broadcasts.append(ShippedFile(kind, file, context.broadcast(delivered.read())))
         yield broadcasts
     finally:

@@ -30,7 +30,7 @@ def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
-def shaped(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
+def shape_rows(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
     """The rows with these columns, those that they lack NULL, and their ids if they have any, or shall."""
     kept = [pa.field(ROW_ID, pa.int64())] if ids or ROW_ID in rows.column_names else []
     return in_schema(rows, pa.schema([*arrow_schema({each.name: each.type for each in columns}), *kept]))
@@ -76,7 +76,7 @@ def read_files(
     def whole(file: BatchFile) -> Rows | None:
         parts: Iterator[Rows] = _READERS[encoding.format](file, encoding, columns, wanted, lease)
         collected = list(parts)
-        return Rows.joined(collected) if collected else None
+        return Rows.join(collected) if collected else None
 
     with ThreadPoolExecutor(THREADS) as pool:
         read = zip(files, pool.map(whole, files), strict=True)

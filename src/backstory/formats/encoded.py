@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from backstory.errors import Refused, UsageError
-from backstory.formats.produced import malformed
+from backstory.formats.produced import malformed_row
 
 BLOCK = 1 << 22
 UTF8 = "utf-8"
@@ -31,7 +31,7 @@ def encoding(name: str) -> str:
         raise UsageError("unsupported-option", told, "Use one like `utf8` or `latin1`.") from None
 
 
-def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed) -> Iterator[bytes]:
+def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_row) -> Iterator[bytes]:
     """The file's text without a byte order mark.
 
     Raises `wrong` for what is not of the encoding; what says it is UTF-8 already is not looked at.
@@ -60,15 +60,15 @@ def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]
     for block in utf8_blocks(path, name, encoding):
         *whole, held = (held + block).split(b"\n")
         for line in whole:
-            yield number, decoded(line, name, number)
+            yield number, decode(line, name, number)
             number += 1
         if len(held) > LONGEST_LINE:
-            raise malformed(name, f"line {number}", f"it is longer than {LONGEST_LINE >> 20} MiB")
+            raise malformed_row(name, f"line {number}", f"it is longer than {LONGEST_LINE >> 20} MiB")
     if held:
-        yield number, decoded(held, name, number)
+        yield number, decode(held, name, number)
 
 
-def decoded(text: bytes, name: str, line: int, wrong: Wrong = malformed) -> str:
+def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> str:
     """UTF-8 as text; `line` is the first one's number. Raises `wrong` with the line that is not UTF-8."""
     try:
         return text.decode()

@@ -36,7 +36,7 @@ _UNIT = "Millisecond"
 
 def type_name(field: pa.Field) -> str:
     """The type of a field, as error messages write it: `Decimal(10, 2)`."""
-    type_, declared = field.type, _declared(field)
+    type_, declared = field.type, _declared_type(field)
     name = str(declared.get("kind", _ARROW.get(type_, str(type_))))
     if pa.types.is_nested(type_):
         name = str(type_).split("<", maxsplit=1)[0].capitalize()
@@ -49,32 +49,32 @@ def type_name(field: pa.Field) -> str:
     return name if fixed is None else f"{name}({fixed})"
 
 
-def kind(field: pa.Field) -> str:
+def kind_of(field: pa.Field) -> str:
     """The kind of the field's type in the manifest, in small letters; empty if it is not kept."""
-    return _kind(_declared(field))
+    return _kind(_declared_type(field))
 
 
 def unit(field: pa.Field) -> str:
     """The unit of a Time or a Duration, as Arrow calls it."""
-    return _UNITS[str(_declared(field).get("unit", _UNIT)).lower()]
+    return _UNITS[str(_declared_type(field).get("unit", _UNIT)).lower()]
 
 
 def length(field: pa.Field) -> int | None:
     """How many bytes or items a value has to have; None if that is open."""
-    return _declared(field).get("fixedLength")
+    return _declared_type(field).get("fixedLength")
 
 
 def is_narrow(field: pa.Field) -> bool:
     """Whether the field's Arrow type holds more than its type does, or one that is in it."""
-    return _is_narrow(_declared(field))
+    return _is_narrow(_declared_type(field))
 
 
-def child(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
+def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
     """A field of a struct or, with its `key`, of a list or map, under the name that messages give it.
 
     It keeps its own type out of those that the metadata of the outer field tell of.
     """
-    declared = _declared(field)
+    declared = _declared_type(field)
     if key:
         inner = declared.get(key)
     else:
@@ -88,10 +88,13 @@ def inner_fields(field: pa.Field) -> list[pa.Field]:
     """The fields of what is nested, under their names in messages: of a map its key and its value."""
     type_ = field.type
     if pa.types.is_struct(type_):
-        return [child(field, each) for each in type_]
+        return [child_field(field, each) for each in type_]
     if pa.types.is_map(type_):
-        return [child(field, type_.key_field, "keyType"), child(field, type_.item_field, "valueType")]
-    return [child(field, type_.value_field, "itemType")]
+        return [
+            child_field(field, type_.key_field, "keyType"),
+            child_field(field, type_.item_field, "valueType"),
+        ]
+    return [child_field(field, type_.value_field, "itemType")]
 
 
 _NAMES = {"itemType": "element", "keyType": "key", "valueType": "value"}
@@ -103,21 +106,21 @@ def _is_narrow(declared: dict[str, Any]) -> bool:
 
 
 def _inner(declared: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    yield from (_plain(declared[key]) for key in _NAMES if key in declared)
-    yield from (_plain(each.get("type")) for each in declared.get("fields", ()))
+    yield from (_without_option(declared[key]) for key in _NAMES if key in declared)
+    yield from (_without_option(each.get("type")) for each in declared.get("fields", ()))
 
 
 def _kind(declared: dict[str, Any]) -> str:
     return str(declared.get("kind", "")).lower()
 
 
-def _declared(field: pa.Field) -> dict[str, Any]:
+def _declared_type(field: pa.Field) -> dict[str, Any]:
     """The field's type in the manifest, without its Option; empty if it is not kept."""
     kept = (field.metadata or {}).get(_TYPE)
-    return _plain(json.loads(kept)) if kept else {}
+    return _without_option(json.loads(kept)) if kept else {}
 
 
-def _plain(type_: Any) -> dict[str, Any]:
+def _without_option(type_: Any) -> dict[str, Any]:
     """A type's document without the Option around it."""
     while isinstance(type_, dict) and _kind(type_) == "option":
         type_ = type_.get("inner")

@@ -8,20 +8,17 @@ from typing import Final
 import pyarrow as pa
 
 from backstory.errors import Refused, UsageError, option
-from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.rows import csv_columns
-from backstory.formats.csv.separators import refuse_whole_header
 from backstory.formats.csv.source import file_source
+from backstory.formats.csv.table import refuse_whole_header
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.rows import json_columns
-from backstory.formats.kept_cells import kept_column
-from backstory.formats.parquet.options import ParquetOptions
+from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.produced import UNTOLD, missing
 from backstory.formats.reading import Options, rows_of
-from backstory.formats.rows import arrow_type
+from backstory.formats.rows import arrow_type, column_of_kept
 from backstory.formats.source_files import SourceFile, SourceFiles
-from backstory.formats.values.wider import wider_type
+from backstory.formats.values.exactly import wider_type
 from backstory.model.types import ColumnType
 
 MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
@@ -57,13 +54,13 @@ def refuse_whole_headers(files: Sequence[SourceFile], options: Options) -> None:
         refuse_whole_header(file_source(each.path, each.name, options.encoding), options, remedy)
 
 
-def declared(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> pa.Schema:
+def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> pa.Schema:
     """The columns of files, of which some have types that the caller names."""
     if lacking := [column for column in types if column not in schema.names]:
         raise UsageError(
             "bad-option",
             f"{option('type', {each: str(types[each]) for each in lacking})}: {name} has no such column.",
-            f"Its columns are {', '.join(name for name in schema.names if kept_column(name) is None)}.",
+            f"Its columns are {', '.join(name for name in schema.names if column_of_kept(name) is None)}.",
             lacking,
         )
     return pa.schema(
@@ -96,7 +93,7 @@ def columns_as_written(
         refuse_whole_headers(files, options)
     fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}
     schema, with_commas = columns_of(files, options, known, fixed)
-    return declared(schema, written.type, files[0].name), with_commas
+    return declare_types(schema, written.type, files[0].name), with_commas
 
 
 def comma_notes(columns: Iterable[str]) -> list[str]:

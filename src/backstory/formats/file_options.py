@@ -8,7 +8,7 @@ from backstory.errors import UsageError, option
 from backstory.model.types import ColumnType
 
 if TYPE_CHECKING:
-    from backstory.formats.csv.options import CsvOptions
+    from backstory.formats.options import CsvOptions
 
 _DECIMALS: Final = (".", ",")
 _SPELLED: Final = {"tab": "\t", "\\t": "\t"}
@@ -47,7 +47,7 @@ class FileOptions:
 
     def csv(self) -> "CsvOptions":
         """The options of a CSV; UsageError for what no reader takes."""
-        from backstory.formats.csv.options import CsvOptions
+        from backstory.formats.options import CsvOptions
         from backstory.formats.values.texts import TextForms
 
         given: dict[str, Any] = {name: getattr(self, name) for name in ("null", "quote")}

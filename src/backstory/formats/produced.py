@@ -32,7 +32,7 @@ class ProducedRows:
     batches: Iterator[pa.RecordBatch]
 
 
-def malformed(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
+def malformed_row(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
     """The error for a row, or a file, that is not of its format; `place` is its line or row."""
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
 
@@ -41,12 +41,12 @@ def unreadable(name: str, place: str, column: str, value: object, expected: str)
     """The error for a value that is not of its column's type."""
     return Refused(
         "unreadable-value",
-        f"{name}, {place}, column `{column}`: `{shortened(value)}` is not of type {expected}.",
+        f"{name}, {place}, column `{column}`: `{excerpt(value)}` is not of type {expected}.",
         f"{MEND}, or declare the column as String and convert it in `preprocess`.",
     )
 
 
-def shortened(value: object) -> str:
+def excerpt(value: object) -> str:
     """The value on one line, 40 characters of it, and what is no Unicode as its escape."""
     text = str(value).encode(errors="backslashreplace").decode()
     text = " ".join(text.split()) or text
@@ -65,7 +65,7 @@ def missing(name: str, column: str, present: list[str], place: str = "") -> Refu
     )
 
 
-def unknown(name: str, columns: list[str], place: str = "") -> Refused:
+def unknown_columns(name: str, columns: list[str], place: str = "") -> Refused:
     """The error for columns that the schema does not declare, where `unknownFields` is `error`."""
     names = ", ".join(f"`{column}`" for column in columns[:SHOWN_NAMES])
     return Refused(
@@ -76,7 +76,7 @@ def unknown(name: str, columns: list[str], place: str = "") -> Refused:
     )
 
 
-def repeated(names: list[str]) -> list[str]:
+def repeated_names(names: list[str]) -> list[str]:
     """The names that stand more than once."""
     seen: set[str] = set()
     return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
@@ -84,7 +84,7 @@ def repeated(names: list[str]) -> list[str]:
 
 def refuse_repeated(name: str, names: list[str], place: str = "") -> None:
     """Refused if two columns have one name; `place` is the line that names them, if there is one."""
-    if twice := repeated(names):
+    if twice := repeated_names(names):
         shown = ", ".join(f"`{column}`" for column in twice[:SHOWN_NAMES])
         told = (
             f"{name}, {place}: the header names {shown} more than once."

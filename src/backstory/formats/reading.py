@@ -5,16 +5,13 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from backstory.formats.csv.options import CsvOptions
 from backstory.formats.csv.rows import csv_rows
 from backstory.formats.expected import inner_fields
-from backstory.formats.json.options import JsonOptions
 from backstory.formats.json.rows import json_rows
-from backstory.formats.parquet.options import ParquetOptions
+from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.parquet.rows import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told
-from backstory.formats.shapefile.options import ShapefileOptions
-from backstory.formats.unchanged import stamp_of, unchanged, while_unchanged
+from backstory.formats.unchanged import refuse_changes, stamp_of, while_unchanged
 from backstory.formats.values.texts import TextForms, parser
 from backstory.formats.wrapping.room import Bound
 
@@ -55,7 +52,7 @@ def rows_of(
     schema: what concerns all rows at once, the others when their batch is asked for.
     """
     stamp = stamp_of(path)
-    with unchanged(stamp):
+    with refuse_changes(stamp):
         rows = _rows_of(path, name, options, schema, told, bound)
     return replace(rows, batches=while_unchanged(rows.batches, stamp))
 
@@ -70,7 +67,7 @@ def _rows_of(
             return parquet_rows(path, name, options, schema, told)
         case ShapefileOptions():
             # pyshp is asked for by shapefiles only.
-            from backstory.formats.shapefile.rows import shapefile_rows
+            from backstory.formats.shapefile import shapefile_rows
 
             return shapefile_rows(path, name, options, schema, told, bound)
         case JsonOptions():

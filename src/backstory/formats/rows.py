@@ -1,14 +1,82 @@
-"""Delivered rows: typed values, and for each cell whether it carries one."""
+"""Delivered rows: typed values, and for each cell whether it carries one.
 
+What readers correct in the values of a file, and how it is reported: never with a value (F11, F18).
+
+Which cells of rows leave their column as it was: a column of booleans beside the column.
+
+A digest that distinguishes the rows of one delivery from those of another.
+"""
+
+import io
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Self
+from hashlib import blake2b
+from typing import Any, Final, Self
 
 import pyarrow as pa
+import structlog
 
-from backstory.formats.values.mended import Mended
 from backstory.model.types import ColumnType, Kind
+
+log = structlog.get_logger()
+
+# How many values by file, column (empty: all of the file's) and what was done to them.
+Mended = Counter[tuple[str, str, str]]
+ROUNDED, RAW = "rounded", "raw"
+
+
+def log_mended(mended: Mended) -> None:
+    """Log one warning a file and column for rounded decimals, one a file for BINARY that is not base64."""
+    for (file, column, deed), values in sorted(mended.items()):
+        if deed == ROUNDED:
+            log.warning(
+                "decimals with more digits than their column were rounded",
+                file=file,
+                column=column,
+                values=values,
+            )
+        else:
+            log.warning("values that are not base64 were stored as they are", file=file, cells=values)
+
+
+def with_mended(counts: Mapping[str, int], mended: Mended) -> dict[str, int]:
+    """The counts of a commit, with `rounded` if any decimal was."""
+    rounded = sum(values for (_, _, deed), values in mended.items() if deed == ROUNDED)
+    return {**counts, **({ROUNDED: rounded} if rounded else {})}
+
+
+# No column of a source is called so.
+KEEPS: Final = "backstory: keeps {}"
+_BEFORE: Final = KEEPS.format("")
+
+
+def column_of_kept(name: str) -> str | None:
+    """The column of which one with this name says which cells are kept; None for any other column."""
+    return name.removeprefix(_BEFORE) if name.startswith(_BEFORE) else None
+
+
+def digest(rows: pa.Table) -> int:
+    """A number for rows in this order; the same rows give the same one."""
+    read = _Read()
+    with pa.PythonFile(read, "w") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
+        stream.write_table(rows.combine_chunks())
+    return int.from_bytes(read.found.digest(), "big", signed=True)
+
+
+class _Read(io.RawIOBase):
+    """A file whose bytes are digested, and not kept."""
+
+    def __init__(self) -> None:
+        self.found = blake2b(digest_size=8)
+
+    def writable(self) -> bool:
+        return True
+
+    def write(self, content: Any) -> int:
+        self.found.update(content)
+        return memoryview(content).nbytes
+
 
 _ARROW = {
     Kind.BOOLEAN: pa.bool_(),
@@ -57,14 +125,14 @@ class Rows:
     @classmethod
     def concat(cls, parts: Iterable[Self], empty: pa.Schema) -> Self:
         """All rows in order, with the columns of `empty`; a column a part lacks is unknown there."""
-        parts = [part.aligned(empty) for part in parts]
+        parts = [part.align(empty) for part in parts]
         if not parts:
             nothing = empty.empty_table()
             return cls(nothing, _flags(nothing.schema).empty_table())
-        return cls.joined(parts)
+        return cls.join(parts)
 
     @classmethod
-    def joined(cls, parts: Sequence[Self]) -> Self:
+    def join(cls, parts: Sequence[Self]) -> Self:
         """All rows in order, of parts that have the same columns."""
         return cls(
             pa.concat_tables(part.values for part in parts),
@@ -77,12 +145,12 @@ class Rows:
         """The number of rows."""
         return int(self.values.num_rows)
 
-    def renamed(self, names: Mapping[str, str]) -> Self:
+    def rename(self, names: Mapping[str, str]) -> Self:
         """The same rows with other names for their columns."""
         new = [names[name] for name in self.values.column_names]
         return type(self)(self.values.rename_columns(new), self.known.rename_columns(new), self.mended)
 
-    def aligned(self, schema: pa.Schema) -> Self:
+    def align(self, schema: pa.Schema) -> Self:
         """The same rows with exactly the columns of `schema`; what was not delivered is unknown."""
         count = self.count
         here = set(self.values.column_names)

@@ -20,20 +20,20 @@ def stamp_of(path: Path) -> Stamp:
 def require_unchanged(stamps: Iterable[Stamp]) -> None:
     """Raise Failed for the first file that was replaced, rewritten or moved away, or that grew."""
     for stamp in stamps:
-        if _changed(stamp):
+        if _has_changed(stamp):
             raise source_changed(stamp[0].name)
 
 
-def _changed(stamp: Stamp) -> bool:
+def _has_changed(stamp: Stamp) -> bool:
     return not stamp[0].exists() or stamp_of(stamp[0]) != stamp
 
 
 @contextmanager
-def unchanged(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
+def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
     """Raises the error, else Failed, if the file changes in between, also where reading fails for that."""
 
     def require() -> None:
-        if _changed(stamp):
+        if _has_changed(stamp):
             raise error() if error else source_changed(stamp[0].name)
 
     try:
@@ -46,7 +46,7 @@ def unchanged(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
     """What is read of a file; Failed if it has changed, behind the last of it or where reading fails."""
-    with unchanged(stamp):
+    with refuse_changes(stamp):
         yield from reads
 
 

@@ -22,7 +22,7 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from backstory.errors import BackstoryError, TryAgain, UsageError, option
-from backstory.formats.values.exactly import loose
+from backstory.formats.values.exactly import all_optional
 from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
@@ -176,7 +176,7 @@ class ExportFile:
     def write(self, table: TableName, schema: pa.Schema, batches: Iterable[pa.RecordBatch]) -> Export:
         """Write the rows. If the process is killed, the file is unchanged or complete."""
         rows, names = 0, export_names(schema.names)
-        shown = pa.schema([(name, loose(each.type)) for name, each in zip(names, schema, strict=True)])
+        shown = pa.schema([(name, all_optional(each.type)) for name, each in zip(names, schema, strict=True)])
         kind = CsvRows if self.file.suffix.lower() == ".csv" else ParquetRows
         with _temporary_file(self.file) as beside, kind(beside, shown) as sink:
             for group in _groups(batches):

@@ -318,7 +318,7 @@ def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progr
                 file.write(chunk)
                 part.size += len(chunk)
                 if packed and part.size > (bound := bound_by(response.num_bytes_downloaded, part.limit)).most:
-                    raise bound.passed(target.name)
+                    raise bound.too_large(target.name)
                 progress(DOWNLOADING, part.size, total)
             file.flush()
             os.fsync(file.fileno())

@@ -1,7 +1,10 @@
-"""A dialect's examination: every statement is written, and run where there is an engine (section 5.4)."""
+"""A dialect's examination: every statement is written, and run where there is an engine (section 5.4).
+
+The part of a dialect's examination that a database runs (section 5.4).
+"""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from datetime import UTC, date, datetime, timedelta, timezone
 from decimal import Decimal
 from typing import Any
@@ -12,6 +15,7 @@ from sqlglot import exp
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelColumn, base_columns
 from backstory.doors.historize.statements import base_steps
+from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import contract_fault
@@ -19,18 +23,105 @@ from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import PLACEHOLDER, Statement, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
-from backstory.testing.conformance_run import run_examination
+from backstory.testing.conformance_bench import Bench
 from backstory.testing.conformance_sample import (
     NASTY_NAMES,
     NASTY_TEXTS,
     SCHEMA,
     dataset_of,
-    examined,
+    examination,
     history_of,
     require,
     require_equal,
     sample_model,
 )
+from backstory.testing.conformance_scenarios import examine_scenarios, examine_transactions
+from backstory.testing.conformance_values import (
+    examine_hashes,
+    examine_inequality,
+    examine_literals,
+    examine_types,
+    typed_column,
+)
+
+
+def run_examination(dialect: Dialect, engine: Engine) -> None:
+    """Run what the dialect writes; AssertionError names the method or the scenario that is wrong."""
+    bench = Bench(dialect, engine)
+    with bench.schema():
+        examine_hashes(bench)
+        examine_inequality(bench)
+        examine_literals(bench)
+        examine_types(bench)
+        examine_transactions(bench)
+        examine_scenarios(bench)
+        examine_schema_changes(bench)
+
+
+# Schema changes
+
+
+def examine_schema_changes(bench: Bench) -> None:
+    """Each change, and what the database then says of the table."""
+    names = [name for name in NASTY_NAMES if name]
+    columns = [ModelColumn(target_column_name="a", datatype=Datatype.INTEGER, nullable=False)]
+    columns += [_rename_column(columns[0], name) for name in names]
+    for gone in ("rc renamed", "rc changed"):
+        bench.drop(gone)
+    table = bench.make("rc changed", columns)
+    _require_table(bench, "rc changed", dict.fromkeys(["a", *names], Datatype.INTEGER))
+    bench.insert("rc changed", dict.fromkeys(["a", *names], 7))
+    more = _rename_column(typed_column(Datatype.DECIMAL), "add ed")
+    with examination("render_add_column"):
+        bench.engine.execute(bench.dialect.render_add_column(table, more))
+        _require_row(bench, table, "add ed", None)
+    with examination("render_rename_column"):
+        for old, new in (("a", "group"), (names[1], "b"), ("b", names[1])):
+            bench.engine.execute(bench.dialect.render_rename_column(SCHEMA, "rc changed", old, new))
+        _require_row(bench, table, "group", 7)
+    _examine_widening(bench, table, names[0])
+    with examination("render_drop_column"):
+        bench.engine.execute(bench.dialect.render_drop_column(table, "group"))
+    with examination("render_rename_table"):
+        bench.engine.execute(bench.dialect.render_rename_table(SCHEMA, "rc changed", "rc renamed"))
+        bench.leftovers.append("rc renamed")
+        require(bench.engine.introspect_table(SCHEMA, "rc changed") is None, "the old name is still there")
+        _require_row(bench, bench.table("rc renamed"), names[0], 7)
+        found = bench.engine.introspect_table(SCHEMA, "rc renamed") or {}
+        require_equal(set(found), {*names, "add ed"}, of="the renamed table's columns")
+
+
+def _examine_widening(bench: Bench, table: str, name: str) -> None:
+    with examination("render_alter_column_type"):
+        wide = ModelColumn(target_column_name=name, datatype=Datatype.BIGINT)
+        stored = (bench.engine.introspect_table(SCHEMA, "rc changed") or {})[name]
+        sql = bench.dialect.render_alter_column_type(table, wide, stored)
+        if sql is None or not bench.dialect.supports_alter_column_type:
+            return
+        bench.engine.execute(sql)
+        stored = (bench.engine.introspect_table(SCHEMA, "rc changed") or {})[name]
+        found = ddl.logical_type(stored, bench.dialect)
+        require_equal(found and found.datatype, Datatype.BIGINT, of=stored)
+        _require_row(bench, table, name, 7)
+
+
+def _rename_column(column: ModelColumn, name: str) -> ModelColumn:
+    return column.model_copy(update={"target_column_name": name, "nullable": True})
+
+
+def _require_table(bench: Bench, name: str, expected: Mapping[str, Datatype]) -> None:
+    with examination("introspect_table"):
+        require(bench.engine.introspect_table(SCHEMA, "not there") is None, "a missing table is None")
+        stored = bench.engine.introspect_table(SCHEMA, name) or {}
+        found = {each: ddl.logical_type(type_, bench.dialect) for each, type_ in stored.items()}
+        told = {each: column and column.datatype for each, column in found.items()}
+        require_equal(told, dict(expected), of="the columns")
+
+
+def _require_row(bench: Bench, table: str, column: str, expected: object) -> None:
+    sql = f"SELECT {bench.dialect.render_identifier(column)} FROM {table}"
+    require_equal(bench.engine.fetch_all(sql), [(expected,)], of=sql)
+
 
 CLOSE = frozenset({"load_timestamp", "load_run_id"})
 INSERT = CLOSE | {"load_timestamp_text", "pepper"}
@@ -56,7 +147,7 @@ def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> N
     the four steps and the MERGE against the rule, and schema changes. That takes the schema
     `backstory_conformance`, which is made for it and dropped.
     """
-    with examined("register_dialect"):
+    with examination("register_dialect"):
         require(contract_fault(type(dialect)) is None, contract_fault(type(dialect)))
     _examine_names(dialect)
     _examine_literals(dialect)
@@ -64,7 +155,7 @@ def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> N
     _examine_expressions(dialect)
     for profile in ("elevata_v1", "strict_v2"):
         for statement in _statements(dialect, profile):
-            with examined(f"{statement.step} ({profile})"):
+            with examination(f"{statement.step} ({profile})"):
                 _require_shape(dialect, statement.sql, KEPT[statement.step])
                 _require_aligned(dialect, statement.sql)
     _examine_schema_changes(dialect)
@@ -76,24 +167,24 @@ def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> N
 
 
 def _examine_names(dialect: Dialect) -> None:
-    with examined("quote_ident"):
+    with examination("quote_ident"):
         quoted = {name: dialect.quote_ident(name) for name in NASTY_NAMES}
         require(len(set(quoted.values())) == len(quoted), "two names are written alike")
         for name, sql in quoted.items():
             if dialect.SQLGLOT_NAME and name:
                 found = sqlglot.parse_one(f"SELECT {sql}", read=dialect.SQLGLOT_NAME).find(exp.Identifier)
                 require_equal((found and found.name, found and found.quoted), (name, True), of=sql)
-    with examined("should_quote"):
+    with examination("should_quote"):
         plain = ("customer_id", "_x", "rc_c_hist_key")
         require_equal([name for name in plain if dialect.should_quote(name)], [], of=plain)
         words = (*sorted(dialect.RESERVED_KEYWORDS), "select", "1st", "two words", "")
         missed = [word for word in words if not dialect.should_quote(word)]
         missed += [word for word in words if not dialect.should_quote(word.lower())]
         require_equal(missed, [], of="words that must be quoted")
-    with examined("render_identifier"):
+    with examination("render_identifier"):
         require_equal(dialect.render_identifier("select"), dialect.quote_ident("select"), of="select")
         require_equal(dialect.render_identifier("name_"), "name_", of="name_")
-    with examined("render_table_identifier"):
+    with examination("render_table_identifier"):
         require_equal(dialect.render_table_identifier(None, "t_"), "t_", of="a table without schema")
         both = dialect.render_table_identifier("two words", "select")
         parts = [dialect.quote_ident(part) for part in ("two words", "select")]
@@ -101,21 +192,21 @@ def _examine_names(dialect: Dialect) -> None:
 
 
 def _examine_literals(dialect: Dialect) -> None:
-    with examined("string_literal"):
+    with examination("string_literal"):
         for text in NASTY_TEXTS:
             sql = dialect.string_literal(text)
             require_equal(dialect.render_literal(text), sql, of=f"render_literal({text!r})")
             if dialect.SQLGLOT_NAME:
                 parsed = sqlglot.parse_one(sql, read=dialect.SQLGLOT_NAME)
                 require_equal(parsed.this, text, of=sql)
-    with examined("timestamp_literal"):
+    with examination("timestamp_literal"):
         east = INSTANT.astimezone(timezone(timedelta(hours=5, minutes=30)))
         sql = dialect.timestamp_literal(INSTANT)
         require_equal(dialect.timestamp_literal(east), sql, of="the same instant in another zone")
         require(re.search(r"2025-01-02.03:04:05\.600000", sql), f"{sql} is not UTC with six digits")
         first = dialect.timestamp_literal(datetime(1, 1, 1, tzinfo=UTC))
         require("0001-01-01" in first, f"{first} has a year of less than four digits")
-    with examined("render_literal"):
+    with examination("render_literal"):
         values = (None, True, -1, 1.5, Decimal("-0.10"), date(2025, 1, 2), INSTANT)
         for value in values:
             sql = dialect.render_literal(value)
@@ -139,7 +230,7 @@ def _columns() -> list[ModelColumn]:
 
 def _examine_types(dialect: Dialect) -> None:
     for datatype in Datatype:
-        with examined(f"map_logical_type of {datatype}"):
+        with examination(f"map_logical_type of {datatype}"):
             for strict in (True, False):
                 type_ = dialect.map_logical_type(datatype, 10, 20, 6, strict=strict)
                 require(type_, "it gives nothing")
@@ -148,7 +239,7 @@ def _examine_types(dialect: Dialect) -> None:
 
 def _examine_expressions(dialect: Dialect) -> None:
     for datatype in Datatype:
-        with examined(f"canonical_text of {datatype}"):
+        with examination(f"canonical_text of {datatype}"):
             sql = dialect.canonical_text("s.operand", datatype, 20, 6)
             require("s.operand" in sql, f"{sql} does not mention its operand")
             _require_shape(dialect, f"SELECT {sql} FROM x AS s", frozenset())
@@ -158,10 +249,10 @@ def _examine_expressions(dialect: Dialect) -> None:
         "current_instant": (dialect.current_instant(), []),
     }
     for method, (sql, operands) in written.items():
-        with examined(method):
+        with examination(method):
             require(all(operand in sql for operand in operands), f"{sql} lacks an operand")
             _require_shape(dialect, f"SELECT {sql} FROM x AS s", frozenset())
-    with examined("null_safe_ne"):
+    with examination("null_safe_ne"):
         sql = dialect.null_safe_ne("s.a", "s.b")
         require("s.a" in sql and "s.b" in sql, f"{sql} lacks an operand")
         _require_shape(dialect, f"SELECT 1 FROM x AS s WHERE {sql}", frozenset())
@@ -175,12 +266,12 @@ def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
     model = sample_model(profile)
     dataset = dataset_of(model, "rc_types")
     load = Load(model, dataset, history_of(dataset), dialect, stage="stage_")
-    with examined("base_steps"):
+    with examination("base_steps"):
         yield from base_steps(load)
-    with examined("hist_steps"):
+    with examination("hist_steps"):
         yield from hist_steps(load.pair)
     if dialect.supports_hist_merge:
-        with examined("render_hist_merge_statement"):
+        with examination("render_hist_merge_statement"):
             yield hist_merge(load.pair)
 
 
@@ -199,13 +290,13 @@ def _examine_schema_changes(dialect: Dialect) -> None:
         "render_alter_column_type": dialect.render_alter_column_type(table, column, "INTEGER"),
     }
     for method, sql in written.items():
-        with examined(method):
+        with examination(method):
             if sql is None and method == "render_alter_column_type":
                 continue
             require(sql, "it gives nothing")
             assert sql is not None
             _require_shape(dialect, sql, frozenset())
-    with examined("render_create_table_if_not_exists_from_columns"):
+    with examination("render_create_table_if_not_exists_from_columns"):
         sql = written["render_create_table_if_not_exists_from_columns"] or ""
         missing = [each.name for each in _columns() if dialect.render_identifier(each.name) not in sql]
         require_equal(missing, [], of="columns that are left out")
@@ -226,7 +317,7 @@ def _require_shape(dialect: Dialect, sql: str, placeholders: frozenset[str]) -> 
     leftover = PYTHON.search(bare)
     require(leftover is None, f"{leftover and leftover[0]} is left in {sql}")
     if dialect.SQLGLOT_NAME:
-        require_equal(len(_parsed(dialect, sql)), 1, of="the count of statements")
+        require_equal(len(_parse_literals(dialect, sql)), 1, of="the count of statements")
 
 
 def _bare(dialect: Dialect, sql: str) -> str:
@@ -236,7 +327,7 @@ def _bare(dialect: Dialect, sql: str) -> str:
     return re.sub(rf"{text}|{left}(?:(?!{right}).|{right}{right})*{right}", " ", sql, flags=re.DOTALL)
 
 
-def _parsed(dialect: Dialect, sql: str) -> list[Any]:
+def _parse_literals(dialect: Dialect, sql: str) -> list[Any]:
     """What sqlglot reads, each placeholder being a literal."""
     values = dict.fromkeys(PLACEHOLDER.findall(sql), "'x'")
     return [each for each in sqlglot.parse(fill_placeholders(sql, values), read=dialect.SQLGLOT_NAME) if each]
@@ -246,7 +337,7 @@ def _require_aligned(dialect: Dialect, sql: str) -> None:
     """An INSERT names each column once, and has a value for each."""
     if not dialect.SQLGLOT_NAME:
         return
-    for insert in _parsed(dialect, sql)[0].find_all(exp.Insert):
+    for insert in _parse_literals(dialect, sql)[0].find_all(exp.Insert):
         columns = [each.name for each in insert.this.expressions]
         body = insert.expression
         values = body.selects if isinstance(body, exp.Select) else body.expressions

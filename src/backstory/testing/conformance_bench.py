@@ -20,7 +20,7 @@ from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import Statement
 from backstory.testing.conformance_sample import (
     SCHEMA,
-    examined,
+    examination,
     history_of,
 )
 
@@ -39,7 +39,7 @@ class Bench:
     @contextmanager
     def schema(self) -> Iterator[None]:
         """The schema, empty at the beginning and gone at the end."""
-        with examined("render_create_schema_if_not_exists"):
+        with examination("render_create_schema_if_not_exists"):
             for _ in range(2):
                 self.engine.execute(self.dialect.render_create_schema_if_not_exists(SCHEMA))
         try:
@@ -67,7 +67,7 @@ class Bench:
         """An empty table."""
         self.drop(name)
         self.leftovers.append(name)
-        with examined("render_create_table_if_not_exists_from_columns"):
+        with examination("render_create_table_if_not_exists_from_columns"):
             for _ in range(2):
                 sql = self.dialect.render_create_table_if_not_exists_from_columns(self.table(name), columns)
                 self.engine.execute(sql)
@@ -121,17 +121,19 @@ def bring_rows(
     """Load the base from rows of a file."""
     columns = user_columns(load.dataset)
     arrays = {
-        column.name: pa.array([_staged(row[column.name]) for row in rows], arrow_type(column_type(column)))
+        column.name: pa.array(
+            [_stage_value(row[column.name]) for row in rows], arrow_type(column_type(column))
+        )
         for column in columns
     }
-    with examined("bring"):
+    with examination("bring"):
         stage = bench.engine.bring(f"backstory_stage_{load.dataset.name}", pa.table(arrays), columns)
     load = replace(load, stage=stage)
     steps_run(bench, base_steps(load), run, started)
     return load
 
 
-def _staged(value: Any) -> Any:
+def _stage_value(value: Any) -> Any:
     return value.strftime("%H:%M:%S.%f") if isinstance(value, time) else value
 
 
@@ -140,7 +142,7 @@ def steps_run(bench: Bench, statements: Sequence[Statement], run: str, started: 
     values, counts = bench.values(started, run), {}
     with transaction(bench):
         for statement in statements:
-            with examined(statement.step):
+            with examination(statement.step):
                 counts[statement.step] = bench.engine.run(statement.sql, values)
     return counts
 

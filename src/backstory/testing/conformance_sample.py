@@ -104,7 +104,7 @@ def history_of(dataset: ModelDataset) -> HistState:
 
 
 @contextmanager
-def examined(what: str) -> Iterator[None]:
+def examination(what: str) -> Iterator[None]:
     """Whatever goes wrong inside is an AssertionError that begins with the method or scenario."""
     try:
         yield

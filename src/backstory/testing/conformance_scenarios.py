@@ -16,7 +16,7 @@ from backstory.testing.conformance_bench import DAY, PEPPER, Bench, bring_rows, 
 from backstory.testing.conformance_sample import (
     SCHEMA,
     dataset_of,
-    examined,
+    examination,
     require,
     require_equal,
     sample_model,
@@ -29,11 +29,11 @@ class _Stop(Exception):
 
 def examine_transactions(bench: Bench) -> None:
     """A name can be held, and what fails is taken back, where the dialect says that it can."""
-    with examined("lock"):
+    with examination("lock"):
         for _ in range(2):
             with bench.engine.lock(SCHEMA) as taken:
                 require(taken is True, "a name that nobody holds is not given")
-    with examined("transaction"):
+    with examination("transaction"):
         table = bench.make("rc_taken_back", [ModelColumn(target_column_name="a", datatype=Datatype.BIGINT)])
         if not bench.dialect.supports_transactions:
             return
@@ -68,7 +68,7 @@ def examine_scenarios(bench: Bench) -> None:
         for steps in range(1, 4):
             life = _Life.begun(bench, merges=merges)
             life.load(LIFE[0][0], *LIFE[0][1:])
-            life.interrupted(f"A27, stopped after step {steps}, {way}", steps)
+            life.interrupt(f"A27, stopped after step {steps}, {way}", steps)
 
 
 @dataclass
@@ -87,28 +87,28 @@ class _Life:
     def load(self, told: str, run: str, second: int, snapshot: Snapshot) -> None:
         """Load a snapshot both ways, and compare the tables and the counts."""
         started = DAY + timedelta(seconds=second)
-        load = self._based(run, started, snapshot)
+        load = self._load_of(run, started, snapshot)
         rows = self._by_rule(load, run, started, snapshot)
         steps = [hist_merge(load.pair)] if load.merges else hist_steps(load.pair)
         found = steps_run(self.bench, steps, run, started)
         self._compare(told)
         if not load.merges:
-            with examined(told):
+            with examination(told):
                 expected = {step.step: rows[step.step] for step in steps}
                 require_equal(found, expected, of="the count of rows that each step touched")
 
-    def interrupted(self, told: str, steps: int) -> None:
+    def interrupt(self, told: str, steps: int) -> None:
         """A24 that stops after some of its steps, and is run again with the same timestamp."""
         _, run, second, snapshot = LIFE[1]
         started = DAY + timedelta(seconds=second)
-        load = self._based(run, started, snapshot)
+        load = self._load_of(run, started, snapshot)
         self._by_rule(load, run, started, snapshot)
         steps_run(self.bench, hist_steps(load.pair)[:steps], run, started)
         again = [hist_merge(load.pair)] if load.merges else hist_steps(load.pair)
         steps_run(self.bench, again, run, started)
         self._compare(told)
 
-    def _based(self, run: str, started: datetime, snapshot: Snapshot) -> Load:
+    def _load_of(self, run: str, started: datetime, snapshot: Snapshot) -> Load:
         rows = [{"cust_id": key, "name": name, "city": None} for key, name in snapshot.items()]
         return bring_rows(self.bench, self.full, rows, run, started)
 
@@ -148,7 +148,7 @@ class _Life:
             }
             for each in self.versions
         ]
-        with examined(told):
+        with examination(told):
             found = self.bench.texts(self.full.hist_table, columns)
             ordered = sorted(expected, key=lambda row: str(row[dataset.hist_key]))
             require_equal(found, ordered, of="the history")

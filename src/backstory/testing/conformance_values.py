@@ -28,7 +28,7 @@ from backstory.testing.conformance_bench import (
 from backstory.testing.conformance_sample import (
     NASTY_TEXTS,
     dataset_of,
-    examined,
+    examination,
     require_equal,
     sample_model,
 )
@@ -96,7 +96,7 @@ TYPED: Mapping[Datatype, Sequence[Any]] = {
 def examine_hashes(bench: Bench) -> None:
     """The golden vectors: the texts as they stand, and made of the columns of a row."""
     dialect, engine = bench.dialect, bench.engine
-    with examined("hash_expression"):
+    with examination("hash_expression"):
         for told, (text, expected) in VECTORS.items():
             require_equal(sha256(text), expected, of=f"the vector of {told}")
             sql = dialect.hash_expression(dialect.string_literal(text))
@@ -108,7 +108,7 @@ def examine_hashes(bench: Bench) -> None:
         kinds = ["a key", "a key with NULL"] if profile == "elevata_v1" else ["a key"]
         kinds += [f"a row hash, {profile}", "a history key", "a history key of another day"]
         for told in kinds:
-            with examined(f"golden vector, {told}, {profile}"):
+            with examination(f"golden vector, {told}, {profile}"):
                 require_equal(built[told], VECTORS[told][1], of="the dialect's SQL")
 
 
@@ -143,7 +143,7 @@ def _nullable(column: ModelColumn) -> ModelColumn:
 def examine_inequality(bench: Bench) -> None:
     type_ = bench.dialect.map_logical_type(Datatype.STRING, 10)
     literal = bench.dialect.render_literal
-    with examined("null_safe_ne"):
+    with examination("null_safe_ne"):
         for left, right in product([None, "a", "b", ""], repeat=2):
             sides = [bench.dialect.cast_expression(literal(side), type_) for side in (left, right)]
             sql = bench.dialect.null_safe_ne(*sides)
@@ -153,7 +153,7 @@ def examine_inequality(bench: Bench) -> None:
 
 def examine_literals(bench: Bench) -> None:
     for text in NASTY_TEXTS:
-        with examined(f"string_literal of {text!r}"):
+        with examination(f"string_literal of {text!r}"):
             sql = f"SELECT {bench.dialect.string_literal(text)}"
             require_equal(bench.engine.execute_scalar(sql), text, of=sql)
     others: list[tuple[Datatype, Any]] = [
@@ -164,7 +164,7 @@ def examine_literals(bench: Bench) -> None:
         *((Datatype.DECIMAL, each) for each in TYPED[Datatype.DECIMAL]),
     ]
     for datatype, value in others:
-        with examined(f"render_literal of {value!r}"):
+        with examination(f"render_literal of {value!r}"):
             column = typed_column(datatype)
             typed = bench.dialect.cast_expression(
                 bench.dialect.render_literal(value), bench.dialect.type_of(column)
@@ -205,7 +205,7 @@ def _typed_rows() -> Iterator[dict[str, Any]]:
 
 def _require_canonical(dataset: ModelDataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
     for column in user_columns(dataset):
-        with examined(f"canonical_text of {column.datatype}"):
+        with examination(f"canonical_text of {column.datatype}"):
             expected = canon(row[column.name], column)
             require_equal(found[column.name], expected, of=f"{row[column.name]!r}")
 
@@ -221,5 +221,5 @@ def _require_hashes(
         dataset.references[0].column: hashes.foreign_key(dataset.references[0], parent, row),
     }
     for name, value in expected.items():
-        with examined(f"{name} of all types"):
+        with examination(f"{name} of all types"):
             require_equal(found[name], value, of=row)

@@ -10,7 +10,7 @@ from destination import HISTORY, LIVE, Place, gives, serving
 from tables_as_text import instant
 
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
 

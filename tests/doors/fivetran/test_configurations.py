@@ -10,7 +10,7 @@ from memory_store.store import MemoryStore
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 CONFIGURATIONS = [
     {},

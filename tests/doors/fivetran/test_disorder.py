@@ -12,8 +12,7 @@ from backstory.model.change import Change
 from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.tables import load
-from backstory.testing.sender.client import definition
-from backstory.testing.sender.copies import Difference, SourceCopy
+from backstory.testing.sender import CopyDifference, SourceCopy, definition
 
 
 @pytest.mark.tables_on("memory", "iceberg")
@@ -27,8 +26,8 @@ def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema
                            1  q T2    T3   false  T2""")
     late = [{"id": 1, "_fivetran_end": table("t\nT5")[0]["t"]}]
 
-    sender.write(schema, told, Difference(replace=overlapping))
-    sender.write(schema, told, Difference(delete=late))
+    sender.write(schema, told, CopyDifference(replace=overlapping))
+    sender.write(schema, told, CopyDifference(delete=late))
 
     expected = rule.apply(overlapping, ["id"], ["id", "a"], delete=late).rows
     assert in_order(expected) == Place(sender, store, schema, told).rows()
@@ -43,7 +42,7 @@ def test_versions_in_order_leave_no_mark(sender, store, schema):
     sender.write(
         schema,
         told,
-        Difference(
+        CopyDifference(
             replace=table("""id start end  active synced
                              1  T1    T2-1 false  T1
                              1  T2    TMAX true   T2""")
@@ -110,8 +109,8 @@ def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
     found = load(store, TableName(schema, name))
     commit(store, found, Change(added=rows_as(found.shape.columns, table(spoilt))))
     before = Place(sender, store, schema, told).rows()
-    healthy = Difference(replace=table("id start end active synced\n8 T5 TMAX true T1"))
-    touching = Difference(replace=table("id start end active synced\n7 T8 TMAX true T1"))
+    healthy = CopyDifference(replace=table("id start end active synced\n8 T5 TMAX true T1"))
+    touching = CopyDifference(replace=table("id start end active synced\n7 T8 TMAX true T1"))
 
     sender.write(schema, told, healthy)
     with pytest.raises(BackstoryError, match="backstory repair") as stop:

@@ -8,7 +8,7 @@ from histories import LEFT_OVER, batches, live_batches, wild_batches
 from hypothesis import HealthCheck, given, settings
 
 from backstory.stores.iceberg import frames
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 FEW = settings(
     max_examples=deep(25, 3),

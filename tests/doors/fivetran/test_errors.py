@@ -11,8 +11,7 @@ from destination import LIVE, PLAIN, Place, gives, refusal, serving, status
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.wrapping.batch_file import BatchFile, Compression
-from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 
 ROWS = "id v n synced \n 1 a 1 T1"
 CANARY = "canary-5b1e"

@@ -11,7 +11,7 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 LIMIT = 134_217_728
 METHODS = sdk.DESCRIPTOR.services_by_name["DestinationConnector"].methods

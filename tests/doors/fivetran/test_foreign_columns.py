@@ -9,7 +9,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.reading.commits import inventory
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
 

@@ -30,7 +30,7 @@ def test_the_form_is_that_of_the_interface(form):
 
 def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
     """18, 14: the first catalog is preselected; each configuration goes to its own."""
-    from backstory.testing.sender.client import Sender
+    from backstory.testing.sender import Sender
 
     with serving({"backstory": store, "lake": store}) as address:
         sender = Sender.to(address, tmp_path)
@@ -82,7 +82,7 @@ def test_what_cannot_work_is_a_failure_with_a_text(sender, name, catalog):
 def test_capabilities_need_no_configuration(sender, store, tmp_path):
     """21, F2: CSV by default, Parquet when the server is set so."""
     from backstory.formats.wrapping.batch_file import Format
-    from backstory.testing.sender.client import Sender
+    from backstory.testing.sender import Sender
 
     assert sender.stub.Capabilities(sdk.CapabilitiesRequest()).batch_file_format == sdk.CSV
     with serving({"backstory": store}, batch_format=Format.PARQUET) as address:

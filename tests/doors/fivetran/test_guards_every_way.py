@@ -14,7 +14,7 @@ from backstory.formats.delivered import rows_as
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.change import Change
 from backstory.stores.tables import existing
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 SPOILT, LACKING = "holds versions of a record that overlap", "lacks the column"
 OPEN_TWICE = "id v n start end active synced \n 3 e 3 T4 TMAX true T4"

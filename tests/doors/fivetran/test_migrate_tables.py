@@ -4,7 +4,7 @@ import pytest
 from destination import HISTORY, LIVE, VERSIONS, Place, done, gives, migration, refusal, serving, twice
 from tables_as_text import table
 
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 MODES = {
     "SOFT_DELETE_TO_LIVE": 0,

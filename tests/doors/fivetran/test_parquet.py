@@ -11,8 +11,7 @@ from destination import HISTORY, LIVE, Place, gives, refusal, serving
 from tables_as_text import instant
 
 from backstory.formats.wrapping.batch_file import Compression, Format
-from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 
 AS_PARQUET = replace(AS_FIVETRAN, format=Format.PARQUET)
 NULL, UNMODIFIED = AS_PARQUET.null_string, AS_PARQUET.unmodified_string

@@ -15,7 +15,7 @@ from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.stores.iceberg.store import Store, existing
 from backstory.table import Table
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
 

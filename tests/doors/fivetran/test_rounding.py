@@ -12,7 +12,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 COLUMNS = "id:LONG* n:DECIMAL(38,10) m:DECIMAL(5,2) b:BINARY"
 ENCODINGS = [PLAIN, Encoding(Format.PARQUET, Compression.OFF, False, "null-marker", "unmodified-marker")]

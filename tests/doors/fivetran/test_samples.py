@@ -19,7 +19,7 @@ from tester import Replay, play, ticking
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.model.instant import TMAX
-from backstory.testing.sender.batch_files import AS_FIVETRAN
+from backstory.testing.sender import AS_FIVETRAN
 
 SAMPLES = Path(__file__).parent / "samples"
 ENCODINGS = {"encrypted": AS_FIVETRAN, "plain": PLAIN}

@@ -8,7 +8,7 @@ from structlog.testing import capture_logs
 
 from backstory.doors.fivetran.server import ServeOptions, require_port, serve
 from backstory.errors import Failed, UsageError
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 from backstory.warehouse import Warehouse
 
 

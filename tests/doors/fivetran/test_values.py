@@ -13,7 +13,7 @@ import pytest
 from destination import LIVE, PLAIN, Place, gives
 from tables_as_text import in_order, instant
 
-from backstory.testing.sender.batch_files import NULL_STRING, UNMODIFIED_STRING, seal
+from backstory.testing.sender import NULL_STRING, UNMODIFIED_STRING, seal
 
 MEBIBYTE = 1 << 20
 NASTY = [

@@ -11,7 +11,7 @@ import pytest
 from backstory.errors import BackstoryError, Refused
 from backstory.formats.file_columns import columns_as_written, columns_of, reader_options
 from backstory.formats.file_options import FileOptions
-from backstory.formats.source_files import SourceFile, source_files, unpacked
+from backstory.formats.source_files import SourceFile, source_files, unpack
 from backstory.formats.unchanged import stamp_of
 from backstory.model.types import ColumnType, Kind
 
@@ -69,15 +69,15 @@ def test_what_is_packed_is_unpacked(tmp_path):
     (tmp_path / "b.csv.gz").write_bytes(gzip.compress(b"id\n1\n")[:-4])
     for name in ("a.csv.gz", "a.zip"):
         assert (
-            unpacked(SourceFile(tmp_path / name, name, stamp_of(tmp_path / name)), tmp_path).path.read_bytes()
+            unpack(SourceFile(tmp_path / name, name, stamp_of(tmp_path / name)), tmp_path).path.read_bytes()
             == b"id\n1\n"
         )
     (tmp_path / "sub").mkdir()
     (tmp_path / "sub" / "a.csv.gz").write_bytes(gzip.compress(b"id\n2\n"))
     both = source_files(f"{tmp_path}/**/a.csv.gz")
-    assert {unpacked(file, tmp_path).path.read_bytes() for file in both.files} == {b"id\n1\n", b"id\n2\n"}
+    assert {unpack(file, tmp_path).path.read_bytes() for file in both.files} == {b"id\n1\n", b"id\n2\n"}
     with pytest.raises(Refused, match="not a complete gzip"):
-        unpacked(SourceFile(tmp_path / "b.csv.gz", "b.csv.gz", stamp_of(tmp_path / "b.csv.gz")), tmp_path)
+        unpack(SourceFile(tmp_path / "b.csv.gz", "b.csv.gz", stamp_of(tmp_path / "b.csv.gz")), tmp_path)
 
 
 def between(tmp_path, ending, *contents, **known):

@@ -10,7 +10,7 @@ import pytest
 from backstory.doors.native.feeds.ordering import instants_of, local_times
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import Memory
-from backstory.formats.values.exactly import exactly
+from backstory.formats.values.exactly import cast_exactly
 from backstory.warehouse import Warehouse
 
 PARIS = "to_utc_timestamp(at, 'Europe/Paris')"
@@ -84,7 +84,7 @@ def test_an_unknown_zone_is_named():
 def test_instants_of_the_repeated_hour_are_taken_in_nanoseconds(zone):
     """A time with its zone is one instant; only digits below a microsecond are cut off."""
     minutes = pa.array([1_761_437_400_000_000_000 + each * 60 * 10**9 + 999 for each in range(720)])
-    instants = exactly(minutes.cast(pa.timestamp("ns", zone)), pa.field("at", pa.timestamp("us", "UTC")))
+    instants = cast_exactly(minutes.cast(pa.timestamp("ns", zone)), pa.field("at", pa.timestamp("us", "UTC")))
     assert [each.value for each in instants] == [each.as_py() // 1000 for each in minutes]
 
 

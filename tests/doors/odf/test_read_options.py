@@ -5,10 +5,7 @@ from odf_files import READ
 
 from backstory.doors.odf.file_rows import read_options
 from backstory.errors import UsageError
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.json.options import JsonOptions
-from backstory.formats.parquet.options import ParquetOptions
-from backstory.formats.shapefile.options import ShapefileOptions
+from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.values.texts import text_forms
 
 

@@ -5,9 +5,9 @@ import csv
 from hypothesis import given
 from hypothesis import strategies as st
 
-from backstory.formats.csv.grammar import grammar
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.csv.quotes import GoesOn, Quotes
+from backstory.formats.csv.grammar import grammar_of
+from backstory.formats.csv.row_blocks import GoesOn, Quotes
+from backstory.formats.options import CsvOptions
 
 PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",', ',"']), max_size=30)
 
@@ -16,7 +16,7 @@ PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",'
 def test_rows_end_where_a_reader_of_rows_sees_them_end(letters, size):
     """3.2: however a text comes in pieces, quotes of values are told from those that are letters."""
     text = "".join(letters).encode()
-    quotes, found = Quotes(grammar(CsvOptions())), [0]
+    quotes, found = Quotes(grammar_of(CsvOptions())), [0]
     try:
         for start in range(0, len(text), size):
             last = quotes.last_end(text[start : start + size])

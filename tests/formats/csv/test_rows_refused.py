@@ -4,10 +4,10 @@ import pytest
 from odf_files import ddl, declared, optional, refusal
 
 from backstory.errors import Refused, UsageError
-from backstory.formats.csv import pieces as csv_pieces
-from backstory.formats.csv.options import CsvOptions
+from backstory.formats.csv import row_blocks as csv_pieces
 from backstory.formats.csv.source import file_source
 from backstory.formats.csv.table import csv_table
+from backstory.formats.options import CsvOptions
 
 
 @pytest.fixture
@@ -277,7 +277,7 @@ def test_a_type_that_text_has_no_form_for(refused, type_):
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path):
     """B15: raised when rows are read, not when they are planned."""
-    from backstory.formats.csv.options import CsvOptions
+    from backstory.formats.options import CsvOptions
     from backstory.formats.reading import rows_of
 
     path = tmp_path / "a.csv"

@@ -9,12 +9,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.errors import Refused
-from backstory.formats.envelopes.connect_schemas import envelope_type
+from backstory.formats.envelopes.connect_types import envelope_type
 from backstory.formats.envelopes.debezium import unwrap_debezium
-from backstory.formats.envelopes.fast_reading import read_at_once
-from backstory.formats.envelopes.messages import debezium_messages
+from backstory.formats.envelopes.messages import debezium_messages, read_at_once
 from backstory.formats.json.text import loads
-from backstory.formats.json.values import JsonColumn, typed
+from backstory.formats.json.values import JsonColumn, typed_array
 from backstory.formats.values.texts import TextForms
 
 SCALARS = (
@@ -103,7 +102,7 @@ def test_the_fast_reader_reads_as_the_slow_one(schema, values, bare):
     fast = read_at_once(texts, wire)
     if fast is not None:
         column = JsonColumn("The feed", str, TextForms(), strict=True)
-        assert fast.equals(typed([loads(text) for text in texts], pa.field("v", wire), column))
+        assert fast.equals(typed_array([loads(text) for text in texts], pa.field("v", wire), column))
 
 
 def test_the_fast_reader_reads_ordinary_messages():

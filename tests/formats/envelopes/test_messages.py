@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from backstory.errors import Refused
-from backstory.formats.envelopes import parsing
+from backstory.formats.envelopes import messages
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 
 
@@ -242,10 +242,10 @@ def test_a_schema_is_read_once(monkeypatch):
 
     def letters(texts):
         """How many letters are parsed."""
-        parsed, loads = [], parsing.loads
+        parsed, loads = [], messages.loads
         with monkeypatch.context() as watched:
-            watched.setattr(parsing, "loads", lambda text: parsed.append(len(text)) or loads(text))
-            assert sum(len(group.rows) for group in parsing.payloads(pa.array(texts), "The feed")) == 40
+            watched.setattr(messages, "loads", lambda text: parsed.append(len(text)) or loads(text))
+            assert sum(len(group.rows) for group in messages.payloads(pa.array(texts), "The feed")) == 40
         return sum(parsed)
 
     assert letters(same) < 3 * len(same[0])

@@ -7,9 +7,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import Refused
-from backstory.formats.parquet.options import ParquetOptions
-from backstory.formats.parquet.plain import plain_parquet
-from backstory.formats.parquet.rows import parquet_rows
+from backstory.formats.options import ParquetOptions
+from backstory.formats.parquet.rows import parquet_rows, plain_parquet
 from backstory.formats.parquet.typed_rows import read_parquet
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType, Kind

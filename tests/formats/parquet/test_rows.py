@@ -9,7 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 from odf_files import ddl, declared, optional, refusal, table_of
 
-from backstory.formats.parquet.plain import plain_parquet
+from backstory.formats.parquet.rows import plain_parquet
 
 CITIES = {"city": ["vancouver", "seattle", "kyiv"], "population": [675000, 733000, 2884000]}
 

@@ -16,7 +16,7 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.types import ColumnType
 from backstory.strategies.actions import UNMODIFIED
-from backstory.testing.sender.batch_files import encrypt, seal
+from backstory.testing.sender import encrypt, seal
 
 PARQUET = Encoding(Format.PARQUET, null_string="(null)", unmodified_string="(same)")
 DAY = 86_400_000_000

@@ -7,8 +7,7 @@ import pyarrow as pa
 import pytest
 
 from backstory.formats.rows import arrow_type
-from backstory.formats.values.casts import DoesNotFit
-from backstory.formats.values.exact_casts import exact_cast, misfits
+from backstory.formats.values.casts import DoesNotFit, exact_cast, misfits
 from backstory.model.types import type_named
 
 NEW_YEAR = datetime(2026, 1, 1)

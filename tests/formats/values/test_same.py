@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from backstory.formats.values.casts import DoesNotFit, cast
-from backstory.formats.values.same import same
+from backstory.formats.values.same import cast_same
 from backstory.model.types import ColumnType, Kind
 
 EXACT = [
@@ -39,14 +39,14 @@ LOST = [
 
 @pytest.mark.parametrize(("value", "stored", "type_", "expected"), EXACT, ids=str)
 def test_a_value_that_fits_is_itself(value, stored, type_, expected):
-    found = same(pa.array([value], stored), type_)
+    found = cast_same(pa.array([value], stored), type_)
     assert (found.type, found.to_pylist()) == (type_, [expected])
 
 
 @pytest.mark.parametrize(("value", "stored", "type_"), LOST, ids=str)
 def test_a_value_that_would_be_another_is_refused(value, stored, type_):
     with pytest.raises(pa.ArrowInvalid):
-        same(pa.array([value], stored), type_)
+        cast_same(pa.array([value], stored), type_)
 
 
 SINGLE = pa.float32()
@@ -71,8 +71,8 @@ def test_a_float_is_in_a_wider_type_the_number_that_it_shows(narrow, wide, wrap)
         "struct": lambda each, type_: pa.StructArray.from_arrays([each], fields=[pa.field("f", type_)]),
     }
     wrapped, wanted = wraps[wrap](values, narrow), wraps[wrap](pa.array(shown, wide), wide)
-    assert repr(same(wrapped, wanted.type).to_pylist()) == repr(wanted.to_pylist())
-    assert repr(same(wrapped.slice(1), wanted.type).to_pylist()) == repr(wanted.to_pylist()[1:])
+    assert repr(cast_same(wrapped, wanted.type).to_pylist()) == repr(wanted.to_pylist())
+    assert repr(cast_same(wrapped.slice(1), wanted.type).to_pylist()) == repr(wanted.to_pylist()[1:])
 
 
 @pytest.mark.parametrize("type_", [pa.float16(), SINGLE, pa.float64()])
@@ -80,17 +80,17 @@ def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
     """Of each of a hundred cents; three digits are refused."""
     texts = [f"0.{cents:02}" for cents in range(100)]
     amounts = pa.array(np.array([float(text) for text in texts], type_.to_pandas_dtype()))
-    assert [str(each) for each in same(amounts, pa.decimal128(18, 2)).to_pylist()] == texts
+    assert [str(each) for each in cast_same(amounts, pa.decimal128(18, 2)).to_pylist()] == texts
     with pytest.raises(pa.ArrowInvalid):
-        same(pa.array(np.array([1.125], type_.to_pandas_dtype())), pa.decimal128(18, 2))
+        cast_same(pa.array(np.array([1.125], type_.to_pandas_dtype())), pa.decimal128(18, 2))
 
 
 def test_whole_halves_have_all_of_their_digits():
     """65504 is not 65500, though no other half has that shorter text."""
-    assert same(pa.array(np.array([65504, 2050], np.float16)), SINGLE).to_pylist() == [65504.0, 2050.0]
+    assert cast_same(pa.array(np.array([65504, 2050], np.float16)), SINGLE).to_pylist() == [65504.0, 2050.0]
 
 
-@pytest.mark.parametrize("way", [same, lambda values, _: cast(values, FLOAT, LONG)])
+@pytest.mark.parametrize("way", [cast_same, lambda values, _: cast(values, FLOAT, LONG)])
 def test_a_float_is_the_whole_number_that_it_shows(way):
     """As a whole number, too: 123456792 of 32 bits shows 123456790, and is so as a DOUBLE."""
     values = pa.array([123456792.0, 16777216.0, -3.0, None], SINGLE)

@@ -13,7 +13,7 @@ from delivered_cells import CANARY, KEY, NAME, a_file, checked, read, refusal, t
 from backstory.errors import Refused
 from backstory.formats.delivered import read_files
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding
-from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
+from backstory.testing.sender import AS_FIVETRAN, seal
 
 IV = bytes(range(16))
 WINDOW = 1 << 20

@@ -18,8 +18,7 @@ from destination import definition
 from serving import SECONDS, Ground
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.testing.sender.batch_files import AS_FIVETRAN, seal
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 
 pytestmark = pytest.mark.process
 

@@ -30,8 +30,7 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.strategies.actions import UNMODIFIED
-from backstory.testing.sender.batch_files import AS_FIVETRAN, encrypt, seal
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import AS_FIVETRAN, Sender, encrypt, seal
 
 CANARY = "kanari-5e0d-vogel"
 NUMBER = int.from_bytes(b"zeisig#7", "little")

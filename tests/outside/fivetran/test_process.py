@@ -21,8 +21,7 @@ from serving import SECONDS, all_the_time
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.strategies.actions import UNMODIFIED
-from backstory.testing.sender.batch_files import encrypt
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender, encrypt
 
 BACKSTORY = Path(sys.executable).parent / "backstory"
 SERVICE = "fivetran_sdk.v2.DestinationConnector"

@@ -6,7 +6,7 @@ from destination import HISTORY, LIVE, Place, definition, gives, serving
 from tables_as_text import instant
 
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 COLUMNS = "id v n synced start end active"
 

@@ -10,8 +10,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.settings import load
 from backstory.spark.session import session_properties
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender, definition
-from backstory.testing.sender.copies import SourceCopy, difference
+from backstory.testing.sender import Sender, SourceCopy, definition, difference
 
 CONFIGURATION = """
 [catalog]

@@ -13,7 +13,7 @@ from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.settings import Settings
 from backstory.spark.session import session_properties
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
 COMMIT = b"UPDATE iceberg_tables"

@@ -25,7 +25,7 @@ from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.settings import CATALOG
 from backstory.stores.iceberg import local_rows
 from backstory.stores.iceberg.store import Store, _io_properties, existing, files_of
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.process
 

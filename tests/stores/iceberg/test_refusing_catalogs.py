@@ -11,7 +11,7 @@ from destination import definition, serving, status
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 PASSWORD = "canary-ab12"
 WAYS = {

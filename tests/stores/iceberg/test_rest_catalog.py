@@ -22,7 +22,7 @@ from backstory.model.change import Change
 from backstory.settings import Settings
 from backstory.spark.session import session_properties
 from backstory.stores.iceberg.store import Store, existing
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.process
 
@@ -36,7 +36,7 @@ from store_contract import STORED
 from backstory.settings import Settings
 from backstory.spark.session import start
 from backstory.stores.iceberg.store import Store
-from backstory.testing.sender.client import Sender
+from backstory.testing.sender import Sender
 folder, catalog = Path(sys.argv[1]), json.loads(sys.argv[2])
 own = {"spark.master": "local[1]", "spark.driver.memory": "512m", **java.PLANS}
 spark = start(Settings(folder / "near", {"rest": catalog}, spark=own))

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 from feed_plans import placed, with_marks
 
-from backstory.formats.delivered import arrow_schema, shaped
+from backstory.formats.delivered import arrow_schema, shape_rows
 from backstory.model.layout import POSITION
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
@@ -187,8 +187,8 @@ def test_V41_V43_what_a_copy_is_refused_for_has_its_keys():
 
     def faults(copy, scope):
         delivered = pa.Table.from_pylist(copy, arrow_schema({"k": TEXT, "v": TEXT}))
-        own = shaped(one_mark(day, terms.recorded, terms.memory, None, "{}"), terms.columns, ids=True)
-        others = shaped(marks, terms.columns, ids=True)
+        own = shape_rows(one_mark(day, terms.recorded, terms.memory, None, "{}"), terms.columns, ids=True)
+        others = shape_rows(marks, terms.columns, ids=True)
         asked = CopyTerms(
             *(terms.columns, terms.key, ("k", "v"), ("v",), (), ("v",), (), day, terms.recorded),
             in_order=False,

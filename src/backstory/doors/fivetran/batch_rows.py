@@ -12,8 +12,7 @@ from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.errors import Refused
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
 from backstory.formats.memory import MemoryLease
-from backstory.formats.rows import Rows
-from backstory.formats.values.mended import Mended
+from backstory.formats.rows import Mended, Rows
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
 from backstory.model.table import Shape
@@ -214,7 +213,7 @@ class Batch:
         """The rows of one file in parts, with every column of the table."""
         first = 0
         for rows in stream_file(file, self.files.encoding, *self._file_columns(kind)):
-            yield self._check_rows(kind, file, rows, first).aligned(arrow_schema(self.types))
+            yield self._check_rows(kind, file, rows, first).align(arrow_schema(self.types))
             first += rows.count
 
     def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
@@ -275,4 +274,4 @@ class Batch:
         _, needed = self._needed_columns(kind)
         key = [self.sources.get(name, name) for name in self.key]
         refuse_incomplete(kind, file.name, rows, key, needed, first)
-        return rows.renamed({source: name for name, source in self.sources.items()})
+        return rows.rename({source: name for name, source in self.sources.items()})

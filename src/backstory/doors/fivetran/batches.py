@@ -119,7 +119,7 @@ class LiveBatch:
         """Raise Refused at the end of the block if a file changed meanwhile."""
         with ExitStack() as stack:
             for _, file in self.files.parts:
-                stack.enter_context(file.unchanged())
+                stack.enter_context(file.refuse_changes())
             yield
 
     def batch(self, table: StoredTable) -> Batch:

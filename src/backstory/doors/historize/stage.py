@@ -11,18 +11,16 @@ import pyarrow as pa
 
 from backstory.doors.historize.model import ModelColumn, ModelDataset
 from backstory.errors import Refused
-from backstory.formats.csv.header import refuse_repeated
-from backstory.formats.csv.inference import with_commas
-from backstory.formats.csv.separators import refuse_whole_header
+from backstory.formats.csv.rows import with_commas
 from backstory.formats.csv.source import file_source
-from backstory.formats.csv.table import CsvTable, csv_table
-from backstory.formats.csv.typed_rows import WantedTable, typed_rows
+from backstory.formats.csv.table import CsvTable, csv_table, refuse_whole_header
+from backstory.formats.csv.typed_rows import WantedTable, refuse_repeated, typed_rows
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.parquet import typed_rows as parquet
 from backstory.formats.rows import Rows
 from backstory.formats.unchanged import Stamp, stamp_of, while_unchanged
-from backstory.formats.values.leniency import EXACT
+from backstory.formats.values.stored import EXACT
 from backstory.formats.values.texts import WITH_POINT
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType, Kind
@@ -140,7 +138,7 @@ def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.T
         parts = _csv(stage, file, wanted, texts)
     schema = arrow_schema(wanted)
     for part in while_unchanged(parts, stamp):
-        rows = part.aligned(schema).values
+        rows = part.align(schema).values
         yield pa.table({each.name: rows[each.input or each.name] for each in columns})
 
 

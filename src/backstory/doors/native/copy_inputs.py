@@ -31,7 +31,7 @@ from backstory.doors.native.stored_rows import (
     stored_truncates,
 )
 from backstory.engine.sides import LocalSide, SideRows, empty_side
-from backstory.formats.delivered import arrow_schema, in_schema, shaped
+from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column, Shape, spelling_hint
@@ -137,7 +137,10 @@ def feed_copy_terms(
     own = copy_mark(at, terms.recorded, terms.memory, columns, place.scope)
     others = marks.filter(pa.compute.invert(same))
     own_marks = pa.concat_tables(
-        [shaped(rows, shape.columns, ids=terms.ids) for rows in (others.drop_columns(["_file", "_pos"]), own)]
+        [
+            shape_rows(rows, shape.columns, ids=terms.ids)
+            for rows in (others.drop_columns(["_file", "_pos"]), own)
+        ]
     )
     return FeedCopyTerms(feed, at, own_marks, (*terms.compared, *terms.renewed), place.mark is not None)
 

@@ -33,9 +33,9 @@ from backstory.engine.sides import LocalSide, Side, SideRows, parts_by_key
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import arrow_schema, shaped
-from backstory.formats.digest import digest
+from backstory.formats.delivered import arrow_schema, shape_rows
 from backstory.formats.memory import MemoryLease, unpacked_size
+from backstory.formats.rows import digest
 from backstory.model.change import RowBatches
 from backstory.model.layout import FILE, IS_CURRENT, POSITION, RECORDED_AT, ROW_ID, VALID_FROM, VALID_TO
 from backstory.spark.versions import arrow_of, persist_on_disk
@@ -96,7 +96,7 @@ def plan_first_here(
         for piece in combine_tables(local[DELIVERED].rows.tables(), ROWS_IN_PIECE):
             sums.counts[CONTENT] += digest(piece)
             whole = begin_versions(piece, terms.at, np.full(len(piece), end), terms.recorded)
-            yield shaped(whole, terms.columns, ids=terms.ids)
+            yield shape_rows(whole, terms.columns, ids=terms.ids)
 
     return DriverPlan(sums, {ADDED: RowBatches(opening) if count else None, APPEARED: None}, {REMOVED: None})
 

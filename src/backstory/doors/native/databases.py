@@ -19,8 +19,8 @@ from backstory.doors.native.retyping import with_types
 from backstory.doors.native.sources import LoadTable, SourceRows, rows_of_files, rows_of_frame, stage_source
 from backstory.engine.staging import is_local
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
-from backstory.formats.csv.options import CsvOptions
 from backstory.formats.file_options import FileOptions
+from backstory.formats.options import CsvOptions
 from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles

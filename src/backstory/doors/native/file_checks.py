@@ -27,7 +27,7 @@ from backstory.formats.file_columns import (
     refuse_whole_headers,
 )
 from backstory.formats.reading import rows_of
-from backstory.formats.source_files import SourceFiles, unpacked
+from backstory.formats.source_files import SourceFiles, unpack
 from backstory.strategies.keys import without_key
 from backstory.strategies.matching import distinct
 
@@ -42,7 +42,7 @@ def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
             _refuse_columns(names_in_first_file(source, request), request)
             return
-        files = [unpacked(file, Path(folder)) for file in source.files]
+        files = [unpack(file, Path(folder)) for file in source.files]
         options = reader_options(source, files, request.files)
         schema, _ = columns_as_written(files, options, request.files)
         names = [request.rename.get(name, name) for name in schema.names]

@@ -14,7 +14,7 @@ from backstory.doors.native.sources import ReadColumns, SourceRows
 from backstory.errors import MAX_KEYS, Refused, option
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import Memory
-from backstory.formats.values.exact_casts import misfits
+from backstory.formats.values.casts import misfits
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID
 from backstory.model.table import Column, Shape
 from backstory.model.types import ColumnType, Kind, fits

@@ -50,7 +50,7 @@ from backstory.doors.native.stored_rows import join_places, mark_condition
 from backstory.engine.deliver import Plan
 from backstory.engine.plans import join_rows
 from backstory.errors import BackstoryError
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.model.change import TOKEN, Change, Commit, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM, Layout
@@ -109,7 +109,7 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     from pyspark.sql.functions import lit
 
     place, terms = inputs.place, inputs.terms
-    none = shaped(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
+    none = shape_rows(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})
     if not place.remembers:
         return none, nowhere
@@ -118,14 +118,14 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     if place.mark is not None and not restated:
         return none, nowhere
     own = copy_mark(terms.at, terms.recorded, terms.memory, ids, place.scope)
-    own = shaped(own, terms.columns, ids=terms.ids)
+    own = shape_rows(own, terms.columns, ids=terms.ids)
     if not restated:
         return own, nowhere
     scope = column(MEMORY).getField(SCOPE).eqNullSafe(lit(place.scope))
     here = arrow_of(
         inputs.stored_frame.where(mark_condition() & scope & (column(VALID_FROM) == instant(terms.at)))
     )
-    former = shaped(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    former = shape_rows(withdraw_facts(here, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return pa.concat_tables([own, former]), here.select([FILE, POSITION])
 
 

@@ -24,7 +24,6 @@ from backstory.engine.staging import (
     stage_rows,
 )
 from backstory.errors import Refused
-from backstory.formats.csv.options import CsvOptions
 from backstory.formats.file_columns import (
     Known,
     as_files_of_a_user,
@@ -32,17 +31,16 @@ from backstory.formats.file_columns import (
     reader_options,
 )
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.json.options import JsonOptions
 from backstory.formats.memory import unpacked_size
-from backstory.formats.parquet.options import ParquetOptions
-from backstory.formats.parquet.plain import plain_parquet
+from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
+from backstory.formats.parquet.rows import plain_parquet
 from backstory.formats.produced import ProducedRows
 from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
-from backstory.formats.source_files import SourceFiles, unpacked
+from backstory.formats.source_files import SourceFiles, unpack
 from backstory.formats.unchanged import Stamp, require_unchanged, stamp_of, while_unchanged
 from backstory.formats.values.cells import UnreadableCell
-from backstory.formats.values.exactly import exactly, plain_type
+from backstory.formats.values.exactly import cast_exactly, plain_type
 from backstory.model.change import NOTHING
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
@@ -176,7 +174,7 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
         return values
     try:
         ours = pa.field(field.name, type_)
-        return pa.chunked_array([exactly(chunk, ours) for chunk in values.chunks], type_)
+        return pa.chunked_array([cast_exactly(chunk, ours) for chunk in values.chunks], type_)
     except (pa.ArrowInvalid, UnreadableCell):
         raise Refused(
             "unreadable-value",
@@ -212,7 +210,7 @@ def rows_of_files(
     }
     with ExitStack() as resources, as_files_of_a_user():
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
-        files = [unpacked(file, folder) for file in source.files]
+        files = [unpack(file, folder) for file in source.files]
         options = reader_options(source, files, written)
         if isinstance(options, CsvOptions) and unmodified is not None:
             options = replace(options, unmodified=unmodified(table))

@@ -22,7 +22,7 @@ from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.sides import nest_data
 from backstory.engine.spill import sort_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
 from backstory.journal.chain import Block, canonical, schema_hash
 from backstory.journal.log_table import bring_up_to_date, log_of
@@ -191,7 +191,7 @@ def _with_hash(
     if rows is None:
         return None, lambda: None
     if isinstance(rows, pa.Table):
-        rows = shaped(rows, shape.columns)
+        rows = shape_rows(rows, shape.columns)
         return rows, _HASHER.submit(hash_of_table, rows, offset).result
     if isinstance(rows, RowBatches):
         sums: list[np.ndarray] = []
@@ -207,7 +207,7 @@ def _hash_pieces(rows: RowBatches, shape: Shape, offset: str, sums: list[np.ndar
     """The batches in the table's columns, each hashed while it is written."""
     sums.clear()
     for table in rows.tables():
-        piece = shaped(table, shape.columns)
+        piece = shape_rows(table, shape.columns)
         words = _HASHER.submit(sum_of_words, piece, offset)
         yield piece
         sums.append(words.result())

@@ -37,14 +37,17 @@ from backstory.engine.staging import (
     stage_or_hold,
 )
 from backstory.errors import Failed, UsageError
-from backstory.formats.csv.options import CsvOptions, unsupported
 from backstory.formats.encoded import encoding
-from backstory.formats.json.options import JsonOptions
-from backstory.formats.parquet.options import ParquetOptions
-from backstory.formats.parquet.plain import plain_parquet
+from backstory.formats.options import (
+    CsvOptions,
+    JsonOptions,
+    ParquetOptions,
+    ShapefileOptions,
+    unsupported_option,
+)
+from backstory.formats.parquet.rows import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import Options, rows_of
-from backstory.formats.shapefile.options import ShapefileOptions
 from backstory.formats.unchanged import require_unchanged, stamp_of
 from backstory.formats.values.texts import text_forms
 from backstory.formats.wrapping import archives
@@ -99,7 +102,7 @@ def read_options(read: Reader) -> Options:
 def _csv(read: Csv, *, strict: bool) -> CsvOptions:
     for attribute, (option, default) in _REMOVED.items():
         if getattr(read, attribute) not in {None, default}:
-            raise unsupported(option, "it was removed from the format", "Remove it from `read`.")
+            raise unsupported_option(option, "it was removed from the format", "Remove it from `read`.")
     return CsvOptions(
         _SPELLED.get(read.separator, read.separator),
         read.quote,
@@ -155,18 +158,18 @@ def _gunzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFil
     if step.sub_path is not None:
         raise UsageError("sub-path", "A gzip has no entries for `subPath` to name.", "Remove `subPath`.")
     if not source.path.stat().st_size:
-        raise archives.broken(source.name, "a gzip: it is empty")
+        raise archives.broken_archive(source.name, "a gzip: it is empty")
     try:
         with gzip.open(source.path) as packed:
             source.bound.copy(packed, target, source.name)
     except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
-        raise archives.broken(source.name, f"a whole gzip ({stop})") from None
+        raise archives.broken_archive(source.name, f"a whole gzip ({stop})") from None
     return replace(source, path=target, name=source.name.removesuffix(".gz"))
 
 
 def _unzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFile:
-    with archives.opened(source.path, source.name) as archive:
-        entry = archives.chosen(archive, source.name, step.sub_path)
+    with archives.open_zip(source.path, source.name) as archive:
+        entry = archives.choose_entry(archive, source.name, step.sub_path)
         archives.extract(archive, entry, target, source.name, source.bound)
     return replace(source, path=target, name=f"{source.name}/{entry}")
 

@@ -9,8 +9,8 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from backstory.formats.csv.options import CsvOptions
 from backstory.formats.encoded import lines
+from backstory.formats.options import CsvOptions
 
 
 class NotScannable(ValueError):
@@ -33,11 +33,11 @@ class Grammar:
 
     @property
     def clean(self) -> "Grammar":
-        """The grammar of what `rewritten` makes: quotes are doubled, nothing is escaped."""
+        """The grammar of what `normalize_quotes` makes: quotes are doubled, nothing is escaped."""
         return _grammar(self.separator, self.quote, b"")
 
 
-def grammar(options: CsvOptions) -> Grammar:
+def grammar_of(options: CsvOptions) -> Grammar:
     """The grammar of a file; a text is UTF-8, and all its letters that matter are ASCII."""
     return _grammar(options.separator.encode(), options.quote.encode(), options.escape.encode())
 
@@ -66,7 +66,7 @@ def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
         again = place < len(text) or found["end"] == grammar.separator
 
 
-def plain(field: re.Match[bytes], grammar: Grammar) -> bytes:
+def unquote(field: re.Match[bytes], grammar: Grammar) -> bytes:
     """What the field says, without its quotes and escapes."""
     quoted = field["quoted"] if grammar.quote else None
     if quoted is None:
@@ -76,7 +76,7 @@ def plain(field: re.Match[bytes], grammar: Grammar) -> bytes:
     return re.sub(pair, lambda found: found[0][1:], quoted)
 
 
-def rewritten(text: bytes, grammar: Grammar) -> bytes:
+def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
     """The same rows with quotes doubled and nothing escaped, as Arrow's parser wants them.
 
     Raises NotScannable for what breaks the grammar.
@@ -88,7 +88,7 @@ def rewritten(text: bytes, grammar: Grammar) -> bytes:
         if quoted is None or not grammar.escape or grammar.escape not in quoted:
             built.append(field[0])
         else:
-            built.append(q + plain(field, grammar).replace(q, q + q) + q + field["end"])
+            built.append(q + unquote(field, grammar).replace(q, q + q) + q + field["end"])
     return b"".join(built)
 
 

@@ -30,7 +30,7 @@ class CsvSource:
     remedy: str
     text_remedy: str
 
-    def broken(self, place: str, why: str) -> Refused:
+    def refusal(self, place: str, why: str) -> Refused:
         """The error for what is no CSV; `place` is its line."""
         return Refused("broken-csv", f"{self.name}{place and f', {place}'}: {why}.", self.remedy)
 

@@ -1,19 +1,22 @@
-"""A CSV as a table: its columns, and the cells of its rows (section 1.6, B16 to B20)."""
+"""A CSV as a table: its columns, and the cells of its rows (section 1.6, B16 to B20).
+
+Another separator that a CSV may have: where its header stays whole, and its rows would be even with it.
+"""
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 import pyarrow as pa
 import pyarrow.csv as pa_csv
 
-from backstory.errors import Refused
-from backstory.formats.csv.grammar import Grammar, fields, grammar, plain, rows
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.csv.pieces import Piece, pieces
+from backstory.errors import BackstoryError, Refused
+from backstory.formats.csv.grammar import Grammar, fields, grammar_of, rows, unquote
+from backstory.formats.csv.row_blocks import RowBlock, row_blocks
 from backstory.formats.csv.source import CsvSource
 from backstory.formats.encoded import BOM, lines
+from backstory.formats.options import CsvOptions
 
 # The first line by which Excel is told what is between cells.
 _SEPARATOR_LINE: Final = re.compile(rb'(?i)"?sep=[^\r\n]{1,2}"?[\r\n]*')
@@ -39,24 +42,26 @@ class CsvTable:
         """How many cells a row has."""
         return len(self.names or [""])
 
-    def pieces(self) -> Iterator[Piece]:
+    def pieces(self) -> Iterator[RowBlock]:
         """The rows without the header, from the text's start."""
-        parts = pieces(self.source, self.grammar)
+        parts = row_blocks(self.source, self.grammar)
         if self.options.header:
             first = _first_row(parts, self.grammar.clean)
             if first.end < len(first.piece.text):
                 line = first.piece.line + lines(first.piece.text[: first.end])
-                yield Piece(first.piece.text[first.end :], line)
+                yield RowBlock(first.piece.text[first.end :], line)
         yield from parts
 
-    def texts(self, piece: Piece, places: Sequence[int]) -> pa.Table:
+    def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
         """The cells of some columns as text, in their order; Refused for a row of another length."""
         try:
-            return self.parsed(piece, dict.fromkeys(places, pa.string())).select(list(map(str, places)))
+            return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
+                list(map(str, places))
+            )
         except pa.ArrowInvalid as stop:
-            raise self._ragged(piece, str(stop)) from None
+            raise self._ragged_row(piece, str(stop)) from None
 
-    def parsed(self, piece: Piece, types: Mapping[int, pa.DataType]) -> pa.Table:
+    def parse_columns(self, piece: RowBlock, types: Mapping[int, pa.DataType]) -> pa.Table:
         """The columns at some places, each under its place, as what Arrow's parser makes of them.
 
         Raises pa.ArrowInvalid for a cell that is none of its type, and a row of another length.
@@ -88,7 +93,7 @@ class CsvTable:
             ),
         )
 
-    def line_of(self, piece: Piece, row: int) -> int:
+    def line_of(self, piece: RowBlock, row: int) -> int:
         """The line on which a row of the piece begins, line breaks within values counted."""
         full = (
             line
@@ -97,14 +102,14 @@ class CsvTable:
         )
         return next((line for place, line in enumerate(full) if place == row), piece.line)
 
-    def _ragged(self, piece: Piece, why: str) -> Refused:
+    def _ragged_row(self, piece: RowBlock, why: str) -> Refused:
         """The error for the first row that has not as many fields as there are columns."""
         for line, count, empty in rows(piece.text, self.grammar.clean, piece.line):
             if count != self.width and not empty:
                 one = "1 field" if count == 1 else f"{count} fields"
                 than = "the header has" if self.options.header else "the first row or the schema has"
-                return self.source.broken(f"line {line}", f"{one} where {than} {self.width}")
-        return self.source.broken(f"after line {piece.line}", f"it is not CSV ({why})")
+                return self.source.refusal(f"line {line}", f"{one} where {than} {self.width}")
+        return self.source.refusal(f"after line {piece.line}", f"it is not CSV ({why})")
 
 
 def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | None = None) -> CsvTable:
@@ -112,8 +117,8 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
 
     Raises Refused for what `pieces` refuses in the first of them.
     """
-    letters = grammar(options)
-    first = _first_row(pieces(source, letters), letters.clean)
+    letters = grammar_of(options)
+    first = _first_row(row_blocks(source, letters), letters.clean)
     if _SEPARATOR_LINE.fullmatch(first.piece.text[first.start : first.end]):
         raise Refused(
             "separator-line",
@@ -130,22 +135,59 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
 class _First(NamedTuple):
     """A row's cells, the piece that it is in, and where it starts and ends there."""
 
-    piece: Piece
+    piece: RowBlock
     cells: list[str] | None
     start: int
     end: int
 
 
-def _first_row(parts: Iterator[Piece], letters: Grammar) -> _First:
+def _first_row(parts: Iterator[RowBlock], letters: Grammar) -> _First:
     """The first row that is not an empty line; one without cells if there is no other."""
-    piece = Piece(b"", 1)
+    piece = RowBlock(b"", 1)
     for piece in parts:
         cells: list[str] = []
         start = 0
         for field in fields(piece.text, letters):
-            cells.append(plain(field, letters).decode())
+            cells.append(unquote(field, letters).decode())
             if field["end"] != letters.separator:
                 if len(cells) > 1 or field[0] != field["end"]:
                     return _First(piece, cells, start, field.end())
                 cells, start = [], field.end()
     return _First(piece, None, 0, len(piece.text))
+
+
+TAB: Final = "\t"
+SEPARATORS: Final = (";", TAB, "|", ",")
+
+
+def refuse_whole_header(source: CsvSource, options: CsvOptions, remedy: Callable[[str], str]) -> None:
+    """Raise Refused where the header is one column, and another separator splits header and rows evenly.
+
+    `remedy` is what to do, by the option's value for that separator. Raises what the first piece is refused
+    for, too.
+    """
+    if (better := _better(source, options)) is not None:
+        raise Refused(
+            "wrong-separator",
+            f"{source.name}, line 1: the header is one column, and another separator splits it.",
+            f"Nothing was written; {remedy('tab' if better == TAB else better)}.",
+        )
+
+
+def _better(source: CsvSource, options: CsvOptions) -> str | None:
+    if csv_table(source, options).width > 1:
+        return None
+    others = (each for each in SEPARATORS if each not in {options.separator, options.quote, options.escape})
+    return next((each for each in others if _is_even(source, replace(options, separator=each))), None)
+
+
+def _is_even(source: CsvSource, options: CsvOptions) -> bool:
+    table = csv_table(source, options)
+    if table.width == 1:
+        return False
+    try:
+        if (piece := next(table.pieces(), None)) is not None:
+            table.texts(piece, [0])
+    except BackstoryError:
+        return False
+    return True

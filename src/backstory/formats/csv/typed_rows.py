@@ -1,7 +1,10 @@
-"""Rows of a CSV as values of a table's columns (section 3.2, decision H7)."""
+"""Rows of a CSV as values of a table's columns (section 3.2, decision H7).
 
-from collections import deque
-from collections.abc import Callable, Iterator, Mapping
+Which columns of a file are read (section 2.8, columns of file, request and table).
+"""
+
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from typing import Final
@@ -9,22 +12,72 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.errors import Refused
-from backstory.formats.csv.header import chosen_columns
-from backstory.formats.csv.options import CsvOptions
-from backstory.formats.csv.pieces import Piece
+from backstory.errors import MAX_KEYS, Refused
+from backstory.formats.csv.row_blocks import RowBlock
 from backstory.formats.csv.source import delivered_source
 from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.memory import MemoryLease
-from backstory.formats.rows import Rows
+from backstory.formats.options import CsvOptions
+from backstory.formats.rows import RAW, ROUNDED, Mended, Rows
 from backstory.formats.values.base64_cells import invalid_base64
 from backstory.formats.values.cells import UnreadableCell, finish, null_where_empty, parse, parser_type
-from backstory.formats.values.decimal_commas import with_points
-from backstory.formats.values.leniency import DELIVERED, Leniency, parsed
-from backstory.formats.values.mended import RAW, ROUNDED, Mended
+from backstory.formats.values.digits import with_points
+from backstory.formats.values.stored import DELIVERED, Leniency, parse_leniently
 from backstory.formats.values.texts import WITH_POINT
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
+from backstory.model.layout import SYSTEM_COLUMNS
 from backstory.model.types import ColumnType, Kind
+
+LONGEST = 128
+
+
+def chosen_columns(
+    file: str, header: Sequence[str], columns: Container[str], wanted: Collection[str]
+) -> list[str]:
+    """The columns of the header that are wanted, in the header's order.
+
+    A Fivetran system column that the table lacks is passed over. Raises Refused for any other
+    column that the table lacks, for a name that stands twice, and for a header without any that is wanted:
+    its rows would be passed over without a word.
+    """
+    known = [name for name in header if name in columns or name in SYSTEM_COLUMNS]
+    if header and not known:
+        # What stands there may be a row of values: it is not shown.
+        raise Refused(
+            "no-header",
+            f"{file}, line 1: the header names no column of the table.",
+            "Nothing was written; send the batch again with a header, and with its own key.",
+        )
+    refuse_repeated(file, header, "Nothing was written; send the batch again with one column for each name.")
+    unknown = [name for name in header if name not in known]
+    if unknown:
+        raise Refused(
+            "unknown-column",
+            f"{file}, line 1: the table has no column {_name_list(unknown)}.",
+            "Nothing was written; add the column to the table first.",
+        )
+    chosen = [name for name in header if name in columns and name in wanted]
+    if header and not chosen:
+        raise Refused(
+            "missing-column",
+            f"{file}, line 1: the header lacks {_name_list(sorted(wanted))}.",
+            "Nothing was written; send the batch again with the columns that its rows need.",
+        )
+    return chosen
+
+
+def refuse_repeated(file: str, header: Sequence[str], remedy: str) -> None:
+    """Raises Refused for a name that stands twice: which of the two is meant cannot be told."""
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        told = f"{file}, line 1: the header names {_name_list(twice)} more than once."
+        raise Refused("repeated-column", told, remedy)
+
+
+def _name_list(names: Sequence[str]) -> str:
+    shown = ", ".join(name[:LONGEST] for name in names[:MAX_KEYS])
+    return shown if len(names) <= MAX_KEYS else f"{shown} and {len(names) - MAX_KEYS} more"
+
 
 THREADS: Final = 2
 # An empty cell of any other type is NULL (O27).
@@ -81,15 +134,15 @@ def typed_rows(table: CsvTable, asked: WantedTable, file: BatchFile) -> Iterator
     """
     names = table.names or []
     places = {name: names.index(name) for name in asked.types}
-    fast = _Fast(table, asked, places, file.name)
+    fast = _FastReader(table, asked, places, file.name)
 
-    def rows(piece: Piece) -> Rows:
+    def rows(piece: RowBlock) -> Rows:
         return fast.rows(piece) or _cells(table, asked, list(places.values()), piece, file)
 
     return _in_order(rows, table.pieces())
 
 
-def _in_order(work: Callable[[Piece], Rows], pieces: Iterator[Piece]) -> Iterator[Rows]:
+def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
     """What becomes of the pieces, some of them side by side: parsing leaves the interpreter free."""
     waiting: deque[Future[Rows]] = deque()
     stop: Refused | None = None
@@ -111,7 +164,7 @@ def _in_order(work: Callable[[Piece], Rows], pieces: Iterator[Piece]) -> Iterato
 
 
 @dataclass(slots=True)
-class _Fast:
+class _FastReader:
     """Rows as Arrow's parser reads them, as long as it can read them all."""
 
     table: CsvTable
@@ -127,17 +180,17 @@ class _Fast:
         # A marker that reads as a value would be taken for one.
         self._goes = not any(_is_value(self.asked.unmodified, type_) for _, type_ in types)
 
-    def rows(self, piece: Piece) -> Rows | None:
+    def rows(self, piece: RowBlock) -> Rows | None:
         """The piece's rows; None if some cell needs a look as text."""
-        found = self._typed(piece) if self._goes else None
+        found = self._typed_rows(piece) if self._goes else None
         self._goes = found is not None
         return found
 
-    def _typed(self, piece: Piece) -> Rows | None:
+    def _typed_rows(self, piece: RowBlock) -> Rows | None:
         mended = Mended()
         values = {}
         try:
-            cells = self.table.parsed(piece, self._types)
+            cells = self.table.parse_columns(piece, self._types)
             for name, type_ in self.asked.types.items():
                 column = cells[str(self.places[name])]
                 if self._needs_a_look(column, name):
@@ -171,7 +224,7 @@ def _is_value(text: str, type_: ColumnType) -> bool:
     return True
 
 
-def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: Piece, file: BatchFile) -> Rows:
+def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: RowBlock, file: BatchFile) -> Rows:
     """The cells of a piece, each looked at as text."""
     text = table.texts(piece, places)
     values, known, mended = {}, {}, Mended()
@@ -182,7 +235,7 @@ def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: Piece,
         if table.options.forms.decimal == "," and type_.kind in WITH_POINT:
             cells = with_points(cells)
         try:
-            values[name], mended[file.name, name, ROUNDED] = parsed(cells, type_, asked.leniency)
+            values[name], mended[file.name, name, ROUNDED] = parse_leniently(cells, type_, asked.leniency)
         except UnreadableCell as cell:
             line = table.line_of(piece, cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None

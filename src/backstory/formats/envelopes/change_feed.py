@@ -9,11 +9,10 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused, UsageError
 from backstory.formats.envelopes.log_positions import CHANGE
-from backstory.formats.envelopes.log_source import LogSource
-from backstory.formats.envelopes.parsing import REMEDY
+from backstory.formats.envelopes.messages import REMEDY
 from backstory.formats.envelopes.structs import whole_columns
-from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
-from backstory.formats.produced import malformed, shortened
+from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, LogSource, Unwrapped
+from backstory.formats.produced import excerpt, malformed_row
 from backstory.formats.values.cells import UnreadableCell, first_failing
 from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.texts import TextForms, parser
@@ -95,8 +94,8 @@ def _change_types(types: pa.Array, name: str) -> pa.Array:
     strange = pc.invert(pc.is_in(texts, pa.array(known)))
     if strange.true_count:
         row = pc.index(strange, True).as_py()
-        why = f"`{CHANGE_TYPE}` is `{shortened(texts[row])}`, which is not one of {', '.join(known)}"
-        raise malformed(name, f"row {row + 1}", why, REMEDY)
+        why = f"`{CHANGE_TYPE}` is `{excerpt(texts[row])}`, which is not one of {', '.join(known)}"
+        raise malformed_row(name, f"row {row + 1}", why, REMEDY)
     return texts
 
 

@@ -1,6 +1,12 @@
-"""Debezium's envelopes become events (native.md, V61 to V64)."""
+"""Debezium's envelopes become events (native.md, V61 to V64).
 
-from collections.abc import Callable, Mapping, Sequence
+The images of records before and after their changes: what of them is a fact, and what is not known.
+
+Updates that change a record's key: the end of one record, and the beginning of another.
+"""
+
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import numpy as np
@@ -8,8 +14,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
-from backstory.formats.envelopes.changed_keys import end_changed_keys
-from backstory.formats.envelopes.images import Images, before_images, record_rows, unmodified_cells
 from backstory.formats.envelopes.log_positions import (
     connector_of,
     instants,
@@ -18,8 +22,7 @@ from backstory.formats.envelopes.log_positions import (
     logs_whole_rows,
     refuse_several,
 )
-from backstory.formats.envelopes.messages import UNMODIFIED
-from backstory.formats.envelopes.parsing import (
+from backstory.formats.envelopes.messages import (
     AFTER,
     BEFORE,
     KEY,
@@ -28,16 +31,134 @@ from backstory.formats.envelopes.parsing import (
     PAYLOAD,
     REMEDY,
     SCHEMA,
+    UNMODIFIED,
     message,
 )
-from backstory.formats.envelopes.structs import all_null, fields_of, struct_of, whole_columns
-from backstory.formats.envelopes.unavailable import UNAVAILABLE
+from backstory.formats.envelopes.structs import (
+    all_null,
+    as_type,
+    fields_of,
+    joint_column,
+    struct_of,
+    whole_columns,
+)
+from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
 from backstory.formats.envelopes.unwrapped import DELETE, TRUNCATE, UPSERT, Unwrapped
-from backstory.formats.produced import malformed, refuse_repeated, shortened
+from backstory.formats.produced import excerpt, malformed_row, refuse_repeated
+
+Columns = Mapping[str, pa.Array]
+
+
+@dataclass(frozen=True, slots=True)
+class Images:
+    """The images of events by their columns; `key` are the columns of the messages' own keys."""
+
+    is_upsert: pa.Array
+    is_delete: pa.Array
+    before: Columns
+    after: Columns
+    key: Columns
+
+    def __len__(self) -> int:
+        return len(self.is_upsert)
+
+    def columns(self, column: str) -> list[pa.Array]:
+        """Where there is a column of this name."""
+        return [each[column] for each in (self.after, self.before, self.key) if column in each]
+
+
+def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
+    """Values of upserts, the keys of deletes; Refused where images have types that contradict each other."""
+    names = [*images.after, *images.before, *images.key]
+    rows = {}
+    for column in dict.fromkeys(names):
+        type_ = joint_column(column, [each.type for each in images.columns(column)], name)
+        nothing = pa.nulls(len(images), type_)
+        after, before, own = (
+            as_type(each[column], type_) if column in each else nothing
+            for each in (images.after, images.before, images.key)
+        )
+        deleted = pc.coalesce(own, before) if column in key else nothing
+        upserted = after if column in images.after else own
+        rows[column] = pc.if_else(images.is_upsert, upserted, pc.if_else(images.is_delete, deleted, nothing))
+    return pa.table(rows)
+
+
+def unmodified_cells(
+    images: Images, stated: Columns, key: Collection[str], columns: Sequence[str], unavailable: str
+) -> pa.Table:
+    """Which events leave which columns as they were; `stated` are those of which the messages say it."""
+    nobody = pa.repeat(pa.scalar(False), len(images))
+    flags = {}
+    for column in columns:
+        if column in key:
+            continue
+        cells = images.after.get(column)
+        lacking = images.is_upsert if cells is None else unavailable_cells(cells, unavailable)
+        flag = pc.and_(images.is_upsert, pc.or_(lacking, pc.fill_null(stated.get(column, nobody), False)))
+        if flag.true_count:
+            flags[column] = flag
+    return pa.table(flags)
+
+
+def before_images(
+    images: Images, there: pa.Array, schema: pa.Schema, unavailable: str
+) -> tuple[pa.Table | None, pa.Array]:
+    """The images before the events, where they are `there` and wholly available; and where that is."""
+    whole = pc.and_(there, pc.invert(all_null(images.before, len(images))))
+    for cells in images.before.values():
+        whole = pc.and_(whole, pc.invert(unavailable_cells(cells, unavailable)))
+    if not whole.true_count:
+        return None, whole
+    typed = {each: as_type(cells, schema.field(each).type) for each, cells in images.before.items()}
+    return pa.table({each: pc.if_else(whole, cells, None) for each, cells in typed.items()}), whole
+
+
+def end_changed_keys(
+    columns: dict[str, pa.Array], places: np.ndarray, key: Sequence[str], name: str
+) -> tuple[dict[str, pa.Array], np.ndarray]:
+    """The events, and before each update of the `key` a delete of the old one.
+
+    Debezium does so itself for the key that it knows, which need not be the table's. The image before is
+    then that of the delete. `places` are the messages that the events come from.
+    """
+    before, after = (fields_of(columns.get(each, pa.nulls(len(places)))) for each in (BEFORE, AFTER))
+    if not key or any(each not in before or each not in after for each in key):
+        return columns, places
+    known, same = pc.equal(columns[OP], "u"), pa.repeat(pa.scalar(True), len(places))
+    for each in key:
+        type_ = joint_column(each, [before[each].type, after[each].type], name)
+        old, new = as_type(before[each], type_), as_type(after[each], type_)
+        known = pc.and_(known, old.is_valid())
+        same = pc.and_(same, pc.fill_null(_equal(old, new), False))
+    changed = pc.and_(known, pc.invert(same)).to_numpy(zero_copy_only=False)
+    if not changed.any():
+        return columns, places
+    rows = np.repeat(np.arange(len(places)), 1 + changed)
+    ends = np.append(rows[1:] == rows[:-1], False)
+    begins = pa.array(np.append(False, ends[:-1]))
+    events = {each: part.take(pa.array(rows)) for each, part in columns.items()}
+    events[OP] = pc.if_else(pa.array(ends), "d", events[OP])
+    events[BEFORE] = _null_where(events[BEFORE], begins)
+    if KEY in events:
+        events[KEY] = _null_where(events[KEY], pa.array(ends))
+    return events, places[rows]
+
+
+def _equal(old: pa.Array, new: pa.Array) -> pa.Array:
+    if pa.types.is_nested(old.type) or pa.types.is_null(old.type):  # Arrow compares none of these
+        pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
+        return pa.array([one == other for one, other in pairs], pa.bool_())
+    return pc.equal(old, new)
+
+
+def _null_where(structs: pa.Array, mask: pa.Array) -> pa.Array:
+    """The structs, NULL where the mask is true."""
+    return pc.if_else(mask, pa.scalar(None, structs.type), structs)
+
 
 _KINDS: Final = {"c": UPSERT, "u": UPSERT, "r": UPSERT, "d": DELETE, "t": TRUNCATE}
 _OPERATIONS: Final = [*_KINDS, "m"]  # m: a message of the log, which is of no row
-Columns = Mapping[str, pa.Array]
 Place = Callable[[int], str]
 
 
@@ -86,7 +207,7 @@ def unwrap_debezium(
     reads, sent = pc.equal(operations, "r"), columns.get("ts_ms", pa.nulls(len(kinds)))
     sequence = log_positions(connector, source, reads, name, place)
     return Unwrapped(
-        rows=_without(records, unmodified),
+        rows=_null_unmodified(records, unmodified),
         kinds=kinds,
         instants=instants(source, sent, reads, name, place),
         sequence=sequence,
@@ -131,18 +252,18 @@ def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array
     operations = columns.get(OP, pa.nulls(count))
     if not pa.types.is_string(operations.type):
         if operations.null_count < count:
-            raise malformed(name, message(0), f"`{OP}` is not a text", REMEDY)
+            raise malformed_row(name, message(0), f"`{OP}` is not a text", REMEDY)
         operations = pa.nulls(count, pa.string())
     values = {each: part for each, part in columns.items() if each not in {OP, KEY, UNMODIFIED}}
     lacking = pc.and_(operations.is_null(), pc.invert(all_null(values, count)))
     if lacking.true_count:
         place = message(pc.index(lacking, True).as_py())
-        raise malformed(name, place, NO_CHANGE, REMEDY)
+        raise malformed_row(name, place, NO_CHANGE, REMEDY)
     known = pc.or_(operations.is_null(), pc.is_in(operations, pa.array(_OPERATIONS)))
     if known.false_count:
         row = pc.index(known, False).as_py()
-        why = f"`{OP}` is `{shortened(operations[row])}`, which is not one of {', '.join(_OPERATIONS)}"
-        raise malformed(name, message(row), why, REMEDY)
+        why = f"`{OP}` is `{excerpt(operations[row])}`, which is not one of {', '.join(_OPERATIONS)}"
+        raise malformed_row(name, message(row), why, REMEDY)
     places = np.flatnonzero(pc.is_in(operations, pa.array(list(_KINDS))).to_numpy(zero_copy_only=False))
     every = {**columns, OP: operations}
     return {each: part.take(pa.array(places)) for each, part in every.items()}, places
@@ -155,7 +276,7 @@ def _fields(columns: Columns, column: str, name: str, place: Place) -> dict[str,
         return fields_of(values)
     if not pa.types.is_struct(values.type):
         row = pc.index(values.is_valid(), True).as_py()
-        raise malformed(name, place(row), f"`{column}` is not an object", REMEDY)
+        raise malformed_row(name, place(row), f"`{column}` is not an object", REMEDY)
     refuse_repeated(f"{name}: `{column}`", values.type.names)
     return fields_of(values)
 
@@ -165,17 +286,17 @@ def _refuse_missing(images: Images, key: Sequence[str], name: str, place: Place)
     lacking = pc.and_(images.is_upsert, all_null(images.after, len(images)))
     if lacking.true_count:
         row = pc.index(lacking, True).as_py()
-        raise malformed(name, place(row), f"it has no `{AFTER}`", REMEDY)
+        raise malformed_row(name, place(row), f"it has no `{AFTER}`", REMEDY)
     own = {f"{KEY}.{each}": images.key[each] for each in key if each in images.key}
     old = {f"{BEFORE}.{each}": images.before[each] for each in key if each in images.before}
     lacking = pc.and_(images.is_delete, all_null(own | old, len(images)))
     if lacking.true_count:
         row = pc.index(lacking, True).as_py()
         why = f"it is a delete, and neither its key nor `{BEFORE}` has {', '.join(key) or 'a column'}"
-        raise malformed(name, place(row), why, REMEDY)
+        raise malformed_row(name, place(row), why, REMEDY)
 
 
-def _without(rows: pa.Table, unmodified: pa.Table) -> pa.Table:
+def _null_unmodified(rows: pa.Table, unmodified: pa.Table) -> pa.Table:
     """The rows with NULL where they say nothing."""
     for column in unmodified.column_names:
         place = rows.column_names.index(column)

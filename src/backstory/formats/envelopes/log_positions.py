@@ -9,9 +9,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS, Refused
-from backstory.formats.envelopes.log_source import LogSource
-from backstory.formats.envelopes.unwrapped import INSTANT
-from backstory.formats.produced import malformed
+from backstory.formats.envelopes.unwrapped import INSTANT, LogSource
+from backstory.formats.produced import malformed_row
 from backstory.formats.values.cells import DAY, require_years
 
 REMEDY: Final = "Nothing was written; fix the message, or order events by other columns with `sequence_by`."
@@ -57,18 +56,18 @@ def _integers(values: pa.Array) -> pa.Array:
 
 def _file_numbers(names: pa.Array) -> pa.Array:
     """The numbers of MySQL's log files, `mysql-bin.000003`: their digits grow, so text does not sort."""
-    numbers = pc.struct_field(_matched(names, _FILE), "number")
+    numbers = pc.struct_field(_match_numbers(names, _FILE), "number")
     return numbers.cast(pa.int64())
 
 
 def _lsns(texts: pa.Array) -> pa.Array:
     """SQL Server's positions, three hexadecimal numbers, with as many digits each as sort as numbers do."""
-    parts = _matched(pc.utf8_lower(texts.cast(pa.string())), _LSN).flatten()
+    parts = _match_numbers(pc.utf8_lower(texts.cast(pa.string())), _LSN).flatten()
     padded = [pc.utf8_lpad(part, width, "0") for part, width in zip(parts, _LSN_WIDTHS, strict=True)]
     return pc.binary_join_element_wise(*padded, ":")
 
 
-def _matched(texts: pa.Array, pattern: str) -> pa.Array:
+def _match_numbers(texts: pa.Array, pattern: str) -> pa.Array:
     if not pa.types.is_string(texts.type) and not pa.types.is_null(texts.type):
         raise Unplaced(pc.index(texts.is_valid(), True).as_py())
     texts = pc.if_else(pc.equal(texts.cast(pa.string()), ""), None, texts.cast(pa.string()))
@@ -81,7 +80,7 @@ def _matched(texts: pa.Array, pattern: str) -> pa.Array:
 
 def _commits(sequences: pa.Array) -> pa.Array:
     """The places of the last commits before messages: `["24023119","24023128"]`, or `[null,"24023128"]`."""
-    commits = pc.struct_field(_matched(sequences, _SEQUENCE), "commit")
+    commits = pc.struct_field(_match_numbers(sequences, _SEQUENCE), "commit")
     return pc.if_else(pc.equal(commits, ""), None, commits).cast(pa.int64())
 
 
@@ -115,7 +114,7 @@ def connector_of(names: pa.Array, name: str, place: Place) -> str:
     if not pa.types.is_string(names.type):
         if names.null_count < len(names):
             row = pc.index(names.is_valid(), True).as_py()
-            raise malformed(name, place(row), "`source.connector` is not a text", REMEDY)
+            raise malformed_row(name, place(row), "`source.connector` is not a text", REMEDY)
         return ""
     several = {str(each) for each in pc.unique(names).to_pylist() if each is not None}
     refuse_several(LogSource(frozenset(several)), name)
@@ -172,7 +171,7 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
             read[field] = reading(source.get(field, pa.nulls(len(reads))))
         except Unplaced as stop:
             why = f"`source.{field}` is not a log position of {connector}"
-            raise malformed(name, place(stop.row), why, REMEDY) from None
+            raise malformed_row(name, place(stop.row), why, REMEDY) from None
     parts = CONNECTORS[connector].arranged(read, reads)
     placeless = pc.and_(reads, next(iter(parts.values())).is_null())
     columns: dict[str, pa.Array] = {}
@@ -188,25 +187,27 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place:
 
     NULL where there is none. Refused for what is not a time.
     """
-    micros = _checked(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", name, place)
-    millis = _checked(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", name, place)
+    micros = _as_micros(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", name, place)
+    millis = _as_micros(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", name, place)
     known = pc.coalesce(micros, millis)
     # Debezium's older readers of snapshots had no time, and wrote 0.
     lacks = pc.and_(reads, pc.equal(pc.fill_null(known, 0), 0))
     if lacks.true_count:
-        known = pc.if_else(lacks, _checked(sent, 1_000, "ts_ms", name, place), known)
+        known = pc.if_else(lacks, _as_micros(sent, 1_000, "ts_ms", name, place), known)
     return known.cast(pa.timestamp("us")).cast(INSTANT)
 
 
-def _checked(counts: pa.Array, micros: int, field: str, name: str, place: Place) -> pa.Array:
+def _as_micros(counts: pa.Array, micros: int, field: str, name: str, place: Place) -> pa.Array:
     """Counts of so many microseconds as microseconds, within the years 1 to 9999."""
     try:
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)
     except Unplaced as stop:
-        raise malformed(name, place(stop.row), f"`{field}` is not a number", REMEDY) from None
+        raise malformed_row(name, place(stop.row), f"`{field}` is not a number", REMEDY) from None
     except pa.ArrowInvalid:
         values = counts.fill_null(0).to_numpy(zero_copy_only=False)
         row = int(np.argmax(np.abs(values.astype(float))))
-        raise malformed(name, place(row), f"`{field}` is outside of the years 1 to 9999", REMEDY) from None
+        raise malformed_row(
+            name, place(row), f"`{field}` is outside of the years 1 to 9999", REMEDY
+        ) from None
     return built

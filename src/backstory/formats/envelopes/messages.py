@@ -1,37 +1,164 @@
-"""Debezium's messages as JSON text, with or without schemas, as the columns of their envelopes."""
+"""Debezium's messages as JSON text, with or without schemas, as the columns of their envelopes.
 
-from collections.abc import Iterator, Sequence
+Messages as JSON text become schemas and payloads, exactly.
+
+Payloads of one schema, all at once: Arrow's reader of JSON, where it is as strict as ours.
+"""
+
+import io
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.json as pj
 
 from backstory.errors import Refused
 from backstory.formats.encoded import utf8_lines
-from backstory.formats.envelopes.connect_schemas import UnreadableSchema, decode_logical, envelope_type
-from backstory.formats.envelopes.fast_reading import read_at_once
-from backstory.formats.envelopes.joint_types import as_type, joint_column
-from backstory.formats.envelopes.parsing import (
-    AFTER,
-    KEY,
-    NO_CHANGE,
-    OP,
-    PAYLOAD,
-    REMEDY,
-    Cells,
-    Payloads,
-    message,
-    payloads,
-)
-from backstory.formats.envelopes.structs import fields_of, struct_of, with_field
+from backstory.formats.envelopes.connect_types import UnreadableSchema, decode_logical, envelope_type
+from backstory.formats.envelopes.structs import as_type, fields_of, joint_column, struct_of, with_field
 from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
-from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, inferred
-from backstory.formats.json.values import JsonColumn, typed
-from backstory.formats.produced import malformed
+from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, infer_schema
+from backstory.formats.json.text import NotJson, dumps, loads, place_of_value
+from backstory.formats.json.values import JsonColumn, typed_array
+from backstory.formats.produced import malformed_row
+from backstory.formats.values.cells import first_failing
 from backstory.formats.values.texts import TextForms
+
+OP, BEFORE, AFTER, KEY = "op", "before", "after", "key"
+PAYLOAD: Final = "payload"
+Cells: TypeAlias = pa.Array | pa.ChunkedArray
+SCHEMA: Final = "schema"
+NO_CHANGE: Final = f"it has no `{OP}`, so it is not the message of a change"
+REMEDY: Final = "Nothing was written; fix the messages, or leave these out."
+NULL: Final = "null"
+_REMEMBERED = 8
+
+
+def message(row: int) -> str:
+    """Where a message is, as errors say it."""
+    return f"message {row + 1}"
+
+
+@dataclass(slots=True)
+class Payloads:
+    """The payloads of messages that have one schema, or none, as JSON; `rows` counts messages from 0."""
+
+    schema: Any
+    rows: list[int] = field(default_factory=list)
+    texts: list[str] = field(default_factory=list)
+
+    def place(self, row: int) -> str:
+        """Where the message of a payload is."""
+        return message(self.rows[row])
+
+    def values(self, name: str) -> list[Any]:
+        """The payloads as Python has them; Refused for one that is not JSON."""
+        part = "" if self.schema is None else ", payload"
+        return [_value(text, name, f"{self.place(row)}{part}") for row, text in enumerate(self.texts)]
+
+
+def payloads(texts: Cells, name: str) -> list[Payloads]:
+    """The payloads of the messages by their schemas; NULL, and a payload of NULL, is left out.
+
+    Schemas are many times as long as payloads, and nearly always the same: what begins as a message that
+    was read lately has its schema, and only its payload is kept, to be read once.
+
+    Raises Refused for a text that is not JSON.
+    """
+    groups: dict[str, Payloads] = {}
+    prefixes: dict[str, str] = {}
+    for row, text in enumerate(_strings(texts, name)):
+        if text is None:
+            continue
+        schema, payload = _by_prefix(text, prefixes) or _split(text, prefixes, name, message(row))
+        if payload.strip() != NULL:
+            group = groups.get(schema) or groups.setdefault(schema, Payloads(loads(schema)))
+            group.rows.append(row)
+            group.texts.append(payload)
+    return list(groups.values())
+
+
+def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
+    """A message's schema and the text of its payload, if the text up to that is known."""
+    for prefix, schema in prefixes.items():
+        if text.startswith(prefix) and text.endswith("}"):
+            return schema, text[len(prefix) : -1]
+    return None
+
+
+def _split(text: str, prefixes: dict[str, str], name: str, place: str) -> tuple[str, str]:
+    """The same of any message; without a schema it is `null`, and the message its own payload."""
+    value = _value(text, name, place)
+    if not isinstance(value, dict) or value.keys() != {SCHEMA, PAYLOAD}:
+        return NULL, text
+    schema = dumps(value[SCHEMA])
+    if list(value) == [SCHEMA, PAYLOAD]:
+        while len(prefixes) >= _REMEMBERED:
+            del prefixes[next(iter(prefixes))]
+        prefixes[text[: place_of_value(text, 0, PAYLOAD)]] = schema
+    return schema, dumps(value[PAYLOAD])
+
+
+def _value(text: str, name: str, place: str) -> Any:
+    try:
+        return loads(text)
+    except NotJson as stop:
+        where = f"{place}, character {stop.at + 1}" if stop.at >= 0 else place
+        raise malformed_row(name, where, f"it is not JSON: {stop}", REMEDY) from None
+
+
+def _strings(texts: Cells, name: str) -> Iterable[str | None]:
+    whole = texts.combine_chunks() if isinstance(texts, pa.ChunkedArray) else texts
+    try:
+        return whole.cast(pa.string()).to_pylist()
+    except pa.ArrowInvalid:
+        place = message(first_failing(whole, lambda part: part.cast(pa.string())))
+        raise malformed_row(name, place, "its text is not UTF-8", REMEDY) from None
+
+
+_BLOCK = 1 << 24  # the bytes that are read together; no payload may be longer
+
+
+def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
+    """The payloads as structs of the type, or None where the slow reader has to say what they are.
+
+    Arrow refuses what ours does: names twice, digits that a type does not hold, fields that the type does
+    not have. But it reads NaN and infinite floats, and two objects on a line as two rows.
+    """
+    if not all(map(_is_line, texts)):
+        return None
+    try:
+        rows = pj.read_json(
+            io.BytesIO("\n".join(texts).encode()),
+            read_options=pj.ReadOptions(block_size=_BLOCK),
+            parse_options=pj.ParseOptions(pa.schema(list(wire)), unexpected_field_behavior="error"),
+        )
+    except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
+        return None
+    # As no text is empty, each has one object if there are as many.
+    if rows.num_rows != len(texts) or rows.schema.names != wire.names:
+        return None
+    built = pa.concat_arrays(rows.to_struct_array().chunks)
+    return built if built.type == wire and _finite(built) else None
+
+
+def _is_line(text: str) -> bool:
+    return text[:1] == "{" and text[-1:] == "}" and "\n" not in text and "\r" not in text
+
+
+def _finite(values: pa.Array) -> bool:
+    """Whether all floats are numbers."""
+    if pa.types.is_struct(values.type):
+        return all(map(_finite, values.flatten()))
+    if pa.types.is_list(values.type):
+        return _finite(values.flatten())
+    return not pa.types.is_floating(values.type) or bool(pc.all(pc.is_finite(values), min_count=0).as_py())
+
 
 UNMODIFIED: Final = "unmodified"
 
@@ -50,14 +177,14 @@ def debezium_messages(
     schema (`unreadable-value`), and for types that contradict each other (`mixed-types`).
     """
     with _remedies():
-        envelopes = _joined(payloads(values, name), len(values), unavailable, name)
+        envelopes = _join_groups(payloads(values, name), len(values), unavailable, name)
         _refuse_others(envelopes, name)
         columns = fields_of(envelopes)
         if UNMODIFIED in columns and AFTER in columns:
             columns[UNMODIFIED] = _of_all(columns[UNMODIFIED], columns[AFTER])
         if keys is not None:
             name = f"{name}, keys"
-            columns = {KEY: _joined(payloads(keys, name), len(keys), None, name), **columns}
+            columns = {KEY: _join_groups(payloads(keys, name), len(keys), None, name), **columns}
     return pa.table(columns) if columns else pa.table({KEY: pa.nulls(len(values))})
 
 
@@ -70,9 +197,9 @@ def debezium_lines(
     return debezium_messages(None, pa.array(lines, pa.string()), unavailable=unavailable, name=name)
 
 
-def _joined(groups: Sequence[Payloads], count: int, unavailable: str | None, name: str) -> pa.Array:
+def _join_groups(groups: Sequence[Payloads], count: int, unavailable: str | None, name: str) -> pa.Array:
     """The payloads of all messages as structs of one type, NULL for those without one."""
-    parts = [_decoded(group, unavailable, name) for group in groups]
+    parts = [_decode_group(group, unavailable, name) for group in groups]
     type_ = joint_column(PAYLOAD, [part.type for part in parts], name)
     values = pa.concat_arrays([pa.nulls(0, type_), *(as_type(part, type_) for part in parts)])
     places = np.full(count, -1)
@@ -80,14 +207,14 @@ def _joined(groups: Sequence[Payloads], count: int, unavailable: str | None, nam
     return values.take(pa.array(places, mask=places < 0))
 
 
-def _decoded(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
+def _decode_group(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
     """The payloads of one schema as structs; with the field `unmodified` unless they are keys."""
     if group.schema is None:
         values = group.values(name)
-        built = typed(values, _inferred(group, values, name), _column(group, name))
+        built = typed_array(values, _infer_type(group, values, name), _column(group, name))
         return built if unavailable is None else with_field(built, UNMODIFIED, _lacking(values, built))
     try:
-        built = _built(group, name)
+        built = _build_column(group, name)
         if unavailable is None:
             return decode_logical(built, group.schema, PAYLOAD, name, group.place)
         after = fields_of(built).get(AFTER, pa.nulls(len(built)))
@@ -99,16 +226,16 @@ def _decoded(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
         known = decode_logical(known, group.schema, PAYLOAD, name, group.place)
         return with_field(known, UNMODIFIED, struct_of(flags)) if flags else known
     except UnreadableSchema as stop:
-        raise malformed(name, group.place(0), f"its schema cannot be read: {stop}", REMEDY) from None
+        raise malformed_row(name, group.place(0), f"its schema cannot be read: {stop}", REMEDY) from None
 
 
-def _built(group: Payloads, name: str) -> pa.Array:
+def _build_column(group: Payloads, name: str) -> pa.Array:
     """Payloads with a schema in the types that they are written in."""
     built = read_at_once(group.texts, envelope_type(group.schema))
     if built is not None:
         return built
     values = group.values(name)
-    return typed(values, pa.field(PAYLOAD, envelope_type(group.schema, values)), _column(group, name))
+    return typed_array(values, pa.field(PAYLOAD, envelope_type(group.schema, values)), _column(group, name))
 
 
 def _column(group: Payloads, name: str) -> JsonColumn:
@@ -120,22 +247,22 @@ def _refuse_others(envelopes: pa.Array, name: str) -> None:
     operations = fields_of(envelopes).get(OP, pa.nulls(len(envelopes)))
     lacking = pc.and_(envelopes.is_valid(), operations.is_null())
     if lacking.true_count:
-        raise malformed(name, message(pc.index(lacking, True).as_py()), NO_CHANGE, REMEDY)
+        raise malformed_row(name, message(pc.index(lacking, True).as_py()), NO_CHANGE, REMEDY)
 
 
-def _inferred(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
+def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
     """The type of payloads without a schema: JSON's own, from the values of all."""
     columns: dict[str, Seen] = {}
     for row, value in enumerate(values):
         if not isinstance(value, dict):
-            raise malformed(name, group.place(row), "it is not an object", REMEDY)
+            raise malformed_row(name, group.place(row), "it is not an object", REMEDY)
         try:
             for key, item in value.items():
                 columns.setdefault(key, Seen()).look(item)
         except TooDeep:
             why = f"its values are nested more than {DEEPEST} deep"
-            raise malformed(name, group.place(row), why, REMEDY) from None
-    return pa.field(PAYLOAD, pa.struct(list(inferred(columns, name, sort=False))))
+            raise malformed_row(name, group.place(row), why, REMEDY) from None
+    return pa.field(PAYLOAD, pa.struct(list(infer_schema(columns, name, sort=False))))
 
 
 def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:

@@ -1,12 +1,16 @@
-"""Structs taken apart and put together."""
+"""Structs taken apart and put together.
 
-from collections.abc import Mapping
+One type for what several messages, or both images of one, have at the same place.
+"""
+
+from collections.abc import Iterable, Mapping
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.errors import Refused
 from backstory.formats.produced import refuse_repeated
-from backstory.formats.values.exactly import plain_type
+from backstory.formats.values.exactly import plain_type, wider_type
 
 
 def whole_columns(rows: pa.Table, name: str) -> dict[str, pa.Array]:
@@ -42,3 +46,77 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
     for part in columns.values():
         empty = pc.and_(empty, part.is_null())
     return empty
+
+
+def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type that holds the values of both, of structs with the fields of both; None if there is none."""
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        fields = {field.name: field.type for field in one}
+        for field in other:
+            type_ = joint_type(fields.get(field.name, pa.null()), field.type)
+            if type_ is None:
+                return None
+            fields[field.name] = type_
+        return pa.struct(list(fields.items()))
+    if pa.types.is_list(one) and pa.types.is_list(other):
+        item = joint_type(one.value_type, other.value_type)
+        return None if item is None else pa.list_(item)
+    numbers = sorted(map(_number, (one, other)))
+    return pa.float64() if numbers == ["float", "integer"] else wider_type(one, other)
+
+
+def _number(type_: pa.DataType) -> str:
+    """JSON writes a float without a fraction as an integer."""
+    return "integer" if pa.types.is_integer(type_) else "float" if pa.types.is_floating(type_) else ""
+
+
+def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
+    """The one type of a column; Refused (`mixed-types`) with both types where two contradict each other."""
+    joint = pa.null()
+    for type_ in types:
+        both = joint_type(joint, type_)
+        if both is None:
+            raise _contradiction(name, joint, type_, where)
+        joint = both
+    return joint
+
+
+def _contradiction(name: str, one: pa.DataType, other: pa.DataType, where: str) -> Refused:
+    if pa.types.is_struct(one) and pa.types.is_struct(other):
+        theirs = {field.name: field.type for field in other}
+        for field in one:
+            if field.name in theirs and joint_type(field.type, theirs[field.name]) is None:
+                return _contradiction(f"{name}.{field.name}", field.type, theirs[field.name], where)
+    return Refused(
+        "mixed-types",
+        f"{where}: `{name}` has type {one} in some messages and {other} in others.",
+        "Nothing was written; apply the messages before and after the change of type separately.",
+        [name],
+    )
+
+
+def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The values as the `joint_type` of theirs and another; a field that they lack is NULL."""
+    if values.type == type_:
+        return values
+    if pa.types.is_null(values.type):
+        return pa.nulls(len(values), type_)
+    if pa.types.is_struct(type_):
+        own = dict(zip([field.name for field in values.type], values.flatten(), strict=True))
+        parts = [
+            as_type(own[field.name], field.type) if field.name in own else pa.nulls(len(values), field.type)
+            for field in type_
+        ]
+        if not parts:
+            return values
+        return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
+    if pa.types.is_list(type_):
+        return with_items(values, as_type(values.flatten(), type_.value_type))
+    return values.cast(type_)
+
+
+def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
+    """The lists with other items in the places of those that `flatten` gives."""
+    lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
+    ends = pa.array([0, *lengths.cumsum()], pa.int32())
+    return pa.ListArray.from_arrays(ends, items, mask=lists.is_null())

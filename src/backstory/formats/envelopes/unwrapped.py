@@ -1,11 +1,31 @@
-"""The events that the messages of an envelope are."""
+"""The events that the messages of an envelope are.
+
+Whose log the messages of an envelope are of.
+"""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-from backstory.formats.envelopes.log_source import LogSource
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Whose log messages are of: connectors, servers and tables, as the messages name them (V136, V137).
+
+    Of one log there is one of each at most; reads of a snapshot may not name the server.
+    """
+
+    connectors: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+
+    def join(self, other: "LogSource") -> "LogSource":
+        """The sources of two parts of one delivery."""
+        return LogSource(
+            self.connectors | other.connectors, self.servers | other.servers, self.tables | other.tables
+        )
+
 
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"

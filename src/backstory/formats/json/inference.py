@@ -7,10 +7,10 @@ import pyarrow as pa
 
 from backstory.errors import Refused
 from backstory.formats.json.text import Number
-from backstory.formats.json.values import whole
-from backstory.formats.produced import shortened
+from backstory.formats.json.values import whole_text
+from backstory.formats.produced import excerpt
+from backstory.formats.values.digits import is_kept
 from backstory.formats.values.fitting import all_are
-from backstory.formats.values.float_digits import is_kept
 from backstory.formats.values.texts import TextForms
 
 _INT64 = range(-(1 << 63), 1 << 63)
@@ -37,7 +37,7 @@ class Fitting:
         """Take note of one value."""
         if self._fits and value is not None:
             self._some, self._fits = True, self._is_number(value)
-            self._texts.append(whole(value) if self._fits and pa.types.is_integer(self.type) else value)
+            self._texts.append(whole_text(value) if self._fits and pa.types.is_integer(self.type) else value)
             if len(self._texts) == _AT_ONCE:
                 self._fits = self.fits()
 
@@ -102,7 +102,7 @@ class Seen:
             return pa.struct(fields)
         raise Refused(
             "mixed-types",
-            f"{name}: the values of `{shortened(path)}` have no type in common: {', '.join(kinds)}.",
+            f"{name}: the values of `{excerpt(path)}` have no type in common: {', '.join(kinds)}.",
             "Declare the column with a `schema` in `read`; String takes all kinds.",
         )
 
@@ -128,7 +128,7 @@ def _number(text: Number) -> str:
     return "integer" if abs(int(text)) <= _EXACT_IN_FLOAT else "long integer"
 
 
-def inferred(columns: dict[str, Seen], name: str, *, sort: bool) -> pa.Schema:
+def infer_schema(columns: dict[str, Seen], name: str, *, sort: bool) -> pa.Schema:
     """The columns in the file's order or the alphabet's, all optional."""
     order = sorted(columns) if sort else list(columns)
     return pa.schema([pa.field(column, columns[column].type(name, column)) for column in order])

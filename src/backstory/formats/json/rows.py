@@ -11,22 +11,22 @@ from typing import Any, Final
 import pyarrow as pa
 
 from backstory.errors import Refused
-from backstory.formats.encoded import decoded, utf8_blocks, utf8_lines
-from backstory.formats.json.inference import DEEPEST, Fitting, Seen, TooDeep, inferred
-from backstory.formats.json.options import JsonOptions
+from backstory.formats.encoded import decode, utf8_blocks, utf8_lines
+from backstory.formats.json.inference import DEEPEST, Fitting, Seen, TooDeep, infer_schema
 from backstory.formats.json.text import NotJson, dumps, line_of_element, loads
-from backstory.formats.json.values import JsonColumn, typed
-from backstory.formats.kept_cells import KEEPS, kept_column
+from backstory.formats.json.values import JsonColumn, typed_array
+from backstory.formats.options import JsonOptions
 from backstory.formats.produced import (
     BATCH,
     MEND,
     UNTOLD,
     ProducedRows,
     Told,
-    malformed,
-    shortened,
-    unknown,
+    excerpt,
+    malformed_row,
+    unknown_columns,
 )
+from backstory.formats.rows import KEEPS, column_of_kept
 from backstory.formats.values.texts import TextForms
 
 GEOMETRY = "geometry"
@@ -53,19 +53,19 @@ class JsonDocument:
             try:
                 row = self._feature(number, value) if self.geo else value
                 if not isinstance(row, dict):
-                    raise self.refused(number, f"`{shortened(dumps(value))}` is not an object")
+                    raise self.refusal(number, f"`{excerpt(dumps(value))}` is not an object")
             except NotJson as stop:
-                raise self.refused(number, str(stop)) from None
+                raise self.refusal(number, str(stop)) from None
             yield number, row
 
     def _feature(self, number: int, value: Any) -> Row:
         if not isinstance(value, dict) or value.get("type") != "Feature":
-            raise self.refused(number, f"`{shortened(dumps(value))}` is not a Feature")
+            raise self.refusal(number, f"`{excerpt(dumps(value))}` is not a Feature")
         geometry, properties = value.get("geometry"), value.get("properties")
         if not isinstance(geometry, dict | None) or not isinstance(properties, dict | None):
-            raise self.refused(number, "geometry and properties must be objects")
+            raise self.refusal(number, "geometry and properties must be objects")
         if GEOMETRY in (properties or {}):
-            raise self.refused(number, "a property has the name `geometry`, which is the geometry's column")
+            raise self.refusal(number, "a property has the name `geometry`, which is the geometry's column")
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
     def columns(self, told: Told) -> pa.Schema:
@@ -75,7 +75,7 @@ class JsonDocument:
         """
         seen: dict[str, Seen] = {}
         rows = self.look(seen, told)
-        found = inferred(seen, self.name, sort=self.geo)
+        found = infer_schema(seen, self.name, sort=self.geo)
         return pa.schema([*found, *told.values()]) if rows else found
 
     def look(
@@ -100,13 +100,13 @@ class JsonDocument:
                     if key in known:
                         known[key].look(row[key])
                 except TooDeep:
-                    why = f"the values of `{shortened(key)}` are nested more than {DEEPEST} deep"
-                    raise self.refused(number, why, AS_TEXT) from None
+                    why = f"the values of `{excerpt(key)}` are nested more than {DEEPEST} deep"
+                    raise self.refusal(number, why, AS_TEXT) from None
         return rows
 
-    def refused(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
+    def refusal(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
         """The error for a row that is no row."""
-        return malformed(self.name, f"line {self.line(number)}", why, remedy)
+        return malformed_row(self.name, f"line {self.line(number)}", why, remedy)
 
 
 def json_rows(
@@ -144,7 +144,7 @@ def json_columns(
     kept = {name: known[name] for name, each in fitting.items() if name in seen and each.fits()}
     kept |= {name: each for name, each in fixed.items() if name in seen}
     others = {name: each for name, each in seen.items() if name not in kept}
-    found = inferred(others, ", ".join(name for _, name in files[:3]), sort=False)
+    found = infer_schema(others, ", ".join(name for _, name in files[:3]), sort=False)
     lacking = [name for name in seen if options.keeps and there[name] < rows]
     return pa.schema(
         [
@@ -167,18 +167,18 @@ def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> J
             name, lambda: _lines(path, name, codec), lambda number: number, forms, geo, strict
         )
     keys = [FEATURES] if geo else options.sub_path.split(".") if options.sub_path else []
-    text = _whole(path, name, codec)
+    text = _read_text(path, name, codec)
     array = _array(text, name, keys, geo=geo) if text.strip() or wanted else []
     del text  # it is read once more to tell a line, and not held beside its values
 
     def line(number: int) -> int:
-        return line_of_element(_whole(path, name, codec), keys, number)
+        return line_of_element(_read_text(path, name, codec), keys, number)
 
     return JsonDocument(name, lambda: enumerate(array), line, forms, geo, strict)
 
 
-def _whole(path: Path, name: str, codec: str) -> str:
-    return decoded(b"".join(utf8_blocks(path, name, codec)), name, 1)
+def _read_text(path: Path, name: str, codec: str) -> str:
+    return decode(b"".join(utf8_blocks(path, name, codec)), name, 1)
 
 
 def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
@@ -189,30 +189,32 @@ def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
                 yield number, loads(line)
             except NotJson as stop:
                 where = f", character {stop.at + 1}" if stop.at >= 0 else ""
-                raise malformed(name, f"line {number}{where}", f"it is not JSON: {stop}") from None
+                raise malformed_row(name, f"line {number}{where}", f"it is not JSON: {stop}") from None
 
 
 def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
     """The rows' array, at the root or where the keys lead to."""
     if not text.strip():
-        raise malformed(name, "", "it is empty, without any JSON")
+        raise malformed_row(name, "", "it is empty, without any JSON")
     try:
         value = loads(text)
     except NotJson as stop:
         place = f"line {text.count(chr(10), 0, stop.at) + 1}" if stop.at >= 0 else ""
-        raise malformed(name, place, f"it is not JSON: {stop}") from None
+        raise malformed_row(name, place, f"it is not JSON: {stop}") from None
     if geo and not (isinstance(value, dict) and value.get("type") == "FeatureCollection"):
-        raise malformed(name, "", "it is not a FeatureCollection")
+        raise malformed_row(name, "", "it is not a FeatureCollection")
     where = "its root"
     for key in keys:
         if not isinstance(value, dict) or key not in value:
-            there = f"; its keys are {shortened(', '.join(value))}" if isinstance(value, dict) else ""
+            there = f"; its keys are {excerpt(', '.join(value))}" if isinstance(value, dict) else ""
             mend = "Fix the file, or `subPath` in `read`."
-            raise malformed(name, "", f"{where} has no `{key}`{there}", mend)
+            raise malformed_row(name, "", f"{where} has no `{key}`{there}", mend)
         value, where = value[key], f"`{key}`"
     if not isinstance(value, list):
         told = f"{where} is not an array of objects"
-        raise malformed(name, "", told, "Name the array with `subPath`, a dotted path like `result.cities`.")
+        raise malformed_row(
+            name, "", told, "Name the array with `subPath`, a dotted path like `result.cities`."
+        )
     return value
 
 
@@ -227,12 +229,12 @@ def _batches(document: JsonDocument, schema: pa.Schema) -> Iterator[pa.RecordBat
 
         for row, (_, values) in enumerate(part):
             if document.strict and (extra := [key for key in values if key not in names]):
-                raise unknown(document.name, extra, place(row))
+                raise unknown_columns(document.name, extra, place(row))
         column = JsonColumn(document.name, place, document.forms, document.strict)
         arrays = []
         for field in schema:
-            if (of := kept_column(field.name)) is not None:
+            if (of := column_of_kept(field.name)) is not None:
                 arrays.append(pa.array([of not in values for _, values in part], pa.bool_()))
                 continue
-            arrays.append(typed([values.get(field.name) for _, values in part], field, column))
+            arrays.append(typed_array([values.get(field.name) for _, values in part], field, column))
         yield pa.RecordBatch.from_arrays(arrays, schema=schema)

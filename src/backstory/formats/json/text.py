@@ -73,18 +73,18 @@ def loads(text: str) -> Any:
 def dumps(value: Any) -> str:
     """The value as compact JSON, numbers as they were written; NotJson for one that is nested too deeply."""
     try:
-        return _written(value)
+        return _default(value)
     except RecursionError:
         raise NotJson(_TOO_DEEP) from None
 
 
-def _written(value: Any) -> str:
+def _default(value: Any) -> str:
     if isinstance(value, Number):
         return str(value)
     if isinstance(value, list):
-        return f"[{','.join(map(_written, value))}]"
+        return f"[{','.join(map(_default, value))}]"
     if isinstance(value, dict):
-        return f"{{{','.join(f'{_ENCODED(key)}:{_written(item)}' for key, item in value.items())}}}"
+        return f"{{{','.join(f'{_ENCODED(key)}:{_default(item)}' for key, item in value.items())}}}"
     return _ENCODED(value)
 
 

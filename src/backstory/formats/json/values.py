@@ -7,10 +7,16 @@ from typing import Any
 
 import pyarrow as pa
 
-from backstory.formats.expected import child, type_name
+from backstory.formats.expected import child_field, type_name
 from backstory.formats.json.text import NotJson, Number, dumps
-from backstory.formats.produced import malformed, refuse_nulls, typed_or_refused, unknown, unreadable
-from backstory.formats.values.bounds import unfit
+from backstory.formats.produced import (
+    malformed_row,
+    refuse_nulls,
+    typed_or_refused,
+    unknown_columns,
+    unreadable,
+)
+from backstory.formats.values.bounds import first_unfit_row
 from backstory.formats.values.texts import TextForms, parser
 
 
@@ -27,12 +33,12 @@ class JsonColumn:
         """The same for values inside those of some rows."""
         return JsonColumn(self.name, lambda row: self.place(rows[row]), self.forms, self.strict)
 
-    def refused(self, row: int, field: pa.Field, value: Any) -> Exception:
+    def refusal(self, row: int, field: pa.Field, value: Any) -> Exception:
         """The error for a value that is not of its type."""
         return unreadable(self.name, self.place(row), field.name, _text_of(value), type_name(field))
 
 
-def typed(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
+def typed_array(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     """The values as an array of the field's type; Refused for one that is not of it, or NULL and required."""
     type_ = field.type
     if pa.types.is_struct(type_):
@@ -59,7 +65,7 @@ def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
         texts = pa.array(values, pa.string())
     except UnicodeEncodeError:
         row = next(row for row, value in enumerate(values) if value and not _is_unicode(value))
-        raise column.refused(row, field, ascii(values[row])) from None
+        raise column.refusal(row, field, ascii(values[row])) from None
     return typed_or_refused(texts, field, parser(field, column.forms), column.name, column.place)
 
 
@@ -87,17 +93,17 @@ def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
     if type(value) is str:
         return value
     if type(value) is Number and family == "number":
-        return whole(value) if pa.types.is_integer(field.type) else str(value)
+        return whole_text(value) if pa.types.is_integer(field.type) else str(value)
     if family == "text" or (family == "bool" and isinstance(value, bool)):
         try:
             return dumps(value)
         except NotJson as stop:
             place = f"{column.place(row)}, column `{field.name}`"
-            raise malformed(column.name, place, str(stop)) from None
-    raise column.refused(row, field, value)
+            raise malformed_row(column.name, place, str(stop)) from None
+    raise column.refusal(row, field, value)
 
 
-def whole(number: Number) -> str:
+def whole_text(number: Number) -> str:
     """An integer also as JSON may write it: 1.0 and 1e3 are integers there."""
     if number.lstrip("-").isdigit():
         return number
@@ -119,9 +125,10 @@ def _structs(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
     names = {each.name for each in field.type}
     for row, place in enumerate(rows):
         if column.strict and (extra := [key for key in values[place] if key not in names]):
-            raise unknown(column.name, [f"{field.name}.{key}" for key in extra], inner.place(row))
+            raise unknown_columns(column.name, [f"{field.name}.{key}" for key in extra], inner.place(row))
     built = [
-        typed([values[row].get(each.name) for row in rows], child(field, each), inner) for each in field.type
+        typed_array([values[row].get(each.name) for row in rows], child_field(field, each), inner)
+        for each in field.type
     ]
     if not built:
         return pa.array([value and {} for value in values], field.type)
@@ -135,11 +142,11 @@ def _lists(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     _require(values, list, field, column)
     rows = [row for row, value in enumerate(values) for _ in value or ()]
     items = [item for value in values for item in value or ()]
-    inner = typed(items, child(field, field.type.value_field, "itemType"), column.of(rows))
+    inner = typed_array(items, child_field(field, field.type.value_field, "itemType"), column.of(rows))
     built = pa.ListArray.from_arrays(_offsets(values), inner, type=field.type)
-    row = unfit(built, field)
+    row = first_unfit_row(built, field)
     if row is not None:
-        raise column.refused(row, field, values[row])
+        raise column.refusal(row, field, values[row])
     return built
 
 
@@ -152,8 +159,8 @@ def _maps(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     type_ = field.type
     return pa.MapArray.from_arrays(
         _offsets(values),
-        typed(keys, child(field, type_.key_field, "keyType"), inner),
-        typed(items, child(field, type_.item_field, "valueType"), inner),
+        typed_array(keys, child_field(field, type_.key_field, "keyType"), inner),
+        typed_array(items, child_field(field, type_.item_field, "valueType"), inner),
         type=type_,
     )
 
@@ -171,7 +178,7 @@ def _offsets(values: list[Any]) -> pa.Array:
 def _require(values: list[Any], kind: type, field: pa.Field, column: JsonColumn) -> None:
     for row, value in enumerate(values):
         if value is not None and not isinstance(value, kind):
-            raise column.refused(row, field, value)
+            raise column.refusal(row, field, value)
 
 
 def _text_of(value: Any) -> str:

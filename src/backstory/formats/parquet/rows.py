@@ -1,28 +1,33 @@
-"""Rows of a Parquet file, row group by row group (section 1.6, B25)."""
+"""Rows of a Parquet file, row group by row group (section 1.6, B25).
+
+Which Parquet files an engine can read as they are, with the same rows as `rows_of` gives.
+"""
 
 from collections.abc import Iterator
+from datetime import date, timedelta
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from backstory.errors import Refused
-from backstory.formats.expected import type_name
+from backstory.formats.expected import is_narrow, type_name
+from backstory.formats.options import ParquetOptions
 from backstory.formats.parquet.calendars import legacy_columns, refuse_legacy, with_instants
-from backstory.formats.parquet.options import ParquetOptions
 from backstory.formats.produced import (
     BATCH,
     MEND,
     UNTOLD,
     ProducedRows,
     Told,
-    malformed,
+    malformed_row,
     missing,
     refuse_repeated,
     typed_or_refused,
-    unknown,
+    unknown_columns,
 )
-from backstory.formats.values.exactly import becomes, exactly, loose, plain_type
+from backstory.formats.values.exactly import all_optional, can_become, cast_exactly, plain_type
 
 
 def parquet_rows(
@@ -34,34 +39,36 @@ def parquet_rows(
     or of a type that has no exact way to the declared one; a value that has none is refused when
     its batch is asked for.
     """
-    stored = _stored(path, name)
+    stored = _stored_schema(path, name)
     refuse_repeated(name, stored.names)
     if schema is None:
         schema = pa.schema([_target_field(field, name, told, naive=options.naive) for field in stored])
     else:
         _refuse_others(stored, schema, name, strict=options.strict)
-    return ProducedRows(_loose(schema), _batches(path, name, schema))
+    return ProducedRows(_all_optional(schema), _batches(path, name, schema))
 
 
-def opened(path: Path) -> pq.ParquetFile:
+def open_parquet(path: Path) -> pq.ParquetFile:
     """The file, its older instants of 96 bits as microseconds: in nanoseconds they end with the year 2262."""
     return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
-def _stored(path: Path, name: str) -> pa.Schema:
+def _stored_schema(path: Path, name: str) -> pa.Schema:
     try:
-        with opened(path) as file:
+        with open_parquet(path) as file:
             return with_instants(file)
     except (pa.ArrowException, OSError) as stop:
         if isinstance(stop, FileNotFoundError | PermissionError):
             raise
-        raise malformed(name, "", "it is not Parquet") from None
+        raise malformed_row(name, "", "it is not Parquet") from None
 
 
 def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
     """The column as declared, if a cast leads there; else as one of ours, optional."""
     target = declared.get(field.name)
-    return target if target is not None and becomes(field.type, target) else _ours(field, name, naive=naive)
+    return (
+        target if target is not None and can_become(field.type, target) else _ours(field, name, naive=naive)
+    )
 
 
 def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
@@ -84,8 +91,8 @@ def _remedy(type_: pa.DataType) -> str:
     return "Declare a `schema` in `read` without the column."
 
 
-def _loose(schema: pa.Schema) -> pa.Schema:
-    return pa.schema([field.with_type(loose(field.type)) for field in schema])
+def _all_optional(schema: pa.Schema) -> pa.Schema:
+    return pa.schema([field.with_type(all_optional(field.type)) for field in schema])
 
 
 def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: bool) -> None:
@@ -93,7 +100,7 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
         if field.name not in stored.names:
             raise missing(name, field.name, stored.names)
         theirs = stored.field(field.name).type
-        if not becomes(theirs, field):
+        if not can_become(theirs, field):
             raise Refused(
                 "incompatible-type",
                 f"{name}: column `{field.name}` is of type {theirs}, but is declared as {type_name(field)}.",
@@ -102,19 +109,21 @@ def _refuse_others(stored: pa.Schema, schema: pa.Schema, name: str, *, strict: b
             )
     extra = [column for column in stored.names if column not in schema.names]
     if extra and strict:
-        raise unknown(name, extra)
+        raise unknown_columns(name, extra)
 
 
 def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     done = 0
-    with opened(path) as file:
+    with open_parquet(path) as file:
         legacy, footer = legacy_columns(file), file.metadata.metadata
         batches = file.iter_batches(BATCH, columns=schema.names)
         while True:
             try:
                 batch = next(batches, None)
             except (pa.ArrowException, OSError) as stop:
-                raise malformed(name, f"after row {done}", f"it is not complete Parquet ({stop})") from None
+                raise malformed_row(
+                    name, f"after row {done}", f"it is not complete Parquet ({stop})"
+                ) from None
             if batch is None:
                 return
             first = done + 1
@@ -126,10 +135,78 @@ def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatc
             for field in schema:
 
                 def convert(values: pa.Array, field: pa.Field = field) -> pa.Array:
-                    return exactly(values, field)
+                    return cast_exactly(values, field)
 
                 if field.name in legacy:
                     refuse_legacy(batch.column(field.name), field.name, name, footer)
                 columns.append(typed_or_refused(batch.column(field.name), field, convert, name, row))
-            yield pa.RecordBatch.from_arrays(columns, schema=_loose(schema))
+            yield pa.RecordBatch.from_arrays(columns, schema=_all_optional(schema))
             done += batch.num_rows
+
+
+_EPOCH = date(1970, 1, 1)
+_FIRST, _END = (date.min - _EPOCH).days, (date.max - _EPOCH).days + 1
+_DAYS = {"DATE": 1, "TIMESTAMP": timedelta(days=1) // timedelta(microseconds=1)}
+
+
+def plain_parquet(path: Path, schema: pa.Schema | None, told: Told = UNTOLD) -> bool:
+    """Whether no value of the file needs a look.
+
+    None does if all columns are of types of ours already and have names of their own, if the file's
+    statistics tell that all days and instants are of the years 0001 to 9999, and, with a schema, if they
+    are the declared ones in their order and need no look at NULLs, ranges and lengths; columns of the types
+    that are `told` need none either.
+    """
+    try:
+        with open_parquet(path) as file:
+            stored, metadata, legacy = file.schema_arrow, file.metadata, legacy_columns(file)
+    except (pa.ArrowException, OSError):
+        return False
+    if len(set(stored.names)) != len(stored.names) or not all(_as_it_is(field.type) for field in stored):
+        return False
+    if legacy or not _within_years(metadata):
+        return False
+    if schema is None:
+        return all(_is(told.get(theirs.name, theirs), theirs) for theirs in stored)
+    return stored.names == schema.names and all(map(_is, schema, stored))
+
+
+def _is(ours: pa.Field, theirs: pa.Field) -> bool:
+    """Whether each value of their column is one of ours."""
+    return ours is theirs or (ours.nullable and not is_narrow(ours) and bool(ours.type == theirs.type))
+
+
+def _as_it_is(type_: pa.DataType) -> bool:
+    """Whether a type is one of ours with all that is in it."""
+    if pa.types.is_null(type_) or plain_type(type_) is None:
+        return False
+    if pa.types.is_struct(type_):
+        names = [field.name for field in type_]
+        return len(set(names)) == len(names) and all(_as_it_is(field.type) for field in type_)
+    if pa.types.is_map(type_):
+        return _as_it_is(type_.key_type) and _as_it_is(type_.item_type)
+    if pa.types.is_list(type_):
+        return _as_it_is(type_.value_type)
+    if pa.types.is_timestamp(type_):
+        return type_.unit == "us" and type_.tz is not None
+    return bool(type_ == plain_type(type_))
+
+
+def _within_years(metadata: pq.FileMetaData) -> bool:
+    """Whether statistics tell it, for the days and instants in lists and structs too."""
+    for place in range(metadata.num_columns):
+        leaf = metadata.schema.column(place)
+        if leaf.physical_type == "INT96":
+            return False  # an engine reads them in its own way
+        day = _DAYS.get(leaf.logical_type.type)
+        groups = (metadata.row_group(group).column(place) for group in range(metadata.num_row_groups))
+        if day and not all(_within_days(group.statistics, day) for group in groups):
+            return False
+    return True
+
+
+def _within_days(statistics: Any, day: int) -> bool:
+    """Whether values are between the first and the last day; `day` is how many units a day has."""
+    if statistics is None or not statistics.has_min_max:
+        return statistics is not None and statistics.num_values == 0
+    return _FIRST * day <= statistics.min_raw and statistics.max_raw < _END * day

@@ -7,17 +7,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
-from backstory.formats.csv.header import chosen_columns
-from backstory.formats.csv.typed_rows import split_unmodified
+from backstory.formats.csv.typed_rows import chosen_columns, split_unmodified
 from backstory.formats.memory import MemoryLease, Meter
 from backstory.formats.parquet.batches import batches
 from backstory.formats.parquet.calendars import legacy_columns, refuse_legacy
-from backstory.formats.rows import Rows
+from backstory.formats.rows import RAW, ROUNDED, Mended, Rows
 from backstory.formats.values.base64_cells import invalid_base64
 from backstory.formats.values.cells import UnreadableCell
-from backstory.formats.values.leniency import DELIVERED, Leniency
-from backstory.formats.values.mended import RAW, ROUNDED, Mended
-from backstory.formats.values.stored import bare, from_stored
+from backstory.formats.values.stored import DELIVERED, Leniency, bare, from_stored
 from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType, Kind
 

@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.expected import NULL, RANGES, TIME, inner_fields, kind, length, unit
+from backstory.formats.expected import NULL, RANGES, TIME, inner_fields, kind_of, length, unit
 
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _YEARS: dict[pa.DataType, tuple[Any, Any]] = {
@@ -35,14 +35,14 @@ def first_unfit(values: pa.Array, field: pa.Field) -> Unfit | None:
 
     NULL in a required column is not looked at, in a required field of what is nested it is.
     """
-    row = unfit(values, field)
+    row = first_unfit_row(values, field)
     if row is not None:
         return Unfit(row, values[row], field)
     found = [_first_in(*part) for part in _parts(values, field)] if pa.types.is_nested(field.type) else []
     return min((each for each in found if each), key=lambda each: each.row, default=None)
 
 
-def unfit(values: pa.Array, field: pa.Field) -> int | None:
+def first_unfit_row(values: pa.Array, field: pa.Field) -> int | None:
     """The first value that its type does not hold, whatever is in it; None if all are good."""
     good = _good(values, field)
     row = -1 if good is None else pc.index(good, False).as_py()
@@ -51,20 +51,20 @@ def unfit(values: pa.Array, field: pa.Field) -> int | None:
 
 def _good(values: pa.Array, field: pa.Field) -> pa.Array | None:
     """Which of the values are good; None if all of the Arrow type are."""
-    declared, fixed = kind(field), length(field)
+    declared, fixed = kind_of(field), length(field)
     if fixed is not None:
         is_list = pa.types.is_list(values.type)
         return pc.equal(pc.list_value_length(values) if is_list else pc.binary_length(values), fixed)
     if declared == NULL:
         return values.is_null()
     if declared == TIME:
-        return _between(values, 0, _DAY[unit(field)] - 1)
+        return _is_between(values, 0, _DAY[unit(field)] - 1)
     if declared in RANGES:
-        return _between(values, *RANGES[declared])
-    return _between(values, *_YEARS[values.type]) if values.type in _YEARS else None
+        return _is_between(values, *RANGES[declared])
+    return _is_between(values, *_YEARS[values.type]) if values.type in _YEARS else None
 
 
-def _between(values: pa.Array, least: Any, greatest: Any) -> pa.Array:
+def _is_between(values: pa.Array, least: Any, greatest: Any) -> pa.Array:
     if pa.types.is_decimal(values.type):
         least, greatest = Decimal(least), Decimal(greatest)
     elif pa.types.is_integer(values.type):

@@ -1,12 +1,18 @@
-"""Values of one column type as values of another, exactly or not at all (section 2.6, decision F18)."""
+"""Values of one column type as values of another, exactly or not at all (section 2.6, decision F18).
+
+Values of one column type as exactly the same values of another: none rounded, no digit of a text lost.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
-from backstory.formats.values.same import same
-from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind
+from backstory.formats.values.exactly import can_become, cast_exactly
+from backstory.formats.values.fitting import all_are
+from backstory.formats.values.same import cast_same
+from backstory.formats.values.texts import TextForms, parser
+from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind, are_related
 
 _INTEGERS = frozenset({Kind.SHORT, Kind.INT, Kind.LONG})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
@@ -34,7 +40,7 @@ def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 
 def _cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if new.kind in TEXT_KINDS:
-        text = _text(values, old)
+        text = _text_of(values, old)
         return parse(text, new) if new.kind is Kind.NAIVE_TIME else text
     if old.kind in TEXT_KINDS:
         return values.cast(pa.binary()) if new.kind is Kind.BINARY else parse(values, new)
@@ -47,25 +53,25 @@ def _cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     return _integer(values, old, new)
 
 
-def _text(values: pa.Array, old: ColumnType) -> pa.Array:
+def _text_of(values: pa.Array, old: ColumnType) -> pa.Array:
     """The text form of section 3.3, without zeros that say nothing."""
     text = values.cast(pa.string())
     if old.kind is Kind.DECIMAL:
-        return _trimmed(_plain(values, text))
+        return _trim_zeros(_without_exponents(values, text))
     if old.kind in _FLOATS:
         named = pc.replace_substring_regex(text, "^nan$", "NaN")
         return pc.replace_substring_regex(named, "inf$", "Infinity")
     if old.kind in {Kind.NAIVE_DATETIME, Kind.UTC_DATETIME}:
-        return _trimmed(pc.replace_substring(text, " ", "T"))
+        return _trim_zeros(pc.replace_substring(text, " ", "T"))
     return text
 
 
-def _trimmed(text: pa.Array) -> pa.Array:
+def _trim_zeros(text: pa.Array) -> pa.Array:
     shorter = pc.replace_substring_regex(text, r"(\.\d*?)0+(Z?)$", r"\1\2")
     return pc.replace_substring_regex(shorter, r"\.(Z?)$", r"\1")
 
 
-def _plain(values: pa.Array, text: pa.Array) -> pa.Array:
+def _without_exponents(values: pa.Array, text: pa.Array) -> pa.Array:
     """Decimals without exponents, which Arrow writes for small values."""
     small = pc.fill_null(pc.match_substring(text, "E"), False)
     if not pc.any(small).as_py():
@@ -87,18 +93,18 @@ def _decimal(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if old.kind is Kind.DECIMAL:
         # Arrow looks at the digits of the values only where a cast makes the precision less.
         return values.cast(pa.decimal256(2 * MAX_PRECISION, new.scale)).cast(arrow_type(new))
-    return parse(_text(values, old), new)
+    return parse(_text_of(values, old), new)
 
 
 def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE):
-        return same(values, arrow_type(new))
+        return cast_same(values, arrow_type(new))
     if old.kind in _FLOATS:
         nearest = values.cast(arrow_type(new))
         _require(pc.equal(pc.is_finite(nearest), pc.is_finite(values)))
         _require(pc.equal(pc.equal(nearest, 0), pc.equal(values, 0)))
         return nearest
-    nearest = parse(_text(values, old), new)
+    nearest = parse(_text_of(values, old), new)
     _require(pc.equal(_cast(nearest, new, old), values))
     return nearest
 
@@ -106,7 +112,7 @@ def _float(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 def _integer(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if old.kind in _FLOATS:
         _require(pc.is_finite(values))
-        values = same(values, pa.float64())
+        values = cast_same(values, pa.float64())
     if new.kind is Kind.SHORT:
         values = values.cast(pa.int16())
     return values.cast(arrow_type(new))
@@ -115,3 +121,45 @@ def _integer(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 def _require(holds: pa.Array) -> None:
     if not pc.all(holds, min_count=0).as_py():
         raise pa.ArrowInvalid("a value does not fit")
+
+
+def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
+    """The values as `arrow_type(new)`; DoesNotFit if one of them is another value then, or none.
+
+    A number is the number that its text says: 0.1 is 0.1 as a float and as a decimal. A text is a number, a
+    day or a time where a CSV file's cell would be one: `007` and a number of too many digits are none. Of a
+    number the text is its shortest. Times without a zone are in UTC.
+    """
+    values = values.cast(arrow_type(old))
+    if values.null_count == len(values):
+        return pa.nulls(len(values), arrow_type(new))
+    if not are_related(old, new):
+        raise DoesNotFit
+    if new.kind in TEXT_KINDS or Kind.BINARY in {old.kind, new.kind}:
+        return cast(values, old, new)
+    field = pa.field("", arrow_type(new))
+    try:
+        if old.kind not in TEXT_KINDS:
+            if not can_become(values.type, field):
+                raise DoesNotFit
+            return cast_exactly(values, field)
+        if not all_are(values.drop_null(), field.type, TextForms()):
+            raise DoesNotFit
+        return parser(field, TextForms())(values)
+    except (pa.ArrowInvalid, UnreadableCell):
+        raise DoesNotFit from None
+
+
+def misfits(values: pa.Array, old: ColumnType, new: ColumnType, most: int) -> list[int]:
+    """The places of the first values, at most so many, that are none of the new type."""
+    try:
+        exact_cast(values, old, new)
+    except DoesNotFit:
+        if len(values) == 1:
+            return [0]
+        half = len(values) // 2
+        found = misfits(values[:half], old, new, most)
+        if len(found) < most:
+            found += [half + place for place in misfits(values[half:], old, new, most - len(found))]
+        return found
+    return []

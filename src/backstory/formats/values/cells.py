@@ -9,7 +9,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.base64_cells import decode_base64
-from backstory.formats.values.decimal_cells import half_even, rounded
+from backstory.formats.values.digits import half_even, round_to_scale
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
@@ -43,24 +43,24 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
     Raises UnreadableCell for the first cell that is not of the type.
     """
     if type_.kind in _BLANKS_ASIDE:
-        text = _trimmed(text)
-    return _converted(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
+        text = _trim_blanks(text)
+    return _convert(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
 
 
 def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
     """As `parse`, but decimals are rounded half-even to their column's scale; and how many were (F18)."""
     if type_.kind is not Kind.DECIMAL:
         return parse(text, type_), 0
-    return _converted(_trimmed(text), lambda cells: rounded(cells, type_))
+    return _convert(_trim_blanks(text), lambda cells: round_to_scale(cells, type_))
 
 
 def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
     """Decimals of any precision and scale as `parse_rounding` gives them."""
     wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
-    return _converted(decimals, lambda cells: half_even(cells.cast(wide), type_))
+    return _convert(decimals, lambda cells: half_even(cells.cast(wide), type_))
 
 
-def _converted(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
+def _convert(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
     try:
         return convert(cells)
     except pa.ArrowInvalid:
@@ -126,7 +126,7 @@ def first_failing(cells: pa.Array, convert: Callable[[pa.Array], object]) -> int
     return low
 
 
-def _trimmed(text: pa.Array) -> pa.Array:
+def _trim_blanks(text: pa.Array) -> pa.Array:
     return pc.utf8_trim(text, " \t")
 
 
@@ -149,7 +149,7 @@ def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
 def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
     if not pc.all(pc.ascii_is_decimal(text), min_count=0).as_py():
         # Arrow reads 0x1F as 31; the contract knows decimal digits only.
-        text = _trimmed(text)
+        text = _trim_blanks(text)
         _require(pc.match_substring_regex(text, INTEGER))
     if type_.kind is Kind.SHORT:
         return text.cast(pa.int16()).cast(pa.int32())
@@ -157,7 +157,7 @@ def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def _decimal(text: pa.Array, type_: ColumnType) -> pa.Array:
-    values, lost = rounded(text, type_)
+    values, lost = round_to_scale(text, type_)
     if lost:
         raise pa.ArrowInvalid("a cell has more digits than its column")
     return values

@@ -9,7 +9,7 @@ _MIDNIGHT = "1970-01-01T"
 _SHORT = {"s", "ms"}
 
 
-def counted(values: pa.Array, unit: str) -> pa.Array:
+def count_units(values: pa.Array, unit: str) -> pa.Array:
     """Arrow's times of day, or spans, as integers of the unit; pa.ArrowInvalid where digits would be lost."""
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration(unit)).cast(pa.int64())

@@ -1,14 +1,32 @@
-"""Typed values become values of another type, if none of them is another value then (B25)."""
+"""Typed values become values of another type, if none of them is another value then (B25).
+
+The wider of two types of one family.
+"""
 
 from collections.abc import Callable
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.expected import DURATION, TIME, kind, unit
-from backstory.formats.values.clock import counted
-from backstory.formats.values.same import same
+from backstory.formats.expected import DURATION, TIME, kind_of, unit
+from backstory.formats.values.clock import count_units
+from backstory.formats.values.same import cast_same
 from backstory.formats.values.texts import TextForms, parser
+
+
+def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+    """The type of the two that holds the values of both, if one does."""
+    if one == other or pa.types.is_null(other):
+        return one
+    if pa.types.is_null(one):
+        return other
+    if pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale:
+        return max(one, other, key=lambda each: each.precision)
+    families = (pa.types.is_integer, pa.types.is_floating)
+    if any(family(one) and family(other) for family in families):
+        return max(one, other, key=lambda each: each.bit_width)
+    return None
+
 
 _INSTANT, _NAIVE = pa.timestamp("us", "UTC"), pa.timestamp("us")
 _WIDEST = 38
@@ -46,75 +64,75 @@ def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
     return None
 
 
-def loose(type_: pa.DataType) -> pa.DataType:
+def all_optional(type_: pa.DataType) -> pa.DataType:
     """The type with all that is in it optional: Arrow asks a struct that is NULL for its required fields."""
     t = pa.types
     if t.is_struct(type_):
-        return pa.struct([(field.name, loose(field.type)) for field in type_])
+        return pa.struct([(field.name, all_optional(field.type)) for field in type_])
     if t.is_map(type_):
-        return pa.map_(loose(type_.key_type), loose(type_.item_type))
-    return pa.list_(loose(type_.value_type)) if t.is_list(type_) else type_
+        return pa.map_(all_optional(type_.key_type), all_optional(type_.item_type))
+    return pa.list_(all_optional(type_.value_type)) if t.is_list(type_) else type_
 
 
-def becomes(type_: pa.DataType, field: pa.Field) -> bool:
-    """Whether values of the type may be values of the field, each for itself looked at by `exactly`."""
+def can_become(type_: pa.DataType, field: pa.Field) -> bool:
+    """Whether values of the type may be values of the field, each for itself looked at by `cast_exactly`."""
     target, t = field.type, pa.types
     if t.is_dictionary(type_):
-        return becomes(type_.value_type, field)
+        return can_become(type_.value_type, field)
     if type_ == target or t.is_null(type_):
         return True
     if t.is_time(type_) or t.is_duration(type_):
-        return kind(field) == (TIME if t.is_time(type_) else DURATION)
+        return kind_of(field) == (TIME if t.is_time(type_) else DURATION)
     if t.is_nested(type_) or t.is_nested(target):
-        return _nested_becomes(type_, target)
+        return _nested_can_become(type_, target)
     if _is_text(type_) and not _is_bytes(target):
         return not t.is_null(target)
     return any(source(type_) and goal(target) for source, goal in _MAY)
 
 
-def _nested_becomes(type_: pa.DataType, target: pa.DataType) -> bool:
+def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
     t = pa.types
     if t.is_struct(type_) and t.is_struct(target):
         ours = {field.name: field for field in target}
         names = [field.name for field in type_]
         # A field that one of them lacks would become NULL, or be lost.
         same = sorted(names) == sorted(ours) and len(ours) == len(names)
-        return same and all(_inner_becomes(field.type, ours[field.name]) for field in type_)
+        return same and all(_inner_can_become(field.type, ours[field.name]) for field in type_)
     if t.is_map(type_) and t.is_map(target):
-        return _inner_becomes(type_.key_type, target.key_field) and _inner_becomes(
+        return _inner_can_become(type_.key_type, target.key_field) and _inner_can_become(
             type_.item_type, target.item_field
         )
-    return _is_list(type_) and t.is_list(target) and _inner_becomes(type_.value_type, target.value_field)
+    return _is_list(type_) and t.is_list(target) and _inner_can_become(type_.value_type, target.value_field)
 
 
-def _inner_becomes(type_: pa.DataType, field: pa.Field) -> bool:
+def _inner_can_become(type_: pa.DataType, field: pa.Field) -> bool:
     """Texts within are not parsed."""
-    return becomes(type_, field) and (not _is_text(type_) or _is_text(field.type))
+    return can_become(type_, field) and (not _is_text(type_) or _is_text(field.type))
 
 
-def exactly(values: pa.Array, field: pa.Field) -> pa.Array:
-    """The values as the field's `loose` type, of instants the digits below a microsecond cut off.
+def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
+    """The values as the field's `all_optional` type, of instants the digits below a microsecond cut off.
 
     Raises UnreadableCell or pa.ArrowInvalid where one would be another value; for types where
-    `becomes` is true.
+    `can_become` is true.
     """
-    target, t = loose(field.type), pa.types
+    target, t = all_optional(field.type), pa.types
     if t.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
-    if loose(values.type) == target or t.is_null(values.type):
+    if all_optional(values.type) == target or t.is_null(values.type):
         return values.cast(target)
     if _is_text(values.type) and not _is_text(target) and not _is_bytes(target):
         return parser(field, TextForms())(values.cast(pa.string()))
     if t.is_time(values.type) or t.is_duration(values.type):
-        return counted(values, unit(field))
+        return count_units(values, unit(field))
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
         # Down to the microsecond: before 1970, a cast would go up. A zone's clocks repeat an hour.
         values = pc.floor_temporal(in_utc(values), unit="microsecond")
     if t.is_nested(target):
         # Of a slice Arrow would cast what is left and right of it too.
         values = values.take(pa.array(range(len(values)), pa.int64()))
-        values = values.cast(_filled(values.type, target))
-    return values.cast(target) if _is_text(target) else same(values, target)
+        values = values.cast(_fill_null_types(values.type, target))
+    return values.cast(target) if _is_text(target) else cast_same(values, target)
 
 
 def in_utc(values: pa.Array) -> pa.Array:
@@ -122,16 +140,21 @@ def in_utc(values: pa.Array) -> pa.Array:
     return values.cast(pa.timestamp(values.type.unit, "UTC")) if values.type.tz else values
 
 
-def _filled(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
+def _fill_null_types(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
     """The type with the target's where it holds nothing but NULL: nothing can be cast back to that."""
     t = pa.types
     if t.is_null(type_):
         return target
     if t.is_struct(type_):
-        return pa.struct([(each.name, _filled(each.type, target.field(each.name).type)) for each in type_])
+        return pa.struct(
+            [(each.name, _fill_null_types(each.type, target.field(each.name).type)) for each in type_]
+        )
     if t.is_map(type_):
-        return pa.map_(_filled(type_.key_type, target.key_type), _filled(type_.item_type, target.item_type))
-    return pa.list_(_filled(type_.value_type, target.value_type)) if _is_list(type_) else type_
+        return pa.map_(
+            _fill_null_types(type_.key_type, target.key_type),
+            _fill_null_types(type_.item_type, target.item_type),
+        )
+    return pa.list_(_fill_null_types(type_.value_type, target.value_type)) if _is_list(type_) else type_
 
 
 def _is_text(type_: pa.DataType) -> bool:

@@ -6,8 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.values.cells import UnreadableCell
-from backstory.formats.values.decimal_commas import with_points
-from backstory.formats.values.float_digits import all_kept, all_kept_single
+from backstory.formats.values.digits import all_kept, all_kept_single, with_points
 from backstory.formats.values.texts import TextForms, parser
 
 INT, FLOAT, BOOL, DATE = pa.int64(), pa.float64(), pa.bool_(), pa.date32()
@@ -25,7 +24,7 @@ _BOOLEAN = r"^(true|True|TRUE|false|False|FALSE)$"
 _FORMS = {INT: _INTEGER, FLOAT: _ANY_FLOAT, BOOL: _BOOLEAN, _SMALL: _INTEGER, _SINGLE: _ANY_FLOAT}
 
 
-def beside(type_: pa.DataType) -> bool:
+def needs_typed_column(type_: pa.DataType) -> bool:
     """Whether texts are looked at for the type only where their column is known to be of it."""
     return type_ in {_SMALL, _SINGLE, _NAIVE} or bool(pa.types.is_decimal(type_))
 

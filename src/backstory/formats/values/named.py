@@ -48,7 +48,7 @@ class Unnamed(ValueError):
 
 def named_value(given: object, type_: ColumnType) -> Any:
     """The value that is given, as Python has values of the type; Unnamed if it is none of them."""
-    given = _plain(given)
+    given = _python_number(given)
     try:
         if isinstance(given, str):
             return _of_text(given, type_)
@@ -57,7 +57,7 @@ def named_value(given: object, type_: ColumnType) -> Any:
         raise Unnamed(type_) from None
 
 
-def _plain(given: object) -> object:
+def _python_number(given: object) -> object:
     """A number of NumPy as Python has it."""
     if type(given).__module__ != "numpy" or getattr(getattr(given, "dtype", None), "kind", "") not in "biuf":
         return given
@@ -100,7 +100,7 @@ def _of_number(given: float | Decimal, type_: ColumnType) -> Any:
         return str(given)
     number = _sure(given, kind) if isinstance(given, float) else Decimal(given)
     if kind in _BITS:
-        return _whole(int(number), type_) if number == number.to_integral_value() else _none()
+        return _bounded_integer(int(number), type_) if number == number.to_integral_value() else _none()
     if kind is Kind.DECIMAL:
         return _decimal(number, type_)
     return _floating(number, type_) if kind in _FLOATS else _none()
@@ -137,10 +137,10 @@ def _boolean(text: str, _type: ColumnType) -> bool:
 
 
 def _integer(text: str, type_: ColumnType) -> int:
-    return _whole(int(_matching(_INTEGER, text)), type_)
+    return _bounded_integer(int(_matching(_INTEGER, text)), type_)
 
 
-def _whole(number: int, type_: ColumnType) -> int:
+def _bounded_integer(number: int, type_: ColumnType) -> int:
     bound = 1 << (_BITS[type_.kind] - 1)
     return number if -bound <= number < bound else _none()
 

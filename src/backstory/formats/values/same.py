@@ -5,14 +5,13 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.values.decimal_cells import rounded
-from backstory.formats.values.float_digits import shortest_texts
+from backstory.formats.values.digits import round_to_scale, shortest_texts
 from backstory.model.types import ColumnType, Kind
 
 _WIDEST: Final = 76
 
 
-def same(values: pa.Array, type_: pa.DataType) -> pa.Array:
+def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """The same values as another type; pa.ArrowInvalid if one of them is none of it.
 
     A float is the number that its text shows: 72.1 of 32 bits is 72.1 of 64 bits, and as a decimal.
@@ -41,7 +40,7 @@ def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
         return _shown_decimals(floats, type_)
     if t.is_float16(floats.type):
         floats = floats.cast(pa.float32())  # Arrow compares no shorter ones
-    return _whole(floats, type_) if t.is_integer(type_) else _round_trip(floats, type_)
+    return _whole_numbers(floats, type_) if t.is_integer(type_) else _round_trip(floats, type_)
 
 
 def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -58,7 +57,7 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
     t = pa.types
     if t.is_struct(type_):
         inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
-        parts = [same(inner[field.name], field.type) for field in type_]
+        parts = [cast_same(inner[field.name], field.type) for field in type_]
         return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
     lists = values
     if t.is_map(type_):  # which Arrow takes apart as lists of their entries alone
@@ -68,24 +67,28 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
     ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
     nothing = values.is_null()
     if not t.is_map(type_):
-        return pa.ListArray.from_arrays(ends, same(lists.flatten(), type_.value_type), type_, mask=nothing)
+        return pa.ListArray.from_arrays(
+            ends, cast_same(lists.flatten(), type_.value_type), type_, mask=nothing
+        )
     keys, items = lists.flatten().flatten()
     return pa.MapArray.from_arrays(
-        ends, same(keys, type_.key_type), same(items, type_.item_type), type_, mask=nothing
+        ends, cast_same(keys, type_.key_type), cast_same(items, type_.item_type), type_, mask=nothing
     )
 
 
 def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Floats as decimals by their texts; NaN and what is endless are none."""
-    decimals, lost = rounded(shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale))
+    decimals, lost = round_to_scale(
+        shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
+    )
     if lost:
         raise pa.ArrowInvalid("a value does not fit")
     return decimals.cast(type_)
 
 
-def _whole(values: pa.Array, type_: pa.DataType) -> pa.Array:
+def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """Floats as integers: Arrow refuses those beyond 53 bits, though they are whole."""
-    wide = same(values, pa.float64())
+    wide = cast_same(values, pa.float64())
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)
     inside = pc.and_(pc.greater_equal(wide, -bound if signed else 0.0), pc.less(wide, bound))

@@ -1,17 +1,58 @@
-"""Values that a file stores with a type become those of a column, as the file's texts would (section 3.4)."""
+"""Values that a file stores with a type become those of a column, as the file's texts would (section 3.4).
+
+What a door lets a cell lose on its way into a column: nothing, but for what its specification allows.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
-from backstory.formats.values.cells import UnreadableCell, finish, first_failing, parser_type, rounded_to
+from backstory.formats.values.cells import (
+    UnreadableCell,
+    finish,
+    first_failing,
+    parse,
+    parse_rounding,
+    parser_type,
+    rounded_to,
+)
 from backstory.formats.values.exactly import in_utc
-from backstory.formats.values.leniency import Leniency, parsed
-from backstory.formats.values.same import same
+from backstory.formats.values.same import cast_same
 from backstory.model.types import TEXT_KINDS, ColumnType, Kind
+
+# Digits of a second that microseconds do not hold.
+_FINER: Final = r"\.\d{6}\d*[1-9]"
+_TIMES: Final = {Kind.NAIVE_TIME, Kind.UTC_DATETIME, Kind.NAIVE_DATETIME}
+
+
+@dataclass(frozen=True, slots=True)
+class Leniency:
+    """Whether decimals are rounded half-even to their column's scale, and times cut to the microsecond.
+
+    What is not allowed is refused: of two values that become one, one would be silently wrong (E1).
+    """
+
+    rounds: bool = False
+    cuts: bool = False
+
+
+# A delivery's decimals passed through doubles on their way (F18), and its instants are cut (F6).
+DELIVERED: Final = Leniency(rounds=True, cuts=True)
+EXACT: Final = Leniency()
+
+
+def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
+    """The cells as values of the type, and how many were rounded; UnreadableCell for one that is none."""
+    if type_.kind in _TIMES and not leniency.cuts:
+        row = pc.index(pc.match_substring_regex(text, _FINER), pa.scalar(True)).as_py()
+        if row >= 0:
+            raise UnreadableCell(row)
+    return parse_rounding(text, type_) if leniency.rounds else (parse(text, type_), 0)
+
 
 _t: Final = pa.types
 _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
@@ -29,17 +70,17 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
         cells = pa.array([value and str(value) for value in cells.to_pylist()], pa.string())
     if _t.is_string(cells.type):
-        return parsed(cells, type_, leniency)
+        return parse_leniently(cells, type_, leniency)
     if not _may_be(cells.type, type_):
         raise UnreadableCell(0)
     if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
         # By the number's shortest text, which is what a CSV file would hold.
-        return parsed(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+        return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
     if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
         return rounded_to(cells, type_)
     if type_.kind in TEXT_KINDS:
-        return parsed(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
-    return _attempt(cells, lambda part: _converted(part, type_, leniency)), 0
+        return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+    return _attempt(cells, lambda part: _convert_cells(part, type_, leniency)), 0
 
 
 def bare(cells: pa.Array) -> pa.Array:
@@ -80,13 +121,13 @@ def _attempt(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Arr
         raise UnreadableCell(first_failing(cells, convert)) from None
 
 
-def _converted(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:
+def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:
     if type_.kind is Kind.BINARY:
         return cells
     if type_.kind not in _DAYS:
         narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
-        return same(cells, narrow).cast(arrow_type(type_))
+        return cast_same(cells, narrow).cast(arrow_type(type_))
     if _t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
         # Down to the microsecond: before 1970, a cast would go up.
         cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
-    return finish(pa.chunked_array([same(cells, parser_type(type_))]), type_).combine_chunks()
+    return finish(pa.chunked_array([cast_same(cells, parser_type(type_))]), type_).combine_chunks()

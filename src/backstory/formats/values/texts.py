@@ -1,18 +1,208 @@
-"""Text becomes values of a declared column, exactly, a column at a time (B14, D23)."""
+"""Text becomes values of a declared column, exactly, a column at a time (B14, D23).
 
-from collections.abc import Callable
+Dates and times in the manifest's own format become RFC 3339 text (section 1.6, D23, D27).
+
+A format is `rfc3339`, a strftime one (`%d.%m.%Y`) or one in Java's letters (`dd.MM.yyyy`). It becomes
+an expression with a group for each part, so that a column is taken apart at once; what the parts
+make is parsed as RFC 3339, which knows that February has no 30th.
+"""
+
+import re
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import lru_cache
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import UsageError
-from backstory.formats.expected import TIME, kind, unit
+from backstory.formats.expected import TIME, kind_of, unit
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.formats.values.clock import clock_times
-from backstory.formats.values.decimal_commas import with_points
-from backstory.formats.values.time_patterns import RFC3339, TimePattern, time_pattern
+from backstory.formats.values.digits import with_points
 from backstory.model.types import ColumnType, Kind
+
+RFC3339 = "rfc3339"
+_MONTHS = ("jan", "feb", "mar", "apr", "may", "jun", "jul", "aug", "sep", "oct", "nov", "dec")
+_NAME = "(?i:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)"
+_LONG = (
+    "(?i:january|february|march|april|may|june|july|august|september|october|november|december|"
+    "jan|feb|mar|apr|jun|jul|aug|sep|oct|nov|dec)"
+)
+_DAYS = r"(?i:(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
+_ZONE = r"(?P<zone>[Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})"
+_FRACTION = r"(?P<fraction>\d{1,9})"
+_PIVOT = "69"  # of two digits: 69 to 99 are of 19.., 00 to 68 of 20..
+
+_STRFTIME = {
+    "Y": r"(?P<year>\d{4})",
+    "y": r"(?P<short>\d{2})",
+    "m": r"(?P<month>\d{1,2})",
+    "d": r"(?P<day>\d{1,2})",
+    "e": r" ?(?P<day>\d{1,2})",
+    "H": r"(?P<hour>\d{1,2})",
+    "I": r"(?P<half>\d{1,2})",
+    "M": r"(?P<minute>\d{1,2})",
+    "S": r"(?P<second>\d{1,2})",
+    "f": _FRACTION,
+    ".f": r"(?:\.(?P<fraction>\d{1,9}))?",
+    "p": r"(?P<noon>(?i:am|pm))",
+    "b": f"(?P<name>{_NAME})",
+    "h": f"(?P<name>{_NAME})",
+    "B": f"(?P<name>{_LONG})",
+    "a": _DAYS,
+    "A": _DAYS,
+    "z": _ZONE,
+    ":z": _ZONE,
+    "%": "%",
+}
+_SHORT_FOR = {"T": "%H:%M:%S", "D": "%m/%d/%y", "F": "%Y-%m-%d", "R": "%H:%M"}
+
+_JAVA = {
+    "y": {1: r"(?P<year>\d{4})", 2: r"(?P<short>\d{2})", 4: r"(?P<year>\d{4})"},
+    "M": {
+        1: r"(?P<month>\d{1,2})",
+        2: r"(?P<month>\d{2})",
+        3: f"(?P<name>{_NAME})",
+        4: f"(?P<name>{_LONG})",
+    },
+    "d": {1: r"(?P<day>\d{1,2})", 2: r"(?P<day>\d{2})"},
+    "H": {1: r"(?P<hour>\d{1,2})", 2: r"(?P<hour>\d{2})"},
+    "h": {1: r"(?P<half>\d{1,2})", 2: r"(?P<half>\d{2})"},
+    "m": {1: r"(?P<minute>\d{1,2})", 2: r"(?P<minute>\d{2})"},
+    "s": {1: r"(?P<second>\d{1,2})", 2: r"(?P<second>\d{2})"},
+    "S": {count: rf"(?P<fraction>\d{{{count}}})" for count in range(1, 10)},
+    "a": {1: r"(?P<noon>(?i:am|pm))"},
+    "E": dict.fromkeys(range(1, 5), _DAYS),
+    "X": dict.fromkeys(range(1, 4), _ZONE),
+    "x": dict.fromkeys(range(1, 4), _ZONE),
+    "Z": dict.fromkeys(range(1, 4), _ZONE),
+}
+_JAVA["u"] = _JAVA["y"]
+_JAVA_TOKENS = re.compile(r"(?P<quoted>'(?:[^']|'')*')|(?P<letters>([A-Za-z])\3*)|(?P<plain>[^A-Za-z'])")
+_STRFTIME_TOKENS = re.compile(r"%-?(?P<letter>\.f|:z|.)|(?P<plain>[^%])", re.DOTALL)
+_JAVA_RESERVED = "[]{}#"
+
+
+@dataclass(frozen=True, slots=True)
+class TimePattern:
+    """A format as an expression, and which parts it has."""
+
+    expression: str
+    parts: frozenset[str]
+
+    def rfc3339(self, text: pa.Array) -> pa.Array:
+        """The cells as RFC 3339, a date alone if the format has no time; unchanged where they do not fit."""
+        cells = pc.extract_regex(text, self.expression)
+        parts = {part: cells.field(part) for part in self.parts}
+        # A cell that does not fit stays as it is, and must not pass for RFC 3339 then.
+        failed = pc.binary_join_element_wise("not ", text, "")
+        fitting = pc.if_else(cells.is_valid(), _join_parts(parts), failed)
+        return pc.if_else(text.is_valid(), fitting, pa.scalar(None, pa.string()))
+
+
+@lru_cache(maxsize=64)
+def time_pattern(option: str, pattern: str) -> TimePattern | None:
+    """The format that an option names, None for `rfc3339`; UsageError for one that cannot be read."""
+    if pattern == RFC3339:
+        return None
+    pieces = _strftime(option, pattern) if "%" in pattern else _java(option, pattern)
+    expression = f"^{''.join(pieces)}$"
+    found = re.findall(r"\(\?P<(\w+)>", expression)
+    parts = frozenset(found)
+    if len(parts) != len(found):
+        raise _unreadable(option, pattern, "a part of it occurs twice")
+    if "day" not in parts or not parts & {"month", "name"} or not parts & {"year", "short"}:
+        raise _unreadable(option, pattern, "it needs a year, a month and a day")
+    if {"half", "noon"} & parts and not {"half", "noon"} <= parts:
+        raise _unreadable(option, pattern, "twelve-hour hours and AM or PM need each other")
+    return TimePattern(expression, parts)
+
+
+def _strftime(option: str, pattern: str) -> Iterator[str]:
+    for letter, short in _SHORT_FOR.items():
+        pattern = pattern.replace(f"%{letter}", short)
+    end = 0
+    for token in _STRFTIME_TOKENS.finditer(pattern):
+        end = token.end()
+        letter = token["letter"]
+        if letter is None:
+            yield re.escape(token["plain"])
+        elif letter in _STRFTIME:
+            yield _STRFTIME[letter]
+        else:
+            raise _unreadable(option, pattern, f"`%{letter}` is not known")
+    if end != len(pattern):
+        raise _unreadable(option, pattern, "it ends with `%`")
+
+
+def _java(option: str, pattern: str) -> Iterator[str]:
+    for token in _JAVA_TOKENS.finditer(pattern):
+        if quoted := token["quoted"]:
+            yield re.escape(quoted[1:-1].replace("''", "'") or "'")
+        elif (letters := token["letters"]) is None:
+            if token["plain"] in _JAVA_RESERVED:
+                raise _unreadable(option, pattern, f"`{token['plain']}` is not known")
+            yield re.escape(token["plain"])
+        elif (piece := _JAVA.get(letters[0], {}).get(len(letters))) is None:
+            raise _unreadable(option, pattern, f"`{letters}` is not known")
+        else:
+            yield piece
+    if _JAVA_TOKENS.sub("", pattern):
+        raise _unreadable(option, pattern, "a quote is not closed")
+
+
+def _unreadable(option: str, pattern: str, why: str) -> UsageError:
+    return UsageError(
+        "unsupported-option",
+        f"The option `{option}` of the reader, `{pattern}`: {why}.",
+        "Write `rfc3339`, a strftime format like `%d.%m.%Y`, or Java's letters like `dd.MM.yyyy`.",
+    )
+
+
+def _join_parts(parts: dict[str, pa.Array]) -> pa.Array:
+    year = parts["year"] if "year" in parts else _full_year(parts["short"])
+    month = _two(parts["month"]) if "month" in parts else _month_of(parts["name"])
+    day = pc.binary_join_element_wise(year, month, _two(parts["day"]), "-")
+    if not parts.keys() & {"hour", "half", "zone"}:
+        return day
+    hour = _two(parts["hour"]) if "hour" in parts else _hour_of(parts)
+    times = [_two(parts[part]) if part in parts else "00" for part in ("minute", "second")]
+    time = pc.binary_join_element_wise(hour, *times, ":")
+    if "fraction" in parts:
+        fraction = parts["fraction"]
+        some = pc.binary_join_element_wise("", pc.if_else(pc.equal(fraction, ""), "0", fraction), ".")
+        time = pc.binary_join_element_wise(time, some, "")
+    zone = pc.utf8_upper(parts["zone"]) if "zone" in parts else "Z"
+    return pc.binary_join_element_wise(day, pc.binary_join_element_wise("T", time, zone, ""), "")
+
+
+def _two(digits: pa.Array) -> pa.Array:
+    return pc.utf8_lpad(digits, 2, "0")
+
+
+def _full_year(short: pa.Array) -> pa.Array:
+    century = pc.if_else(pc.greater_equal(short, _PIVOT), "19", "20")
+    return pc.binary_join_element_wise(century, short, "")
+
+
+def _month_of(name: pa.Array) -> pa.Array:
+    start = pc.utf8_lower(pc.utf8_slice_codeunits(name, 0, 3))
+    number = pc.index_in(start, pa.array(_MONTHS))
+    return _two(pc.add(number, 1).cast(pa.string()))
+
+
+def _hour_of(parts: dict[str, pa.Array]) -> pa.Array:
+    """An hour from 1 to 12 and AM or PM as one from 00 to 23; 13 stays what it is, and is refused as `99`."""
+    if "half" not in parts:
+        return "00"
+    twelve = parts["half"]
+    number = pc.if_else(pc.equal(twelve, ""), "0", twelve).cast(pa.int32())
+    past = pc.if_else(pc.equal(pc.utf8_lower(parts["noon"]), "pm"), 12, 0)
+    hour = pc.add(pc.if_else(pc.equal(number, 12), 0, number), past)
+    good = pc.and_(pc.greater_equal(number, 1), pc.less_equal(number, 12))
+    return pc.if_else(good, _two(hour.cast(pa.string())), "99")
+
 
 _KINDS = {
     pa.bool_(): Kind.BOOLEAN,
@@ -59,7 +249,7 @@ def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
         return lambda text: text
     if pa.types.is_null(type_):
         return _nothing
-    if kind(field) == TIME:
+    if kind_of(field) == TIME:
         return lambda text: clock_times(text, unit(field))
     if pa.types.is_decimal128(type_):
         column = ColumnType(Kind.DECIMAL, type_.precision, type_.scale)

@@ -21,7 +21,7 @@ _OF_THE_ARCHIVE = (None, errno.EINVAL)
 
 
 @contextmanager
-def opened(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
+def open_zip(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
     """The zip; Refused `broken-archive` if it is none, is broken, locked or of an unknown method."""
     try:
         with zipfile.ZipFile(path) as archive:
@@ -29,7 +29,7 @@ def opened(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
     except (*_BROKEN, OSError) as stop:
         if isinstance(stop, OSError) and stop.errno not in _OF_THE_ARCHIVE:
             raise
-        raise broken(name, f"a zip that can be read ({stop})") from None
+        raise broken_archive(name, f"a zip that can be read ({stop})") from None
 
 
 def files(archive: zipfile.ZipFile) -> list[str]:
@@ -47,11 +47,11 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
     return exact or [name for name in names if fnmatchcase(name, pattern)]
 
 
-def chosen(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
+def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
     """The entry that `subPath` names, without one the first; Refused unless it is exactly one."""
     entries = files(archive)
     if not entries:
-        raise broken(name, "an archive with a file in it")
+        raise broken_archive(name, "an archive with a file in it")
     if sub_path is None:
         return entries[0]
     found = matching(entries, sub_path)
@@ -68,19 +68,19 @@ def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound
 
 def ambiguous(name: str, wanted: str, found: Sequence[str], entries: Sequence[str]) -> Refused:
     """The error for no entry where one is wanted, or for several; it lists them."""
-    told = f"{name}: {wanted} matches {len(found)} entries: {listed(found)}."
+    told = f"{name}: {wanted} matches {len(found)} entries: {name_list(found)}."
     if not found:
-        told = f"{name}: {wanted} matches no entry; the archive holds {listed(entries)}."
+        told = f"{name}: {wanted} matches no entry; the archive holds {name_list(entries)}."
     return Refused("no-entry", told, "Let `subPath` name exactly one entry.", list(found))
 
 
-def listed(names: Sequence[str]) -> str:
+def name_list(names: Sequence[str]) -> str:
     """The names for a message, the first twenty of them."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"`{name}`" for name in names[:SHOWN]) + more
 
 
-def broken(name: str, wanted: str) -> Refused:
+def broken_archive(name: str, wanted: str) -> Refused:
     """The error for bytes that are not the archive they should be."""
     return Refused(
         "broken-archive",

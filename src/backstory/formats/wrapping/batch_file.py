@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Refused
-from backstory.formats.unchanged import stamp_of, unchanged
+from backstory.formats.unchanged import refuse_changes, stamp_of
 from backstory.model.types import ColumnType
 
 if TYPE_CHECKING:
@@ -67,24 +67,24 @@ class BatchFile:
 
     def digest(self) -> str:
         """The SHA-256 of the delivered bytes, as hexadecimal text; Refused if there is no file."""
-        with self.delivered() as delivered:
+        with self.delivered_bytes() as delivered:
             return hashlib.file_digest(delivered, "sha256").hexdigest()
 
-    def unchanged(self) -> AbstractContextManager[None]:
+    def refuse_changes(self) -> AbstractContextManager[None]:
         """Refused if there is no file, or another one after a while than before."""
         try:
-            return unchanged(stamp_of(self.path), self._changed)
+            return refuse_changes(stamp_of(self.path), self._has_changed)
         except (OSError, ValueError) as missing:
             raise self.unreadable(NOT_THERE) from missing
 
-    def _changed(self) -> Refused:
+    def _has_changed(self) -> Refused:
         return Refused(
             "source-changed",
             f"{self.name} changed while it was read.",
             "Nothing was written; send the batch again, once its files are complete.",
         )
 
-    def delivered(self) -> BufferedReader:
+    def delivered_bytes(self) -> BufferedReader:
         """The bytes as they were delivered; Refused if there is no file, or a pipe, device or folder."""
         try:
             if not stat.S_ISREG(self.path.stat().st_mode):  # before it is opened: to open some is to act
@@ -97,16 +97,16 @@ class BatchFile:
         """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
         import pyarrow as pa
 
-        delivered = self.delivered()
+        delivered = self.delivered_bytes()
         if self.size() == 0:
             delivered.close()
             return pa.BufferReader(b"")
-        clear = self._decrypted(delivered) if encoding.encrypted else delivered
+        clear = self._decrypt(delivered) if encoding.encrypted else delivered
         if encoding.compression is Compression.OFF:
             return clear
         return pa.CompressedInputStream(pa.PythonFile(clear, mode="r"), encoding.compression.value)
 
-    def _decrypted(self, delivered: BufferedReader) -> "DecryptingReader":
+    def _decrypt(self, delivered: BufferedReader) -> "DecryptingReader":
         from backstory.formats.wrapping.cipher import DecryptingReader
 
         try:

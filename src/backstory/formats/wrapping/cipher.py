@@ -30,7 +30,7 @@ class DecryptingReader(io.RawIOBase):
             raise _unreadable(name, "its key is not 32 bytes long")
         if size < 2 * BLOCK or size % BLOCK:
             raise _unreadable(name, "its size is not an IV and whole cipher blocks")
-        self._choose_name = name
+        self._name = name
         self._file = file
         self._decryptor = Cipher(AES(key), CBC(self._file.read(BLOCK))).decryptor()
         self._unpadder = PKCS7(AES.block_size).unpadder()
@@ -65,7 +65,7 @@ class DecryptingReader(io.RawIOBase):
             tail = self._unpadder.update(self._decryptor.finalize())
             return tail + self._unpadder.finalize()
         except ValueError as broken:
-            raise _unreadable(self._choose_name, "its padding is wrong") from broken
+            raise _unreadable(self._name, "its padding is wrong") from broken
 
 
 def _unreadable(name: str, why: str) -> Refused:

@@ -38,10 +38,10 @@ class Bound:
                 count += len(block)
                 if count > self.most:
                     built.truncate(0)
-                    raise self.passed(name)
+                    raise self.too_large(name)
                 built.write(block)
 
-    def passed(self, name: str) -> Refused:
+    def too_large(self, name: str) -> Refused:
         """The error for a file that is larger."""
         return Refused(
             "unpacks-too-large",

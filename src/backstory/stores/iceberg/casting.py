@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING
 import pyarrow as pa
 
 from backstory.errors import Refused
-from backstory.formats.values.casts import DoesNotFit, cast
-from backstory.formats.values.exact_casts import exact_cast
+from backstory.formats.values.casts import DoesNotFit, cast, exact_cast
 from backstory.model.layout import ROW_ID
 from backstory.model.table import Column
 from backstory.model.types import ColumnType

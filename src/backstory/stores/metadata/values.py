@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.values.same import same
+from backstory.formats.values.same import cast_same
 from backstory.model.instant import EPOCH
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
         return [None if value is None else EPOCH + timedelta(microseconds=value) for value in micros]
     shown = _with_leaves(column.type, _shown_type)
     if shown != column.type:
-        column = pa.chunked_array([same(chunk, shown) for chunk in column.chunks], shown)
+        column = pa.chunked_array([cast_same(chunk, shown) for chunk in column.chunks], shown)
     values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
     return list(map(_one_nan, values)) if _has_floats(column.type) else values
 

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.digest import digest
+from backstory.formats.rows import digest
 from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import are_versions

@@ -16,7 +16,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.model.layout import FILE, POSITION, VALID_FROM, VALID_TO
 from backstory.model.versions_layout import Role
 from backstory.strategies.copies.terms import CopyTerms
@@ -165,7 +165,7 @@ class _Plan:
             *self._continued_versions(),
             *self._renewed_versions(),
         ]
-        added = [shaped(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
+        added = [shape_rows(rows, self.terms.columns, ids=self.terms.ids) for rows, _ in parts]
         removed = [rows.select([FILE, POSITION]) for rows, instead in parts if instead]
         none = self.records.before.rows.select([FILE, POSITION]).slice(0, 0)
         kinds = {
@@ -181,7 +181,7 @@ class _Plan:
         counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._same_values}
         keys = self._keys
         few = {kind: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for kind, rows in kinds.items()}
-        nothing = shaped(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)
+        nothing = shape_rows(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)
         return PartPlan(
             {
                 REMOVED: pa.concat_tables([none, *removed]),
@@ -331,7 +331,7 @@ class _Plan:
         where = self._differs & self._starts
         if where.any():
             delivered, ends = self.records.delivered.at(where), self._reach[where]
-            rows = shaped(
+            rows = shape_rows(
                 begin_versions(delivered, self.terms.at, ends, self.terms.recorded), self.terms.columns
             )
             yield self._as_newest(rows, where, self._starts), False

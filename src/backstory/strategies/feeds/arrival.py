@@ -8,7 +8,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.model.layout import FILE, POSITION, VALID_FROM
 from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.copies.version_rows import OPEN, micros, withdraw_facts
@@ -131,7 +131,7 @@ def _match_truncates(
     left = truncates.filter(pa.array(is_new))
     added = _new_marks(terms, left.filter(pa.array(~known[is_new])))
     ended = marks.filter(pa.array(goes))
-    back = shaped(withdraw_facts(ended, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
+    back = shape_rows(withdraw_facts(ended, terms.recorded, terms.memory), terms.columns, ids=terms.ids)
     return Arrival(
         events,
         left,

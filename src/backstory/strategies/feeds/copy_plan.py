@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.model.layout import FILE, POSITION, VALID_FROM
 from backstory.model.versions_layout import COLUMNS, SEQUENCE, FactKind
 from backstory.strategies.copies.plan import (
@@ -136,7 +136,7 @@ def plan_copy_in_feed(copy: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table
     return PartPlan(
         {
             REMOVED: pa.concat_tables([none, *removed]),
-            ADDED: pa.concat_tables([shaped(part, terms.columns, ids=terms.ids) for part, _ in parts]),
+            ADDED: pa.concat_tables([shape_rows(part, terms.columns, ids=terms.ids) for part, _ in parts]),
             APPEARED: keys.filter(pa.array(outcomes[APPEARED])),
         },
         {name: number for name, number in counts.items() if number},

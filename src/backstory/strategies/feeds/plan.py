@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.model.layout import FILE, POSITION, VALID_FROM
 from backstory.model.versions_layout import OWN_TIME, SCOPE, FactKind, Role
 from backstory.strategies.copies.plan import DRIVES, TAKEN_BACK
@@ -178,7 +178,7 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
         counts |= {truncate_count(kind, number): 1 for number in _numbers_of_truncates(records, flags)}
     none = records.rows.select([FILE, POSITION]).slice(0, 0)
     removed = (rows.select([FILE, POSITION]) for rows, instead in parts if instead)
-    added = [shaped(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
+    added = [shape_rows(rows, terms.columns, ids=terms.ids) for rows, _ in parts]
     return PartPlan(
         {REMOVED: pa.concat_tables([none, *removed]), ADDED: pa.concat_tables(added)}, counts, samples
     )

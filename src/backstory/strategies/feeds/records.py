@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.delivered import shaped
+from backstory.formats.delivered import shape_rows
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO
 from backstory.model.table import Column
@@ -225,7 +225,7 @@ def pool_of(
     A list with all columns of the data becomes NULL (V2).
     """
     users = [column for column in terms.columns if column.name in {*terms.key, *terms.data}]
-    joined = pa.concat_tables([shaped(_only(side, users), users) for side in (stored, delivered)])
+    joined = pa.concat_tables([shape_rows(_only(side, users), users) for side in (stored, delivered)])
     values = {column.name: joined[column.name].combine_chunks() for column in users}
     parts = [memory_field(stored, COLUMNS), asserted, memory_field(marks, COLUMNS)]
     type_ = pa.list_(pa.int32())
@@ -277,7 +277,7 @@ def make_rows(
         RECORDED_AT: pa.repeat(pa.scalar(terms.recorded, INSTANT), len(start)),
         MEMORY: _memory(terms, remembered, len(start)),
     }
-    return shaped(pa.table({**values, **own}), terms.columns, ids=terms.ids)
+    return shape_rows(pa.table({**values, **own}), terms.columns, ids=terms.ids)
 
 
 def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:

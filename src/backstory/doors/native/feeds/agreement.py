@@ -44,8 +44,7 @@ from backstory.doors.native.instants import FeedMemory
 from backstory.doors.native.options import ApplyRequest, Expression, bad_option
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.doors.native.sources import SourceRows
-from backstory.formats.kept_cells import kept_column
-from backstory.formats.rows import arrow_type
+from backstory.formats.rows import arrow_type, column_of_kept
 from backstory.model.layout import MEMORY
 from backstory.model.table import Shape, TableName, spelling_hint
 from backstory.model.types import ColumnType, Kind
@@ -134,7 +133,7 @@ def _kept_fields(source: SourceRows, request: ApplyRequest) -> "StructType":
 
     dropped = request.drop or ()
     return StructType(
-        [field for field in source.fields if field.name not in dropped and kept_column(field.name) is None]
+        [field for field in source.fields if field.name not in dropped and column_of_kept(field.name) is None]
     )
 
 

@@ -11,9 +11,8 @@ import pyarrow.compute as pc
 from backstory.doors.native.feeds.ordering import Ordering, instants_of, local_times
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.delivered import arrow_schema
-from backstory.formats.kept_cells import KEEPS
-from backstory.formats.rows import arrow_type
-from backstory.formats.values.same import same
+from backstory.formats.rows import KEEPS, arrow_type
+from backstory.formats.values.same import cast_same
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import FactKind
@@ -177,7 +176,7 @@ def _patterns(sets: np.ndarray) -> tuple[np.ndarray, pa.Array]:
 
 def _before_images(images: pa.StructArray, columns: Sequence[Column]) -> pa.StructArray:
     """The before-images, in the table's types."""
-    parts = [same(images.field(column.name), arrow_type(column.type)) for column in columns]
+    parts = [cast_same(images.field(column.name), arrow_type(column.type)) for column in columns]
     return pa.StructArray.from_arrays(parts, names=[column.name for column in columns], mask=images.is_null())
 
 

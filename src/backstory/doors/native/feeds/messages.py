@@ -22,16 +22,15 @@ from backstory.errors import UsageError
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import unwrap_debezium
-from backstory.formats.envelopes.joint_types import as_type, joint_column
 from backstory.formats.envelopes.log_positions import refuse_several
-from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
+from backstory.formats.envelopes.structs import as_type, joint_column
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
-from backstory.formats.envelopes.unwrapped import Unwrapped
-from backstory.formats.kept_cells import KEEPS
+from backstory.formats.envelopes.unwrapped import LogSource, Unwrapped
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
-from backstory.formats.source_files import SourceFile, unpacked
+from backstory.formats.rows import KEEPS
+from backstory.formats.source_files import SourceFile, unpack
 from backstory.formats.unchanged import require_unchanged
 from backstory.model.change_feed import COMMIT_VERSION
 from backstory.model.table import TableName
@@ -223,7 +222,7 @@ def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, .
     if not parts:
         return None
     logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
-    log = reduce(LogSource.joined, logs) if logs else None
+    log = reduce(LogSource.join, logs) if logs else None
     if log is not None:
         refuse_several(log, FEED)
     names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
@@ -330,7 +329,7 @@ def messages_of_lines(
 ) -> Messages:
     """The lines of files as messages of Debezium; temporary files are removed with `resources`."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
-    lines = [unpacked(file, folder) for file in files]
+    lines = [unpack(file, folder) for file in files]
     encoding, unavailable = request.files.text_encoding, request.unmodified or UNAVAILABLE
 
     def table(lease: MemoryLease) -> pa.Table:

@@ -41,8 +41,8 @@ from backstory.engine.plans import PlanTerms, join_rows
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.formats.delivered import arrow_schema, in_schema
-from backstory.formats.digest import digest
 from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.formats.rows import digest
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM
 from backstory.model.versions_layout import OWN_TIME, SEQUENCE, FactKind
 from backstory.spark.versions import arrow_of, persist_on_disk

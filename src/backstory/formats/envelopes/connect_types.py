@@ -2,15 +2,21 @@
 
 Each function raises pa.ArrowInvalid or UnreadableCell for what is not of its type. What they mean is said in
 Debezium's documentation of its connectors, under "Data type mappings".
+
+Schemas as Kafka Connect's JSON converter writes them: the types on the wire, and what these mean.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from backstory.formats.envelopes.structs import with_items
+from backstory.formats.json.inference import DEEPEST
+from backstory.formats.json.text import Number
+from backstory.formats.produced import excerpt, repeated_names, typed_or_refused
 from backstory.formats.values.base64_cells import decode_base64, invalid_base64
 from backstory.formats.values.cells import DAY, parse, require_years
 from backstory.formats.values.texts import TextForms, parser
@@ -108,7 +114,7 @@ def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
     if pa.types.is_decimal(text.type):
         return text  # written as numbers
     type_, scale = decimal_type(parameters), int(parameters.get("scale", 0))
-    whole = _unscaled(bytes_of(text, parameters))
+    whole = _unscaled_integers(bytes_of(text, parameters))
     if scale < 0:
         numbers = (number and number * 10**-scale for number in whole.to_pylist())
         return pa.array(numbers, type_)
@@ -124,7 +130,7 @@ def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
     valid = values.is_valid().to_pylist()
     return pa.array(
         [
-            _plain(int.from_bytes(number, "big", signed=True), scale)
+            _plain_decimal(int.from_bytes(number, "big", signed=True), scale)
             if here and number is not None and scale is not None
             else None
             for here, number, scale in zip(valid, raw, scales, strict=True)
@@ -133,7 +139,7 @@ def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
     )
 
 
-def _plain(unscaled: int, scale: int) -> str:
+def _plain_decimal(unscaled: int, scale: int) -> str:
     if abs(scale) > _MOST_DIGITS:
         raise pa.ArrowInvalid(f"a scale of {scale} digits")
     if scale <= 0:
@@ -165,7 +171,7 @@ def _without_zone(text: pa.Array) -> pa.Array:
     return pc.replace_substring_regex(text, "[Zz]$", "")
 
 
-def _unscaled(raw: pa.Array) -> pa.Array:
+def _unscaled_integers(raw: pa.Array) -> pa.Array:
     """Two's complements of any length as decimals of 38 digits; pa.ArrowInvalid where one does not fit."""
     raw = pa.concat_arrays([raw])
     count, filled = len(raw), raw.fill_null(b"\0")
@@ -219,3 +225,165 @@ LOGICAL: Final[dict[str, tuple[pa.DataType, Callable[[pa.Array, Parameters], pa.
     "org.apache.kafka.connect.data.Timestamp": (_LONG, timestamps("ms")),
     DECIMAL: (_TEXT, decimals),
 }
+
+
+Schema = Mapping[str, Any]
+_WIRE: Final = {
+    "int8": pa.int32(),
+    "int16": pa.int32(),
+    "int32": pa.int32(),
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "float32": pa.float32(),
+    "double": pa.float64(),
+    "float64": pa.float64(),
+    "boolean": pa.bool_(),
+    "string": pa.string(),
+    "bytes": pa.string(),
+}
+
+
+class UnreadableSchema(ValueError):
+    """What is wrong with a schema, in words."""
+
+
+def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
+    """The type of messages with a schema, as JSON writes them; UnreadableSchema if they are not structs.
+
+    Decimals are base64, unless the values have numbers for them.
+    """
+    wire_type(schema)
+    if schema["type"] != "struct":
+        raise UnreadableSchema("it is not a struct")
+    return wire_type(schema, numeric=_are_numbers(schema, values))
+
+
+def wire_type(schema: Any, *, numeric: bool = False, depth: int = 0) -> pa.DataType:
+    """The type of the values as JSON writes them, bytes as text; decimals are numbers if `numeric`.
+
+    Raises UnreadableSchema.
+    """
+    wire = _wire_type(schema, numeric=numeric, depth=depth)
+    name = schema.get("name")
+    if not isinstance(name, str | None):
+        raise UnreadableSchema(f"`{excerpt(name)}` is not a name")
+    if name in LOGICAL and wire != LOGICAL[name][0]:
+        raise UnreadableSchema(f"`{name}` is not written as {schema['type']}")
+    return _decimal_type(schema) if numeric and name == DECIMAL else wire
+
+
+def _wire_type(schema: Any, *, numeric: bool, depth: int) -> pa.DataType:
+    if not isinstance(schema, Mapping) or depth > DEEPEST:
+        raise UnreadableSchema("a schema is not an object" if depth <= DEEPEST else "it is nested too deeply")
+    type_ = schema.get("type")
+    if type_ == "struct":
+        return pa.struct(
+            [(name, wire_type(field, numeric=numeric, depth=depth + 1)) for name, field in _fields(schema)]
+        )
+    if type_ == "array":
+        return pa.list_(wire_type(schema.get("items"), numeric=numeric, depth=depth + 1))
+    if type_ == "map":
+        keys = wire_type(schema.get("keys"), depth=depth + 1)
+        items = wire_type(schema.get("values"), depth=depth + 1)
+        if keys != pa.string() or schema["values"].get("name") or items == pa.binary():
+            raise UnreadableSchema("a map is not from text to plain values")
+        return pa.map_(keys, items)
+    if not isinstance(type_, str) or type_ not in _WIRE:
+        raise UnreadableSchema(f"`{excerpt(type_)}` is not a type")
+    return _WIRE[type_]
+
+
+def _fields(schema: Schema) -> list[tuple[str, Schema]]:
+    fields = schema.get("fields")
+    if not isinstance(fields, list) or not all(isinstance(each, Mapping) for each in fields):
+        raise UnreadableSchema("a struct has no fields")
+    names = [each.get("field") for each in fields]
+    if not all(isinstance(name, str) and type(name) is not Number for name in names):
+        raise UnreadableSchema("a field has no name")
+    if twice := repeated_names([str(name) for name in names]):
+        raise UnreadableSchema(f"a struct has the field `{excerpt(twice[0])}` twice")
+    return list(zip(map(str, names), fields, strict=True))
+
+
+def _decimal_type(schema: Schema) -> pa.DataType:
+    try:
+        return decimal_type(_parameters(schema))
+    except (pa.ArrowInvalid, ValueError, TypeError) as stop:
+        raise UnreadableSchema(f"a decimal has {excerpt(stop)}") from None
+
+
+def _parameters(schema: Schema) -> Mapping[str, Any]:
+    parameters = schema.get("parameters")
+    return parameters if isinstance(parameters, Mapping) else {}
+
+
+def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
+    """Whether the decimals within are written as numbers, not as base64; UnreadableSchema where both are."""
+    paths = list(_decimal_paths(schema))
+    kinds = {type(cell) for value in values for path in paths for cell in _cells(value, path)}
+    if {Number, str} <= kinds:
+        raise UnreadableSchema("decimals are written in two ways, as numbers and as base64")
+    return Number in kinds
+
+
+def _decimal_paths(schema: Schema) -> Iterator[tuple[str | None, ...]]:
+    """Where decimals are: names of fields, None for the items of a list."""
+    if schema.get("name") == DECIMAL:
+        yield ()
+    elif schema.get("type") == "struct":
+        for name, field in _fields(schema):
+            yield from ((name, *path) for path in _decimal_paths(field))
+    elif schema.get("type") == "array":
+        yield from ((None, *path) for path in _decimal_paths(schema["items"]))
+
+
+def _cells(value: Any, path: tuple[str | None, ...]) -> Iterator[Any]:
+    if not path:
+        yield value
+    elif isinstance(value, dict):
+        yield from _cells(value.get(path[0]), path[1:])
+    elif isinstance(value, list):
+        for item in value:
+            yield from _cells(item, path[1:])
+
+
+def decode_logical(
+    values: pa.Array, schema: Schema, column: str, name: str, place: Callable[[int], str]
+) -> pa.Array:
+    """Values of the wire's type as what the schema means; Refused for a value that is not of its type."""
+    if schema.get("type") == "struct" and schema.get("name") not in LOGICAL:
+        fields = dict(_fields(schema))
+        parts = [
+            decode_logical(part, fields[each.name], f"{column}.{each.name}", name, place)
+            for each, part in zip(values.type, values.flatten(), strict=True)
+        ]
+        if not parts:
+            return values
+        return pa.StructArray.from_arrays(parts, list(fields), mask=values.is_null())
+
+    def convert(cells: pa.Array) -> pa.Array:
+        return _logical_values(cells, schema)
+
+    try:
+        type_ = convert(values.slice(0, 0)).type
+    except (ValueError, TypeError) as stop:
+        raise UnreadableSchema(f"`{excerpt(column)}`: {excerpt(stop)}") from None
+    return typed_or_refused(values, pa.field(column, type_), convert, name, place)
+
+
+def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
+    """The same for values none of whose parts has a place of its own; raises as `LOGICAL` does."""
+    if schema.get("name") in LOGICAL:
+        return LOGICAL[schema["name"]][1](values, _parameters(schema))
+    if schema["type"] == "bytes":
+        return bytes_of(values, {})
+    if schema["type"] == "array":
+        return with_items(values, _logical_values(values.flatten(), schema["items"]))
+    if schema["type"] == "struct":
+        fields = dict(_fields(schema))
+        parts = [
+            _logical_values(part, fields[each.name])
+            for each, part in zip(values.type, values.flatten(), strict=True)
+        ]
+        return pa.StructArray.from_arrays(parts, list(fields), mask=values.is_null()) if parts else values
+    return values

@@ -1,0 +1,231 @@
+"""Which quotes of a CSV text begin and end values, a block of text at a time (RFC 4180).
+
+A quote begins a value only where a field begins; further on in a field without quotes it is a letter
+like others. Behind the quote that ends a value the field ends, too: more text there is broken.
+
+A CSV in pieces of whole rows, UTF-8 with doubled quotes only: what Arrow's parser reads exactly.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import lru_cache
+from itertools import chain
+from typing import Any
+
+import numpy as np
+
+from backstory.errors import Refused
+from backstory.formats.csv.grammar import Grammar, NotScannable, fields, last_end, normalize_quotes
+from backstory.formats.csv.source import CsvSource
+from backstory.formats.encoded import decode, lines
+
+_Places = np.ndarray[Any, np.dtype[np.int64]]
+
+
+class GoesOn(ValueError):
+    """A value goes on behind its closing quote."""
+
+
+class Quotes:
+    """The state of a text between its blocks: whether a value is open, and what may come next."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self._quote = grammar.quote[0]
+        self._edge, self._behind = _tables(grammar.separator, grammar.quote)
+        self.inside = False
+        self._may_open, self._closed = True, False
+
+    def take(self, text: bytes) -> _Places:
+        """The places of the quotes that begin and end values in the next block of the text, by turns.
+
+        A doubled quote ends its value and begins it again. Raises GoesOn where a value goes on behind its
+        closing quote.
+        """
+        letters = np.frombuffer(text, np.uint8)
+        if not len(letters):
+            return np.empty(0, np.int64)
+        if self._closed and not self._behind[letters[0]]:
+            raise GoesOn
+        places = self._that_count(letters, np.flatnonzero(letters == self._quote))
+        closing = places[1 - self.inside :: 2]
+        at_end = bool(len(places)) and bool(places[-1] == len(letters) - 1)
+        self.inside ^= bool(len(places) & 1)
+        self._closed = at_end and not self.inside
+        behind = closing[: len(closing) - self._closed] + 1
+        if not self._behind[letters[behind]].all():
+            raise GoesOn
+        self._may_open = self._closed or bool(self._edge[letters[-1]])
+        return places
+
+    def last_end(self, text: bytes) -> int:
+        """Where the last row of the next block ends, 0 if none surely does; raises GoesOn."""
+        inside = self.inside
+        places = self.take(text)
+        # A CR at the end of a block may be the half of an end.
+        feed = _last(text, b"\n", len(text), places, inside)
+        return max(feed, _last(text, b"\r", len(text) - 1, places, inside))
+
+    def _that_count(self, letters: Any, places: _Places) -> _Places:
+        """The quotes without those that are letters of a field; where there are none, all of them."""
+        opening = places[int(self.inside) :: 2]
+        opens = self._behind[letters[opening - 1]]
+        if len(opening) and opening[0] == 0:
+            opens[0] = self._may_open
+        return places if opens.all() else self._one_by_one(letters, places)
+
+    def _one_by_one(self, letters: Any, places: _Places) -> _Places:
+        found: list[int] = []
+        inside, last = self.inside, -1
+        for place in places.tolist():
+            if not inside and not (
+                self._may_open if place == 0 else self._edge[letters[place - 1]] or last == place - 1 >= 0
+            ):
+                continue
+            found.append(place)
+            inside, last = not inside, place
+        return np.array(found, np.int64)
+
+
+@lru_cache(maxsize=8)
+def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
+    """For each letter whether a value may begin behind it, and whether it may stand before or behind one."""
+    edge = np.isin(np.arange(256), list(separator + b"\n\r"))
+    return edge, edge | (np.arange(256) == quote[0])
+
+
+def _last(text: bytes, letter: bytes, end: int, places: _Places, inside: bool) -> int:  # noqa: FBT001
+    """Behind the last such letter that is in no value; 0 if there is none."""
+    place = text.rfind(letter, 0, end)
+    if place < 0 or (int(np.searchsorted(places, place)) + inside) & 1 == 0:
+        return place + 1
+    # In a long value each letter may lie between two quotes: all are looked at, at once.
+    letters = np.flatnonzero(np.frombuffer(text, np.uint8, end) == letter[0])
+    outside = letters[(np.searchsorted(places, letters) + inside) & 1 == 0]
+    return int(outside[-1]) + 1 if len(outside) else 0
+
+
+LONGEST_ROW = 1 << 28
+NOT_CLOSED = "a quoted value is not closed"
+GOES_ON = "a value continues after its closing quote"
+
+
+@dataclass(frozen=True, slots=True)
+class RowBlock:
+    """Whole rows; `line` is that of the first one, from 1."""
+
+    text: bytes
+    line: int
+
+
+def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
+    """The rows in their order; values in quotes may hold line breaks (O26).
+
+    Raises Refused, with the line, for what is not of the encoding, and for a quote that is not closed
+    or goes on after its end.
+    """
+    line, held = 1, _HeldText(grammar)
+    for block in chain(source.blocks(), [b""]):
+        try:
+            end = held.end_with(block)
+        except GoesOn:
+            raise _broken_quote(source, RowBlock(held.text, line), grammar) from None
+        if end:
+            escaped, text = held.is_escaped, held.take_rows(end)
+            yield _strict(source, RowBlock(text, line), grammar, escaped=escaped)
+            line += lines(text)
+        elif held.size > LONGEST_ROW:
+            told = f"the row is longer than {LONGEST_ROW >> 20} MiB, or {NOT_CLOSED}"
+            raise source.refusal(f"line {line}", told)
+    if held.size:
+        last = RowBlock(held.text, line)
+        if held.is_open:
+            raise _broken_quote(source, last, grammar)
+        if not last.text.endswith((b"\n", b"\r")):
+            # Without it Arrow takes an empty last cell for a quoted one.
+            last = RowBlock(last.text + b"\n", line)
+        yield _strict(source, last, grammar, escaped=held.is_escaped)
+
+
+class _HeldText:
+    """The rows that have begun, and what is known of their quotes."""
+
+    def __init__(self, grammar: Grammar) -> None:
+        self.grammar = grammar
+        self._begin(b"")
+
+    def _begin(self, rest: bytes) -> None:
+        self._unseen, self._parts = rest, [rest]
+        self.size = len(rest)
+        self._quotes = Quotes(self.grammar) if self.grammar.quote else None
+        self._quoted = self._escape_seen = False
+
+    @property
+    def is_escaped(self) -> bool:
+        """Whether quotes may be escaped: then each field is looked at."""
+        return self._quoted and self._escape_seen
+
+    @property
+    def is_open(self) -> bool:
+        """Whether a value in quotes is open at the end, if that is known."""
+        return self._quotes is not None and not self.is_escaped and self._quotes.inside
+
+    @property
+    def text(self) -> bytes:
+        """All that is held."""
+        if len(self._parts) > 1:
+            self._parts = [b"".join(self._parts)]
+        return self._parts[0]
+
+    def end_with(self, block: bytes) -> int:
+        """Where the last whole row ends once the block is added, 0 if none surely does; raises GoesOn."""
+        before, grammar, unseen = self.size, self.grammar, self._unseen
+        self._parts, self._unseen = [*self._parts, block], b""
+        self.size += len(block)
+        if self._quotes is None:
+            # A row ends with its line. A CR at the end of a block may be the half of an end.
+            end = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
+            return before + end if end else 0
+        for part in (unseen, block):
+            self._quoted = self._quoted or grammar.quote in part
+            self._escape_seen = self._escape_seen or (bool(grammar.escape) and grammar.escape in part)
+        if self.is_escaped:
+            return last_end(self.text, grammar)
+        self._quotes.take(unseen)
+        end = self._quotes.last_end(block)
+        return before + end if end else 0
+
+    def take_rows(self, end: int) -> bytes:
+        """The rows to their end, copied once; what follows is held."""
+        *first, last = self._parts
+        end -= self.size - len(last)
+        text = b"".join([*first, memoryview(last)[:end]])
+        self._begin(last[end:])
+        return text
+
+
+def _strict(source: CsvSource, piece: RowBlock, grammar: Grammar, *, escaped: bool) -> RowBlock:
+    """The piece, if need be with its quotes written anew; Refused where it breaks the grammar."""
+    _refuse_no_text(source, piece)
+    if not escaped:
+        return piece
+    try:
+        return RowBlock(normalize_quotes(piece.text, grammar), piece.line)
+    except NotScannable:
+        raise _broken_quote(source, piece, grammar) from None
+
+
+def _refuse_no_text(source: CsvSource, piece: RowBlock) -> None:
+    if not piece.text.isascii():
+        decode(piece.text, source.name, piece.line, source.no_text)
+
+
+def _broken_quote(source: CsvSource, piece: RowBlock, grammar: Grammar) -> Refused:
+    """The error for a quote that is not closed or goes on, with its line."""
+    _refuse_no_text(source, piece)
+    try:
+        for _ in fields(piece.text, grammar):
+            pass
+    except NotScannable as stop:
+        why = GOES_ON if stop.closed else NOT_CLOSED
+        return source.refusal(f"line {piece.line + lines(piece.text[: stop.at])}", why)
+    return source.refusal(f"after line {piece.line}", GOES_ON)

@@ -1,0 +1,448 @@
+"""The table of a shapefile: fixed fields of text, read as text, so that no cell is guessed at.
+
+Which rings of a shapefile's polygon are holes, and the outer ring of each (decision O24).
+
+Outer rings run clockwise, holes the other way; a hole is of the smallest outer ring around it.
+Rings may touch, and they do not cross.
+
+The geometries of a shapefile as GeoJSON; pyshp reads their points, after a look at their bounds (O24).
+
+Rows of an ESRI shapefile in a zip: the fields of its table, the geometry as GeoJSON (section 1.6, O24).
+"""
+
+import codecs
+import json
+import os
+import re
+import struct
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import chain, islice, pairwise
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any, BinaryIO
+from zipfile import ZipFile
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import shapefile  # type: ignore[import-untyped]
+import structlog
+
+from backstory.errors import Refused
+from backstory.formats.options import ShapefileOptions
+from backstory.formats.produced import (
+    BATCH,
+    UNTOLD,
+    ProducedRows,
+    Told,
+    malformed_row,
+    missing,
+    refuse_repeated,
+    typed_or_refused,
+    unknown_columns,
+    unreadable,
+)
+from backstory.formats.values.texts import TextForms, parser
+from backstory.formats.wrapping import archives
+from backstory.formats.wrapping.room import Bound, bound_of
+
+_TABLE_HEADER, _FIELD = struct.Struct("<4xIHH20x"), struct.Struct("<11sc4xBB14x")
+_END_OF_FIELDS = b"\r"
+_DELETED = b"*"
+_TYPES = {"C": pa.string(), "L": pa.bool_(), "D": pa.date32(), "F": pa.float64(), "N": pa.float64()}
+_YES, _NO, _UNKNOWN = set("YyTt"), set("NnFf"), {"?", ""}
+
+
+@dataclass(frozen=True, slots=True)
+class DbfField:
+    """A column: its letter in the file, where its bytes stand in a record, and its digits after the point."""
+
+    name: str
+    letter: str
+    start: int
+    length: int
+    decimals: int
+
+    @property
+    def type(self) -> pa.DataType | None:
+        """What the file says that the column is; None for what is no text."""
+        return pa.int64() if self.letter == "N" and not self.decimals else _TYPES.get(self.letter)
+
+    def cell(self, record: bytes) -> bytes:
+        """The field's bytes of a record."""
+        return record[self.start : self.start + self.length]
+
+    def text(self, cell: str) -> str | None:
+        """The cell as text of the column's type; blanks are NULL, and so are stars for a number."""
+        if self.letter == "C":
+            return cell.rstrip(" \0") or None
+        cell = cell.strip(" \0")
+        if self.letter == "L":
+            known = "true" if cell in _YES else "false" if cell in _NO else cell
+            return None if known in _UNKNOWN else known
+        if self.letter == "D":
+            dashed = f"{cell[:4]}-{cell[4:6]}-{cell[6:]}"
+            return None if not cell.strip("0") else dashed
+        return cell if cell.strip("*") else None
+
+
+@dataclass(frozen=True, slots=True)
+class Dbf:
+    """A file, its fields and the bounds of its records."""
+
+    path: Path
+    name: str
+    fields: tuple[DbfField, ...]
+    count: int
+    start: int
+    length: int
+
+    def records(self) -> Iterator[bytes | None]:
+        """The records, None for a deleted one; Refused if the file ends before the last."""
+        with self.path.open("rb") as file:
+            file.seek(self.start)
+            for number in range(1, self.count + 1):
+                record = file.read(self.length)
+                if len(record) < self.length:
+                    raise malformed_row(
+                        self.name,
+                        f"row {number}",
+                        f"the table ends here, although its header says {self.count} rows",
+                    )
+                yield None if record[:1] == _DELETED else record
+
+    def is_utf8(self) -> bool:
+        """Whether all texts are UTF-8."""
+        texts = [field for field in self.fields if field.letter == "C"]
+        try:
+            for record in self.records():
+                if record is not None and not record.isascii():
+                    for field in texts:
+                        field.cell(record).decode()
+        except UnicodeDecodeError:
+            return False
+        return True
+
+
+def dbf(path: Path, name: str, encoding: str) -> Dbf:
+    """The table's layout; Refused for what is no dBASE table."""
+    with path.open("rb") as file:
+        head = file.read(_TABLE_HEADER.size)
+        if len(head) < _TABLE_HEADER.size:
+            raise _no_table(name)
+        count, start, length = _TABLE_HEADER.unpack(head)
+        told = file.read(max(0, start - _TABLE_HEADER.size))
+    fields, position, place = [], 1, 0
+    while told[place : place + 1] not in {_END_OF_FIELDS, b""}:
+        if len(told) < place + _FIELD.size:
+            raise _no_table(name)
+        raw, letter, size, decimals = _FIELD.unpack_from(told, place)
+        if letter == b"C":
+            size, decimals = size + (decimals << 8), 0  # long texts keep the upper half here
+        named = raw.split(b"\0")[0]
+        try:
+            column = named.decode(encoding).strip()
+        except UnicodeDecodeError:
+            raise malformed_row(name, "", f"the column name {named!r} is not {encoding}") from None
+        fields.append(DbfField(column, letter.decode("latin-1"), position, size, decimals))
+        position, place = position + size, place + _FIELD.size
+    if not fields or position > length:
+        raise _no_table(name)
+    return Dbf(path, name, tuple(fields), count, start, length)
+
+
+def _no_table(name: str) -> Refused:
+    return malformed_row(name, "", "its .dbf is not a dBASE table")
+
+
+Point = tuple[float, ...]
+Ring = Sequence[Point]
+_Plane = npt.NDArray[np.float64]
+
+
+def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
+    """Polygons in the order of their outer rings, each that ring and then its holes.
+
+    A ring that runs as a hole and lies in no outer ring runs the wrong way: it is one itself.
+    """
+    planes = [np.array([point[:2] for point in ring], np.float64).reshape(-1, 2) for ring in rings]
+    areas = [_area(plane) for plane in planes]
+    outer = [place for place, area in enumerate(areas) if area < 0]
+    lows = np.array([planes[each].min(0) for each in outer]).reshape(-1, 2)
+    highs = np.array([planes[each].max(0) for each in outer]).reshape(-1, 2)
+    holes: dict[int, list[Ring]] = {}
+    gone = set()
+    for hole in sorted(set(range(len(rings))).difference(outer)):
+        plane = planes[hole]
+        if not len(plane):
+            continue
+        # Bounds tell most outer rings out: a coast has thousands of them.
+        near = np.flatnonzero(((lows <= plane.min(0)) & (plane.max(0) <= highs)).all(1))
+        found = [outer[each] for each in near if _within(plane, planes[outer[each]])]
+        if found:
+            holes.setdefault(min(found, key=lambda each: -areas[each]), []).append(rings[hole])
+            gone.add(hole)
+    return [[ring, *holes.get(place, [])] for place, ring in enumerate(rings) if place not in gone]
+
+
+def _area(plane: _Plane) -> float:
+    """Twice the area, negative if the ring runs clockwise; measured from its first point, to keep digits."""
+    x, y = (plane - plane[:1]).T
+    return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
+
+
+def _within(hole: _Plane, outer: _Plane) -> bool:
+    """Whether a ring lies in another: its first point, or middle of an edge, that is not on it tells."""
+    for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
+        side = _side(x, y, outer)
+        if side:
+            return side > 0
+    return True
+
+
+def _side(x: float, y: float, ring: _Plane) -> int:
+    """1 for a point in the ring, -1 for one outside, 0 for one on it."""
+    (x0, y0), (x1, y1) = ring[:-1].T, ring[1:].T
+    turn = (x1 - x0) * (y - y0) - (x - x0) * (y1 - y0)
+    between = (np.minimum(x0, x1) <= x) & (x <= np.maximum(x0, x1))
+    between &= (np.minimum(y0, y1) <= y) & (y <= np.maximum(y0, y1))
+    if bool((between & (turn == 0)).any()):
+        return 0
+    # How many edges does a ray to the right meet? One that goes up has the point at its left then.
+    up, down = (y0 <= y) & (y < y1), (y1 <= y) & (y < y0)
+    met = np.count_nonzero(up & (turn > 0)) + np.count_nonzero(down & (turn < 0))
+    return 1 if met % 2 else -1
+
+
+_FILE_CODE = struct.pack(">i", 9994)
+_HEADER = 100
+_RECORD = struct.Struct(">ii")
+_SHORTEST = 4  # bytes of a record: its kind alone
+_POINTS = {shapefile.POINT, shapefile.POINTZ, shapefile.POINTM}
+_MULTIPOINTS = {shapefile.MULTIPOINT, shapefile.MULTIPOINTZ, shapefile.MULTIPOINTM}
+_LINES = {shapefile.POLYLINE, shapefile.POLYLINEZ, shapefile.POLYLINEM}
+_POLYGONS = {shapefile.POLYGON, shapefile.POLYGONZ, shapefile.POLYGONM}
+_WITH_HEIGHT = {shapefile.POINTZ, shapefile.POLYLINEZ, shapefile.POLYGONZ, shapefile.MULTIPOINTZ}
+_BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, AssertionError)
+
+
+def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
+    """`count` geometries, NULL for an empty one; Refused if there are more or fewer, or one is broken."""
+    _refuse_broken_bounds(file, name, count)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # of another length in the header; the bounds were looked at
+        shapes = shapefile.Reader(shp=file).iterShapes()
+    for number in range(1, count + 1):
+        try:
+            built = _geometry_text(next(shapes))
+        except _BROKEN as stop:
+            raise malformed_row(name, f"row {number}", f"the geometry cannot be read ({stop})") from None
+        yield built
+
+
+def _geometry_text(shape: Any) -> str | None:
+    """GeoJSON, of each number the digits that make it this number again; measures have no place in it."""
+    if shape is None or shape.shapeType == shapefile.NULL:
+        return None
+    points = [(float(x), float(y)) for x, y in (point[:2] for point in shape.points)]
+    if shape.shapeType in _WITH_HEIGHT:
+        heights = zip(points, shape.z, strict=True)
+        points = [(*point, float(height)) for point, height in heights]  # type: ignore[misc]
+    kind, coordinates = _geojson(shape, points)
+    return json.dumps({"type": kind, "coordinates": coordinates}, separators=(",", ":"), allow_nan=False)
+
+
+def _geojson(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
+    """The kind of GeoJSON and its coordinates; ValueError for a shape that it has no kind for."""
+    if shape.shapeType in _POINTS:
+        return "Point", points[0]
+    if shape.shapeType in _MULTIPOINTS:
+        return "MultiPoint", points
+    starts = [*getattr(shape, "parts", ()), len(points)]
+    parts = [points[start:end] for start, end in pairwise(starts)]
+    if shape.shapeType in _LINES:
+        return ("MultiLineString", parts) if len(parts) > 1 else ("LineString", parts[0] if parts else [])
+    if shape.shapeType in _POLYGONS:
+        built = polygons(parts)
+        return ("MultiPolygon", built) if len(built) > 1 else ("Polygon", built[0] if built else [])
+    raise ValueError(f"GeoJSON has no {shape.shapeTypeName}")
+
+
+def _refuse_broken_bounds(file: BinaryIO, name: str, count: int) -> None:
+    size = file.seek(0, os.SEEK_END)
+    file.seek(0)
+    if file.read(len(_FILE_CODE)) != _FILE_CODE or size < _HEADER:
+        raise malformed_row(name, "", "its .shp is not a shapefile")
+    place, number = _HEADER, 0
+    while place < size:
+        number += 1
+        file.seek(place)
+        head = file.read(_RECORD.size)
+        length = _RECORD.unpack(head)[1] * 2 if len(head) == _RECORD.size else 0
+        place += _RECORD.size + length
+        if length < _SHORTEST or place > size:
+            raise malformed_row(name, f"row {number}", "its geometry is incomplete")
+    if number != count:
+        raise malformed_row(name, "", f"the table has {count} rows, and the .shp {number} geometries")
+
+
+log = structlog.get_logger()
+
+GEOMETRY = "geometry"
+SHP, DBF, CPG = ".shp", ".dbf", ".cpg"
+# What .cpg files say that Python has other names for.
+_ISO = re.compile(r"^(?:iso[ _-]?)?8859[ _-]?(\d+)$")
+_CODE_PAGES = {"65001": "utf-8", "ansi": "cp1252"}
+
+
+def shapefile_rows(
+    path: Path,
+    name: str,
+    options: ShapefileOptions,
+    schema: pa.Schema | None,
+    told: Told = UNTOLD,
+    bound: Bound | None = None,
+) -> ProducedRows:
+    """The file's rows: the declared columns by name, or all fields of the table, then `geometry`.
+
+    Blanks are NULL, and rows marked as deleted are left out. Raises Refused unless exactly one `.shp` is
+    meant, for a part that is missing or broken, and for a declared column that is not there; what
+    is wrong with a value is refused when its batch is asked for.
+    """
+    with ExitStack() as kept:
+        folder = Path(kept.enter_context(TemporaryDirectory(prefix="backstory-shapefile-")))
+        with archives.open_zip(path, name) as archive:
+            chosen = _shapefile(archive, name, options.sub_path)
+            called = f"{name}/{chosen}"
+            _extract(archive, chosen, name, folder, bound or bound_of(path))
+        encoding, table = _table(folder, called)
+        names = [field.name for field in table.fields] + [GEOMETRY]
+        refuse_repeated(called, names)
+        if schema is None:
+            own = [*map(_own_field, table.fields), pa.field(GEOMETRY, pa.string())]
+            schema = pa.schema([told.get(field.name, field) for field in own])
+        _refuse_others(schema, names, called, strict=options.strict)
+        columns = {field.name: field for field in table.fields}
+        for field in schema:
+            parser(field, TextForms())
+            if field.name in columns and columns[field.name].type is None:
+                letter = columns[field.name].letter
+                raise malformed_row(
+                    called, "", f"column `{field.name}` is of the type `{letter}`, which is not read"
+                )
+        return ProducedRows(schema, _batches(kept.pop_all(), folder, table, encoding, schema))
+
+
+def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
+    """The one `.shp` of the zip, or the one that `subPath` fits."""
+    entries = [entry for entry in archives.files(archive) if entry.lower().endswith(SHP)]
+    found = entries if sub_path is None else archives.matching(entries, sub_path)
+    if len(found) != 1:
+        wanted = "`*.shp`" if sub_path is None else f"subPath `{sub_path}`"
+        raise archives.ambiguous(name, wanted, found, entries or archives.files(archive))
+    return found[0]
+
+
+def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Bound) -> None:
+    """The parts under names of ours; an archive's paths are never paths on disk."""
+    stem = str(PurePosixPath(chosen).with_suffix(""))
+    parts = {
+        PurePosixPath(entry).suffix.lower(): entry
+        for entry in archives.files(archive)
+        if str(PurePosixPath(entry).with_suffix("")).lower() == stem.lower()
+    } | {SHP: chosen}
+    if DBF not in parts:
+        raise malformed_row(f"{name}/{chosen}", "", f"its {DBF} is missing beside it in the zip")
+    for suffix in (SHP, DBF, CPG):
+        if suffix in parts:
+            archives.extract(archive, parts[suffix], folder / f"shape{suffix}", name, bound)
+
+
+def _table(folder: Path, told: str) -> tuple[str, Dbf]:
+    """The table and the encoding of its texts: that of the .cpg, else UTF-8 if it is, else Latin-1."""
+    page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
+    if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):
+        encoding = _encoding(written, told)
+        return encoding, dbf(path, told, encoding)
+    table = dbf(path, told, "latin-1")
+    try:
+        names_too = dbf(path, told, "utf-8")
+    except Refused:
+        names_too = None
+    if names_too is not None and table.is_utf8():
+        return "utf-8", names_too
+    log.warning("the shapefile names no encoding and is not UTF-8; it is read as Latin-1", file=told)
+    return "latin-1", table
+
+
+def _encoding(written: str, told: str) -> str:
+    """Python's name of what a .cpg says, such as `UTF-8`, `1252`, `ANSI 1252` or `ISO 88591`."""
+    last = re.sub(r"^(ansi|ibm|windows|cp)[ _-]?(?=\d)", "", written.lower())
+    for guess in (_CODE_PAGES.get(last) or _ISO.sub(r"iso8859-\1", last), f"cp{last}"):
+        try:
+            return codecs.lookup(guess).name
+        except LookupError:
+            continue
+    raise malformed_row(told, "", f"its {CPG} names the encoding `{written[:40]}`, which is not known")
+
+
+def _own_field(field: DbfField) -> pa.Field:
+    return pa.field(field.name, pa.string() if field.type is None else field.type)
+
+
+def _refuse_others(schema: pa.Schema, names: list[str], told: str, *, strict: bool) -> None:
+    for column in schema.names:
+        if column not in names:
+            raise missing(told, column, names)
+    extra = [column for column in names if column not in schema.names]
+    if extra and strict:
+        raise unknown_columns(told, extra)
+
+
+def _batches(
+    kept: ExitStack, folder: Path, table: Dbf, encoding: str, schema: pa.Schema
+) -> Iterator[pa.RecordBatch]:
+    fields = {field.name: field for field in table.fields}
+    with kept, (folder / f"shape{SHP}").open("rb") as shapes:
+        rows = _rows(table, shapes)
+        while part := list(islice(rows, BATCH)):
+
+            def place(row: int, part: list[_Row] = part) -> str:
+                return f"row {part[row][0]}"
+
+            columns = []
+            for field in schema:
+                if field.name == GEOMETRY:
+                    texts = [geometry for _, _, geometry in part]
+                else:
+                    texts = _texts(part, fields[field.name], encoding, table.name)
+                values = pa.array(texts, pa.string())
+                parse = parser(field, TextForms())
+                columns.append(typed_or_refused(values, field, parse, table.name, place))
+            yield pa.RecordBatch.from_arrays(columns, schema=schema)
+
+
+# Its number from 1, its record and its geometry.
+_Row = tuple[int, bytes, str | None]
+
+
+def _rows(table: Dbf, shapes: BinaryIO) -> Iterator[_Row]:
+    """Record and geometry of each row that is not deleted."""
+    geometries = geometries_of(shapes, table.name, table.count)
+    for number, (record, geometry) in enumerate(zip(table.records(), geometries, strict=True), 1):
+        if record is not None:
+            yield number, record, geometry
+
+
+def _texts(part: Sequence[_Row], field: DbfField, encoding: str, name: str) -> list[str | None]:
+    built = []
+    for number, record, _ in part:
+        cell = field.cell(record)
+        try:
+            built.append(field.text(cell.decode(encoding)))
+        except UnicodeDecodeError:
+            raise unreadable(name, f"row {number}", field.name, cell, f"String in {encoding}") from None
+    return built

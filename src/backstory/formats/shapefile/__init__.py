@@ -1,1 +1,0 @@
-"""ESRI shapefiles."""

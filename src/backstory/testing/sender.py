@@ -1,0 +1,536 @@
+"""Plain rows become batch files as Fivetran writes them (section 3).
+
+Full copies of a source, and the difference of two as the rows of one batch.
+
+What was sent to a table last, so that the same pair of copies is the same batch when it is sent again.
+
+A batch is known by its files' names and bytes, and these hold the time of the change. So a pair keeps its
+time, and the secret from which names and keys of its files follow, until another one was taken after it.
+
+Send batches to a destination.
+"""
+
+import base64
+import csv
+import gzip
+import hashlib
+import hmac
+import io
+import json
+import os
+import tempfile
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from datetime import UTC, date, datetime, time
+from decimal import Decimal
+from hashlib import file_digest, sha256
+from pathlib import Path
+from typing import Any
+
+import grpc
+import pyarrow as pa
+import pyarrow.parquet as pq
+from cryptography.hazmat.primitives.ciphers import Cipher
+from cryptography.hazmat.primitives.ciphers.algorithms import AES
+from cryptography.hazmat.primitives.ciphers.modes import CBC
+from cryptography.hazmat.primitives.padding import PKCS7
+
+from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
+from backstory.errors import Refused, TryAgain, UsageError
+from backstory.formats.file_columns import (
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+)
+from backstory.formats.file_options import AS_EXPECTED, FileOptions
+from backstory.formats.reading import rows_of
+from backstory.formats.source_files import source_files, unpack
+from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.model.instant import TMAX, iso, parse_instant
+from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
+from backstory.model.table import Column
+from backstory.model.types import ColumnType, Kind
+from backstory.strategies.actions import UNMODIFIED
+
+NULL_STRING = "null-m8yilkvPsNulehxl2G6pmSQ3G3WWdLP"
+UNMODIFIED_STRING = "unmod-NcK9NIjPUutCsz4mjOQQztbnwnE1sY3"
+AS_FIVETRAN = Encoding(Format.CSV, Compression.ZSTD, True, NULL_STRING, UNMODIFIED_STRING)
+
+Row = Mapping[str, object]
+
+
+def write_batch_file(
+    folder: Path,
+    rows: Iterable[Row],
+    columns: Sequence[str],
+    encoding: Encoding = AS_FIVETRAN,
+    secret: bytes | None = None,
+) -> BatchFile:
+    """A new file in the folder with these rows, and its key if it is encrypted.
+
+    A row's value is a Python value, a text that is written as it is, None for NULL, or UNMODIFIED;
+    a column that a row lacks is NULL.
+    """
+    content = _content(rows, columns, encoding)
+    return seal(folder, content, encoding, secret)
+
+
+def seal(folder: Path, content: bytes, encoding: Encoding, secret: bytes | None = None) -> BatchFile:
+    """A new file with this content, compressed and encrypted with a key and an IV of its own.
+
+    With a secret its name, key and IV follow from that and the content: the same file again, to the byte.
+    """
+    clear = hashlib.sha256(content).digest()
+
+    def drawn(what: str, size: int) -> bytes:
+        if secret is None:
+            return os.urandom(size)
+        return hmac.digest(secret, what.encode() + clear, "sha256")[:size]
+
+    if encoding.compression is Compression.ZSTD:
+        content = _zstd(content)
+    elif encoding.compression is Compression.GZIP:
+        content = gzip.compress(content, mtime=0)
+    key = drawn("key", 32) if encoding.encrypted else None
+    if key is not None:
+        content = encrypt(content, key, drawn("iv", 16))
+    path = folder / f"{drawn('name', 16).hex()}.{encoding.format}"
+    path.write_bytes(content)
+    return BatchFile(path, key)
+
+
+def encrypt(content: bytes, key: bytes, iv: bytes) -> bytes:
+    """The IV and the ciphertext: AES-256, CBC, PKCS#7 padding."""
+    padder = PKCS7(AES.block_size).padder()
+    encryptor = Cipher(AES(key), CBC(iv)).encryptor()
+    padded = padder.update(content) + padder.finalize()
+    return iv + encryptor.update(padded) + encryptor.finalize()
+
+
+def _zstd(content: bytes) -> bytes:
+    """One frame without the content's size in its header, as Fivetran's streaming writer makes it."""
+    sink = pa.BufferOutputStream()
+    with pa.CompressedOutputStream(sink, "zstd") as stream:
+        stream.write(content)
+    return bytes(sink.getvalue())
+
+
+def _content(rows: Iterable[Row], columns: Sequence[str], encoding: Encoding) -> bytes:
+    texts = [[_text(row.get(name), encoding) for name in columns] for row in rows]
+    if encoding.format is Format.PARQUET:
+        arrays = [pa.array([row[place] for row in texts], pa.string()) for place in range(len(columns))]
+        sink = pa.BufferOutputStream()
+        pq.write_table(pa.table(arrays, names=list(columns)), sink)
+        return bytes(sink.getvalue())
+    out = io.StringIO(newline="")
+    writer = csv.writer(out, lineterminator="\n", quoting=csv.QUOTE_ALL)
+    writer.writerow(columns)
+    for row in texts:
+        writer.writerow(row)
+    return out.getvalue().encode()
+
+
+def _text(value: object, encoding: Encoding) -> str:
+    """The text form of a value (section 3.3)."""
+    if value is None:
+        return encoding.null_string
+    if value is UNMODIFIED:
+        return encoding.unmodified_string
+    match value:
+        case bool():
+            text = "true" if value else "false"
+        case bytes():
+            text = base64.b64encode(value).decode()
+        case datetime(tzinfo=zone) if zone is not None:
+            text = instant(value)
+        case date() | time():
+            text = value.isoformat()
+        case Decimal():
+            text = format(value, "f")
+        case _:
+            text = str(value)
+    return text
+
+
+def instant(value: datetime) -> str:
+    """An instant as Java's ISO_INSTANT writes it: UTC, with 0, 3 or 6 digits of the second."""
+    utc = value.astimezone(UTC).replace(tzinfo=None)
+    micros = utc.microsecond
+    digits = "seconds" if not micros else "milliseconds" if micros % 1000 == 0 else "microseconds"
+    return utc.isoformat(timespec=digits) + "Z"
+
+
+Key = tuple[object, ...]
+CopyRow = dict[str, object]
+
+_KINDS = {
+    pa.bool_(): Kind.BOOLEAN,
+    pa.int8(): Kind.SHORT,
+    pa.int16(): Kind.SHORT,
+    pa.int32(): Kind.INT,
+    pa.int64(): Kind.LONG,
+    pa.float32(): Kind.FLOAT,
+    pa.float64(): Kind.DOUBLE,
+    pa.date32(): Kind.NAIVE_DATE,
+    pa.binary(): Kind.BINARY,
+}
+
+
+@dataclass(frozen=True, slots=True)
+class SourceCopy:
+    """All rows of a source at one time by key, and the keys that stood there more than once.
+
+    Columns `with_commas` are texts that would be numbers if a comma were the decimal point.
+    """
+
+    key: tuple[str, ...] = ()
+    columns: tuple[Column, ...] = ()
+    rows: Mapping[Key, CopyRow] = field(default_factory=dict)
+    repeated: Sequence[Key] = ()
+    with_commas: frozenset[str] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class CopyDifference:
+    """The rows of one batch; `earliest` is empty unless history is kept."""
+
+    replace: Sequence[CopyRow] = ()
+    update: Sequence[CopyRow] = ()
+    delete: Sequence[CopyRow] = ()
+    earliest: Sequence[CopyRow] = ()
+
+    @property
+    def empty(self) -> bool:
+        """Whether the copies are the same."""
+        return not (self.replace or self.update or self.delete)
+
+
+def read_copy(
+    path: Path, key: Sequence[str], texts: Collection[str] = (), written: FileOptions = AS_EXPECTED
+) -> SourceCopy:
+    """The copy in a CSV, Parquet or JSON file, packed or not; an empty file is a copy without rows.
+
+    `written` says how the file is written. Types of columns are what all values of a text are, but for those
+    in `texts`, which stay texts. Of the rows that share a key the last one counts. Raises UsageError for a
+    file of another format or without a key column, Failed if there is none, Refused for what cannot be read.
+    """
+    source = source_files(str(path))
+    written.refuse_misplaced(source.format)
+    if path.is_file() and path.stat().st_size == 0:
+        return SourceCopy(tuple(key))
+    with tempfile.TemporaryDirectory(prefix="backstory-copy-") as folder, as_files_of_a_user():
+        files = [unpack(each, Path(folder)) for each in source.files]
+        options = reader_options(source, files, written)
+        known = {name: pa.field(name, pa.string()) for name in texts}
+        schema, with_commas = columns_as_written(files, options, written, known)
+        _refuse_lacking_key(path, key, schema.names)
+        batches = [
+            batch for each in files for batch in rows_of(each.path, each.name, options, schema).batches
+        ]
+    rows: dict[Key, CopyRow] = {}
+    repeated: list[Key] = []
+    for row in pa.Table.from_batches(batches, schema).to_pylist():
+        value = tuple(row[name] for name in key)
+        if value in rows:
+            repeated.append(value)
+        rows[value] = row
+    columns = tuple(Column(field.name, _type(field.type)) for field in schema)
+    return SourceCopy(tuple(key), columns, rows, repeated, with_commas - set(texts))
+
+
+def _refuse_lacking_key(path: Path, key: Sequence[str], names: Sequence[str]) -> None:
+    if lacking := [name for name in key if name not in names]:
+        raise UsageError(
+            "no-key", f"{path} has no column {', '.join(lacking)}.", f"It has {', '.join(names)}.", lacking
+        )
+
+
+def _type(type_: pa.DataType) -> ColumnType:
+    if pa.types.is_decimal(type_):
+        return ColumnType.decimal(type_.precision, type_.scale)
+    if pa.types.is_timestamp(type_):
+        return ColumnType(Kind.UTC_DATETIME if type_.tz else Kind.NAIVE_DATETIME)
+    return ColumnType(_KINDS.get(type_, Kind.STRING))
+
+
+def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> CopyDifference:
+    """What a source connector would send for the change from one copy to the next, made at `instant`.
+
+    New keys are replaced, changed ones updated with the unmodified mark on what stayed, vanished
+    ones deleted. With `history` the rows carry the columns of history mode.
+    """
+    stamp: CopyRow = {SYNCED: instant}
+    if history:
+        stamp |= {START: instant, END: TMAX, ACTIVE: True}
+    names = [column.name for column in after.columns if column.name not in after.key]
+    replace, update = [], []
+    for key, row in after.rows.items():
+        old = before.rows.get(key)
+        if old is None:
+            replace.append(row | stamp)
+        elif any(old.get(name) != row[name] for name in names):
+            update.append({n: row[n] for n in after.key} | _changes(old, row, names) | stamp)
+    gone = [row for key, row in before.rows.items() if key not in after.rows]
+    delete = [row | {SYNCED: instant, END: instant} for row in gone]
+    earliest = [row | {START: instant} for row in (*replace, *update)] if history else []
+    return CopyDifference(replace, update, delete, earliest)
+
+
+def _changes(old: CopyRow, new: CopyRow, names: Sequence[str]) -> CopyRow:
+    return {name: UNMODIFIED if old.get(name) == new[name] else new[name] for name in names}
+
+
+SECRET_BYTES = 32
+
+
+@dataclass(frozen=True, slots=True)
+class SentBatch:
+    """The time of a batch, and what names, keys and IVs of its files follow from.
+
+    `taken` says whether it is the one that the destination took last, as far as is known here.
+    """
+
+    time: datetime
+    secret: bytes
+    taken: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class SentBatches:
+    """The batches of a table that may be sent again, in a file: the last that was taken, and tries since."""
+
+    place: Path
+
+    @classmethod
+    def of(cls, *table: str) -> "SentBatches":
+        """Those of a table, which is named by its destination, schema and name."""
+        name = sha256(json.dumps(table).encode()).hexdigest()
+        return cls(Path.home() / ".cache" / "backstory" / "sent" / f"{name}.json")
+
+    def batch(self, pair: str, time: datetime | None = None) -> SentBatch:
+        """The batch of a pair: as it was sent before, else a new one of this time, or of now."""
+        known = self._read()
+        if pair not in known:
+            new = SentBatch(time or datetime.now(UTC), os.urandom(SECRET_BYTES))
+            self._write({**known, pair: new})
+            return new
+        return known[pair]
+
+    def mark_taken(self, pair: str) -> None:
+        """Note that the destination has this pair: others sent from now on are new."""
+        known = self._read()
+        self._write({pair: replace(known[pair], taken=True)} if pair in known else {})
+
+    def _read(self) -> dict[str, SentBatch]:
+        try:
+            told = json.loads(self.place.read_text("utf-8"))
+            return {
+                pair: SentBatch(parse_instant(time), bytes.fromhex(secret), *taken)
+                for pair, (time, secret, *taken) in told.items()
+            }
+        except (OSError, ValueError, TypeError, AttributeError):
+            return {}
+
+    def _write(self, batches: dict[str, SentBatch]) -> None:
+        """Where nothing can be kept each batch is a new one."""
+        told = {pair: [iso(each.time), each.secret.hex(), each.taken] for pair, each in batches.items()}
+        fresh = self.place.with_suffix(f".{os.getpid()}")
+        with suppress(OSError):
+            self.place.parent.mkdir(0o700, parents=True, exist_ok=True)
+            fresh.touch(0o600)
+            fresh.write_text(json.dumps(told), "utf-8")
+            fresh.replace(self.place)
+
+
+def pair_of(files: Iterable[Path], *about: object) -> str:
+    """What tells a pair of copies, sent in a certain way, from others: their content, not their names."""
+    found = []
+    for path in files:
+        with path.open("rb") as file:
+            found.append(file_digest(file, "sha256").hexdigest())
+    return sha256(json.dumps([*found, *map(str, about)]).encode()).hexdigest()
+
+
+MESSAGE_BYTES = 134_217_728
+# How long a destination may take to answer at all.
+CONNECT_SECONDS = 10.0
+_INSTANT = ColumnType(Kind.UTC_DATETIME)
+_COMPRESSIONS = {
+    Compression.OFF: sdk.Compression.OFF,
+    Compression.ZSTD: sdk.Compression.ZSTD,
+    Compression.GZIP: sdk.Compression.GZIP,
+}
+
+
+@dataclass(frozen=True)
+class Sender:
+    """A connection to a destination, and how batch files are written: with a `secret`, always alike."""
+
+    stub: Any
+    folder: Path
+    encoding: Encoding = AS_FIVETRAN
+    configuration: Mapping[str, str] = field(default_factory=dict)
+    secret: bytes | None = field(default=None, repr=False)
+    channel: grpc.Channel | None = field(default=None, repr=False)
+    address: str = ""
+
+    @classmethod
+    def to(cls, address: str, folder: Path, **more: Any) -> "Sender":
+        """A sender to `host:port` that writes its batch files into `folder`."""
+        channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", MESSAGE_BYTES)])
+        stub = DestinationConnectorStub(channel)  # type: ignore[no-untyped-call]
+        return cls(stub, folder, channel=channel, address=address, **more)
+
+    def describe(self, schema: str, table: str) -> common.Table | None:
+        """The table's definition, or None if there is no such table."""
+        request = sdk.DescribeTableRequest(
+            configuration=self.configuration, schema_name=schema, table_name=table
+        )
+        reply = self._call("DescribeTable", request)
+        return reply.table if reply.WhichOneof("response") == "table" else None
+
+    def create(self, schema: str, table: common.Table) -> None:
+        """Create the table."""
+        request = sdk.CreateTableRequest(configuration=self.configuration, schema_name=schema, table=table)
+        self._call("CreateTable", request)
+
+    def alter(self, schema: str, table: common.Table, *, drop_columns: bool = False) -> None:
+        """Bring the table to the definition."""
+        request = sdk.AlterTableRequest(
+            configuration=self.configuration,
+            schema_name=schema,
+            table=table,
+            drop_columns=drop_columns,
+        )
+        self._call("AlterTable", request)
+
+    def prepare(self, schema: str, name: str, copy: SourceCopy, *, history: bool) -> common.Table:
+        """The table of a copy, as the destination has it: it is created, or gets the columns it lacks."""
+        known = self.describe(schema, name)
+        wanted = definition(name, copy, copy.key, history=history, known=known)
+        if known is None:
+            self.create(schema, wanted)
+        elif {column.name for column in wanted.columns} - {column.name for column in known.columns}:
+            self.alter(schema, wanted)
+        else:
+            return wanted
+        return definition(name, copy, copy.key, history=history, known=self.describe(schema, name))
+
+    def bring(self, schema: str, name: str, copy: SourceCopy, rows: CopyDifference, *, history: bool) -> None:
+        """Bring a difference into the table of a copy: it is created, or gets the columns it lacks."""
+        table = self.prepare(schema, name, copy, history=history)
+        if not rows.empty:
+            self.write(schema, table, rows)
+
+    def write(self, schema: str, table: common.Table, rows: CopyDifference) -> None:
+        """Write the rows into batch files, one for each kind, and send them in one request."""
+        columns = [column.name for column in table.columns]
+        key = [column.name for column in table.columns if column.primary_key]
+        files = {
+            "replace_files": self._files(rows.replace, columns),
+            "update_files": self._files(rows.update, columns),
+            "delete_files": self._files(
+                rows.delete, [*_without_start(key), *_present((SYNCED, END), columns)]
+            ),
+        }
+        if set(columns).issuperset(HISTORY_COLUMNS):
+            files["earliest_start_files"] = self._files(rows.earliest, [*_without_start(key), START])
+        self.send_files(schema, table, files)
+
+    def send_files(self, schema: str, table: common.Table, files: Mapping[str, Sequence[BatchFile]]) -> None:
+        """Send files by kind in one WriteBatch, or WriteHistoryBatch for a history table."""
+        history = {column.name for column in table.columns}.issuperset(HISTORY_COLUMNS)
+        make = sdk.WriteHistoryBatchRequest if history else sdk.WriteBatchRequest
+        request = make(
+            configuration=self.configuration,
+            schema_name=schema,
+            table=table,
+            keys={str(f.path): f.key for kind in files.values() for f in kind if f.key},
+            file_params=_params(self.encoding),
+            **{kind: [str(file.path) for file in listed] for kind, listed in files.items()},
+        )
+        self._call("WriteHistoryBatch" if history else "WriteBatch", request)
+
+    def _files(self, rows: Iterable[Row], columns: Sequence[str]) -> list[BatchFile]:
+        listed = list(rows)
+        if not listed:
+            return []
+        return [write_batch_file(self.folder, listed, columns, self.encoding, self.secret)]
+
+    def _call(self, rpc: str, request: Any) -> Any:
+        """The reply; Refused for a task, TryAgain for a status and where nothing answers."""
+        self._require_destination()
+        try:
+            reply = getattr(self.stub, rpc)(request)
+        except grpc.RpcError as error:
+            raise TryAgain(
+                "destination-failed", f"{rpc} ended with {error.code().name}: {error.details()}"
+            ) from error
+        if reply.WhichOneof("response") == "task":
+            raise Refused("task", f"{rpc} was refused: {reply.task.message}")
+        return reply
+
+    def _require_destination(self) -> None:
+        """Wait until the channel is ready; TryAgain where it is not within some seconds."""
+        if self.channel is None:
+            return
+        ready = grpc.channel_ready_future(self.channel)
+        try:
+            ready.result(timeout=CONNECT_SECONDS)
+        except grpc.FutureTimeoutError:
+            ready.cancel()
+            raise TryAgain(
+                "no-destination",
+                f"Nothing answers at {self.address}.",
+                "Nothing was sent; start `backstory serve` there, or check `to=`.",
+            ) from None
+
+
+def definition(
+    name: str, copy: SourceCopy, key: Sequence[str], *, history: bool, known: common.Table | None = None
+) -> common.Table:
+    """The definition of a copy's table, with system columns; columns of `known` keep their types."""
+    kept = {column.name: column for column in known.columns} if known else {}
+    table = common.Table(name=name)
+    instants = [SYNCED, START, END] if history else [SYNCED]
+    columns = [*copy.columns, *(Column(system, _INSTANT) for system in instants)]
+    if history:
+        columns.append(Column(HISTORY_COLUMNS[-1], ColumnType(Kind.BOOLEAN)))
+    for column in columns:
+        is_key = column.name in key or column.name == START
+        told = kept.get(column.name) or common.Column(
+            name=column.name, type=common.DataType.Name(common.DataType.Value(column.type.kind))
+        )
+        added = table.columns.add()
+        added.CopyFrom(told)
+        added.primary_key = is_key
+        if column.type.kind is Kind.DECIMAL and column.name not in kept:
+            added.params.decimal.precision = column.type.precision
+            added.params.decimal.scale = column.type.scale
+    return table
+
+
+def text_columns(known: common.Table | None) -> list[str]:
+    """The columns of a definition whose values are text as the source writes it."""
+    text = {common.DataType.STRING, common.DataType.JSON, common.DataType.XML}
+    return [column.name for column in known.columns if column.type in text] if known else []
+
+
+def _without_start(key: Sequence[str]) -> list[str]:
+    return [name for name in key if name != START]
+
+
+def _present(names: Iterable[str], columns: Sequence[str]) -> list[str]:
+    return [name for name in names if name in columns]
+
+
+def _params(encoding: Encoding) -> sdk.FileParams:
+    return sdk.FileParams(
+        compression=_COMPRESSIONS[encoding.compression],
+        encryption=sdk.Encryption.AES if encoding.encrypted else sdk.Encryption.NONE,
+        null_string=encoding.null_string,
+        unmodified_string=encoding.unmodified_string,
+    )
