@@ -1,9 +1,11 @@
-"""Write the reference pages from the code: the command line, Python, layouts. With --check only compare."""
+"""Write pages from the code: the reference, and the modules of each room. With --check only compare."""
 
+import ast
 import inspect
 import re
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 from error_codes import error_codes
@@ -15,7 +17,9 @@ from backstory.doors.native.options import FeedOptions, SnapshotOptions
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, RESERVED
 
-REFERENCE = Path(__file__).parents[1] / "docs" / "reference"
+DOCS = Path(__file__).parents[1] / "docs"
+SOURCE = Path(backstory.__file__).parent
+MODULES = "\n## Modules\n"
 WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it again. -->"
 JSON = """`--output json` prints one document on standard output and nothing else; an error is then
 `{"error": {"code", "message", "keys", "remedy"}}`."""
@@ -143,27 +147,73 @@ def _page(parts: list[str]) -> str:
     return "\n\n".join(part.strip() for part in parts if part.strip()) + "\n"
 
 
+# The folders that each page of the architecture lists.
+ROOMS = {
+    "cli": ("", "cli", "testing"),
+    "doors": ("doors/fivetran", "doors/historize", "doors/native", "doors/odf"),
+    "engine": ("engine",),
+    "explorer": ("explorer",),
+    "formats": ("formats", "sources"),
+    "journal": ("journal",),
+    "model": ("model",),
+    "projects": ("projects",),
+    "reading": ("reading",),
+    "spark": ("spark", "observe"),
+    "stores": ("stores",),
+    "strategies": ("strategies",),
+    "upkeep": ("upkeep",),
+}
+
+
+def room(name: str) -> str:
+    """The page of a room: the text that is written by hand, then its modules with their first sentence."""
+    text = _read(f"architecture/{name}.md").partition(MODULES)[0].rstrip()
+    packages = sorted(path.parent for path in SOURCE.rglob("__init__.py"))
+    inside = [path for path in packages if any(folder in _names(path) for folder in ROOMS[name])]
+    return _page([text, MODULES.strip(), *filter(None, map(_modules, inside))])
+
+
+def _names(package: Path) -> list[str]:
+    """The folder of a package, and those above it but the first: `""` is the first one itself."""
+    path = package.relative_to(SOURCE)
+    return [""] if package == SOURCE else [str(path), *map(str, list(path.parents)[:-1])]
+
+
+def _modules(package: Path) -> str:
+    paths = sorted(
+        path for path in package.glob("*.py") if path.stem != "__init__" and "_pb2" not in path.stem
+    )
+    rows = "\n".join(f"| `{path.stem}` | {_first_sentence(path)} |" for path in paths)
+    return rows and f"`{package.relative_to(SOURCE.parent)}/`\n\n| module | what it is |\n|---|---|\n{rows}"
+
+
+def _first_sentence(path: Path) -> str:
+    text = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
+    return text.partition("\n\n")[0].replace("\n", " ").replace("|", "\\|")
+
+
 PAGES = {
-    "command-line.md": command_line,
-    "errors.md": error_page,
-    "layouts.md": layouts,
-    "python.md": python,
+    "reference/command-line.md": command_line,
+    "reference/errors.md": error_page,
+    "reference/layouts.md": layouts,
+    "reference/python.md": python,
+    **{f"architecture/{name}.md": partial(room, name) for name in ROOMS},
 }
 
 
 def main() -> int:
-    """Write the pages; with --check tell which would change, by the exit code too."""
-    stale = [name for name, page in PAGES.items() if _standing(name) != page()]
+    """Write the pages; with --check only print the names of pages that would change, and exit with 1."""
+    stale = [name for name, page in PAGES.items() if _read(name) != page()]
     for name in stale:
         if "--check" not in sys.argv:
-            REFERENCE.mkdir(exist_ok=True)
-            (REFERENCE / name).write_text(PAGES[name](), encoding="utf-8")
+            (DOCS / name).parent.mkdir(exist_ok=True)
+            (DOCS / name).write_text(PAGES[name](), encoding="utf-8")
         print(name)
     return int(bool(stale) and "--check" in sys.argv)
 
 
-def _standing(name: str) -> str:
-    path = REFERENCE / name
+def _read(name: str) -> str:
+    path = DOCS / name
     return path.read_text("utf-8") if path.exists() else ""
 
 
