@@ -107,9 +107,9 @@ def spark(warehouse):
 
 @pytest.fixture
 def store(spark):
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    return Store(spark)
+    return IcebergStore(spark)
 
 
 def program(name: str) -> str:

@@ -6,7 +6,7 @@ from contextlib import closing
 from hashlib import sha256
 
 from backstory.stores.embedded_catalog import read_catalog
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.warehouse import Warehouse
 
 
@@ -29,7 +29,7 @@ def embedded(spark, name, folder, version=3):
         with closing(sqlite3.connect(folder / "catalog.db")) as connection, connection:
             for table in ("iceberg_tables", "iceberg_namespace_properties"):
                 connection.execute(f"UPDATE {table} SET catalog_name = ?", [name])
-    return Warehouse(Store(spark, name, version), embedded=False)
+    return Warehouse(IcebergStore(spark, name, version), embedded=False)
 
 
 def copy_of(spark, name, warehouse, tmp_path):

@@ -20,7 +20,7 @@ from backstory.doors.odf.pushing import PushedFiles
 from backstory.errors import BackstoryError
 from backstory.journal.log_table import newest_block
 from backstory.model.table import TableName
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 
 SYSTEM, EVENT = datetime(2049, 12, 31, tzinfo=UTC), datetime(2023, 12, 31, tzinfo=UTC)
 DAYS = 300
@@ -74,7 +74,7 @@ class Dataset:
     the manifest, in YAML; `after` are events that stand behind the source.
     """
 
-    store: Store
+    store: IcebergStore
     folder: Path
     merge: str
     columns: str = ""

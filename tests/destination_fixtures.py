@@ -7,9 +7,9 @@ from destination import HISTORY, VERSIONS, Place, serving
 @pytest.fixture(scope="session")
 def iceberg_address(spark):
     """Where a CSV destination over the embedded catalog listens."""
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    with serving({"backstory": Store(spark)}) as found:
+    with serving({"backstory": IcebergStore(spark)}) as found:
         yield found
 
 
@@ -22,9 +22,9 @@ def address(iceberg_address):
 def spreading(spark):
     """Where a destination listens whose driver may hold nothing: every batch with rows is spread."""
     from backstory.formats.memory import Memory
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    with serving({"backstory": Store(spark, memory=Memory(0))}) as found:
+    with serving({"backstory": IcebergStore(spark, memory=Memory(0))}) as found:
         yield found
 
 

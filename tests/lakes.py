@@ -1,6 +1,6 @@
 """Catalogs of a test's own beside the one that all tests share."""
 
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 
 def lake(spark, name, folder):
@@ -16,4 +16,4 @@ def lake(spark, name, folder):
     spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
     for key, value in settings.items():
         spark.conf.set(f"{catalog}.{key}", value)
-    return Store(spark, name)
+    return IcebergStore(spark, name)

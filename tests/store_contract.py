@@ -4,21 +4,21 @@ from destination import HISTORY, LIVE, VERSIONS, Place, gives
 from tables_as_text import instant
 
 from backstory.errors import TryAgain
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.table import Table
 from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
 
 
-def check(sender: Sender, store: Store, schema: str) -> None:
+def check(sender: Sender, store: IcebergStore, schema: str) -> None:
     """Create, write, read slices, commit, evolve, hide by vectors, keep ids, rewrite; raises what fails."""
     live(sender, store, schema)
     history(sender, store, schema)
     other_writers(sender, store, schema)
 
 
-def live(sender: Sender, store: Store, schema: str) -> None:
+def live(sender: Sender, store: IcebergStore, schema: str) -> None:
     place = Place.made(sender, store, schema, LIVE, STORED)
     first = row_ids(place)
     place.write(replace="id v n synced \n 1 x 1 T2", update="id v \n 2 y", delete="id \n 3")
@@ -47,7 +47,7 @@ def changes(table: Table) -> None:
         assert (feed.since, feed.frame.count()) == (feed.until, 0)
 
 
-def history(sender: Sender, store: Store, schema: str) -> None:
+def history(sender: Sender, store: IcebergStore, schema: str) -> None:
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     place.write(
         earliest="id start \n 1 T5", replace="id v n start end active synced \n 1 z 9 T5 TMAX true T5"
@@ -60,7 +60,7 @@ def history(sender: Sender, store: Store, schema: str) -> None:
     assert not any(row["_fivetran_active"] for row in place.rows())
 
 
-def other_writers(sender: Sender, store: Store, schema: str) -> None:
+def other_writers(sender: Sender, store: IcebergStore, schema: str) -> None:
     place = Place.made(sender, store, schema, LIVE, STORED)
     before = existing(store, place.name)
     place.write(delete="id \n 1")

@@ -5,7 +5,7 @@ import json
 from backstory.cli.app import run
 from backstory.doctor import ABSENT, FAILS, SCHEMA, UNTRIED, WORKS
 from backstory.formats.memory import Memory
-from backstory.stores.iceberg.store import Store, tables
+from backstory.stores.iceberg.store import IcebergStore, tables
 from backstory.warehouse import Warehouse
 
 ABILITIES = 12
@@ -33,7 +33,7 @@ def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
     spark.conf.set("spark.sql.catalog.folders", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.folders.type", "hadoop")
     spark.conf.set("spark.sql.catalog.folders.warehouse", str(tmp_path))
-    found = Warehouse(Store(spark, "folders"), embedded=False).doctor()
+    found = Warehouse(IcebergStore(spark, "folders"), embedded=False).doctor()
     assert {name: each for name, each in statuses(found).items() if each != WORKS} == {
         "make views": ABSENT,
         "rename a table": FAILS,
@@ -49,7 +49,7 @@ def test_what_needs_an_ability_that_fails_is_not_tried(spark, tmp_path):
     spark.conf.set("spark.sql.catalog.nowhere", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.nowhere.type", "hadoop")
     spark.conf.set("spark.sql.catalog.nowhere.warehouse", str(tmp_path / "file"))
-    found = statuses(Warehouse(Store(spark, "nowhere", 3, Memory(1 << 28)), embedded=False).doctor())
+    found = statuses(Warehouse(IcebergStore(spark, "nowhere", 3, Memory(1 << 28)), embedded=False).doctor())
     assert (found.pop("create a table and write rows"), found.pop("run Python workers")) == (FAILS, WORKS)
     assert set(found.values()) == {UNTRIED}
 

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from backstory.reading.changes.feed import ChangeFeed
     from backstory.reading.changes.ranges import CommitName
     from backstory.reading.exports import Export
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.certificate import Certificate
     from backstory.upkeep.ending import HistoryEnd
     from backstory.upkeep.maintaining import Maintained
@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 class Table:
     """A table with the rows, or the history, of a source."""
 
-    store: "Store"
+    store: "IcebergStore"
     name: TableName
 
     def __repr__(self) -> str:

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
     from backstory.explorer.server import Explorer
     from backstory.projects.log import RunReceipt
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
 
@@ -54,13 +54,13 @@ def open(  # noqa: A001 - the public name
     """
     from backstory.stores.iceberg.faults import show_causes
     from backstory.stores.iceberg.sessions import require_usable
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
     show_causes(verbose)
     if spark is not None:
         require_usable(spark, catalog)
         of_session = settings.load_for_session(config).with_choices(driver_memory, format_version)
-        store = Store(spark, catalog, of_session.format_version, Memory(of_session.driver_memory))
+        store = IcebergStore(spark, catalog, of_session.format_version, Memory(of_session.driver_memory))
         return Warehouse(store, embedded=False, rights=of_session.rights)
     from backstory.stores.iceberg.store import open_store
 
@@ -73,7 +73,7 @@ def open(  # noqa: A001 - the public name
 class Warehouse:
     """Iceberg tables of one catalog; `spark` is the session that reads and writes them."""
 
-    store: "Store"
+    store: "IcebergStore"
     embedded: bool
     rights: settings.Rights = field(default_factory=settings.Rights)
 
@@ -92,7 +92,7 @@ class Warehouse:
 
         table = resolve_name(name, lambda candidate: load(self.store, candidate) is not None)
         if table is None:
-            raise no_table(table_name(name), searched=self.store.searched)
+            raise no_table(table_name(name), searched=self.store.description)
         return Table(self.store, table)
 
     def tables(self) -> list[dict[str, Any]]:
@@ -428,7 +428,7 @@ def _paths(files: Paths) -> list[Path]:
 
 
 def _maintain_tables(
-    store: "Store",
+    store: "IcebergStore",
     names: Sequence[TableName],
     bounds: Mapping[str, datetime | None],
     *,

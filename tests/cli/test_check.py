@@ -14,7 +14,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
 from backstory.stores.embedded_catalog import replace_folders
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse
 
@@ -29,8 +29,8 @@ bad   b  T20   -    T2
 @pytest.fixture
 def asked(spark, tmp_path, monkeypatch, capsys):
     """What a command says, its exit code before it."""
-    monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(Store(spark), embedded=False))
-    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(Store(spark).folder))
+    monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(IcebergStore(spark), embedded=False))
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(IcebergStore(spark).folder))
     monkeypatch.chdir(tmp_path)
 
     def run_it(*words):
@@ -42,7 +42,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
 
 def test_a_spoilt_table_from_check_to_check(asked, spark):
     """Exit code 4, the plan, the mending, and 0: JSON for programs, words for people."""
-    table = str(written(Store(spark), "cli", Layout.VERSIONS, LIFE))
+    table = str(written(IcebergStore(spark), "cli", Layout.VERSIONS, LIFE))
 
     code, said = asked("check", table, "--output", "json")
     broken = {
@@ -76,7 +76,7 @@ def test_a_spoilt_table_from_check_to_check(asked, spark):
 
 def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, spark, monkeypatch):
     """No warehouse is opened for them, and no question is asked twice."""
-    table = str(written(Store(spark), "small", Layout.VERSIONS, LIFE))
+    table = str(written(IcebergStore(spark), "small", Layout.VERSIONS, LIFE))
     monkeypatch.setattr(warehouse, "open", None)
 
     code, said = asked("check", table, table, "--output", "csv")
@@ -89,7 +89,7 @@ def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, sp
 
 
 def test_where_no_law_is_broken_a_dry_repair_needs_no_spark(asked, spark, monkeypatch):
-    table = str(written(Store(spark), "healthy", Layout.VERSIONS, LIFE.replace("bad   b", "other b")))
+    table = str(written(IcebergStore(spark), "healthy", Layout.VERSIONS, LIFE.replace("bad   b", "other b")))
     monkeypatch.setattr(warehouse, "open", None)
 
     assert asked("repair", table, "--output", "table") == (0, f"{table}: nothing to repair.\n")
@@ -126,7 +126,7 @@ def _warehouse_of(store, folder, *names):
 
 def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, spark, tmp_path, monkeypatch):
     """`check --all`, names and `tables`: what is wrong with it stands in its place; a failure in the end."""
-    store = Store(spark)
+    store = IcebergStore(spark)
     lost, garbled, spoilt = (
         written(store, name, Layout.VERSIONS, LIFE) for name in ("a_lost", "b_garbled", "c_spoilt")
     )
@@ -165,7 +165,7 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, sp
 
 def test_a_table_that_pyiceberg_cannot_parse_keeps_no_other_from_being_listed(asked, spark, tmp_path):
     """It parses no schema with a variant; Spark is asked for that table, and knows what another lost."""
-    store, odd = Store(spark), TableName("spoilt", "odd")
+    store, odd = IcebergStore(spark), TableName("spoilt", "odd")
     lost, plain = (written(store, name, Layout.VERSIONS, LIFE) for name in ("d_lost", "e_plain"))
     spark.sql(
         f"CREATE OR REPLACE TABLE {store.sql_name(odd)} USING iceberg TBLPROPERTIES ('format-version' = '3') "

@@ -41,9 +41,9 @@ def by_the_rule():
 @pytest.fixture(scope="module")
 def arrived(spark, tmp_path_factory):
     """The series after it was sent through a real server."""
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    store = Store(spark)
+    store = IcebergStore(spark)
     running = listen(Destination({"backstory": store}), "127.0.0.1", 0)
     send_all(Sender.to(f"127.0.0.1:{running.port}", tmp_path_factory.mktemp("batches")), bundled_copies())
     running.stop(5)

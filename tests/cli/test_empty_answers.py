@@ -6,7 +6,7 @@ from histories_as_text import written
 from backstory import warehouse
 from backstory.cli.app import run
 from backstory.model.layout import Layout
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.warehouse import Warehouse
 
 LIFE = """
@@ -19,10 +19,10 @@ NEVER = "1970-01-01"
 @pytest.fixture
 def asked(spark, tmp_path, monkeypatch, capsys):
     """What a command says on standard output and on standard error, of a table of one version."""
-    monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(Store(spark), embedded=False))
-    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(Store(spark).folder))
+    monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(IcebergStore(spark), embedded=False))
+    monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(IcebergStore(spark).folder))
     monkeypatch.chdir(tmp_path)
-    table = str(written(Store(spark), "empty_answers", Layout.VERSIONS, LIFE))
+    table = str(written(IcebergStore(spark), "empty_answers", Layout.VERSIONS, LIFE))
 
     def asked(command, *words):
         assert run([command, table, *words, "--output", "csv"]) == 0

@@ -8,7 +8,7 @@ from stored_versions import kept, life, put, version
 
 from backstory import warehouse as python
 from backstory.cli.app import run
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.tables import existing
 from backstory.warehouse import Warehouse
 
@@ -16,7 +16,7 @@ from backstory.warehouse import Warehouse
 @pytest.fixture
 def command(spark, warehouse, monkeypatch, capsys):
     """A command line on the warehouse of all tests; its exit code, and what it prints."""
-    opened = Warehouse(Store(spark), embedded=False)
+    opened = Warehouse(IcebergStore(spark), embedded=False)
     monkeypatch.setattr(python, "open", lambda *_, **__: nullcontext(opened))
 
     def given(line, output="json"):

@@ -20,7 +20,7 @@ from backstory.cli.output import errors
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.observe.progress import ProgressLine
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.table_files import local_path
 from backstory.warehouse import Warehouse
 
@@ -38,7 +38,7 @@ class Kept:
     """The warehouse of all tests, which no command closes."""
 
     def __init__(self, spark):
-        self.warehouse = Warehouse(Store(spark), embedded=False)
+        self.warehouse = Warehouse(IcebergStore(spark), embedded=False)
 
     def __enter__(self):
         return self.warehouse

@@ -9,7 +9,7 @@ import pytest
 
 from backstory import warehouse as python
 from backstory.cli.app import run
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.warehouse import Warehouse
 
 FIRST = "id,name,day\n1,ann,2026-01-01\n2,bob,\n"
@@ -20,7 +20,7 @@ class Kept:
     """The warehouse of all tests, which no command closes."""
 
     def __init__(self, spark):
-        self.warehouse = Warehouse(Store(spark), embedded=False)
+        self.warehouse = Warehouse(IcebergStore(spark), embedded=False)
 
     def __enter__(self):
         return self.warehouse

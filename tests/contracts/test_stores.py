@@ -27,7 +27,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.spark.session_settings import hold_settings
-from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import DISORDER
 from backstory.stores.tables import existing, load, read_slice, rows_of, tables
 

@@ -15,7 +15,7 @@ from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import VERSIONS_OWN, Layout, layout_of
 from backstory.model.table import TableName
 from backstory.reading.frames.point_in_time import current
-from backstory.stores.iceberg.store import Store, existing, existing_as_is, load
+from backstory.stores.iceberg.store import IcebergStore, existing, existing_as_is, load
 from backstory.testing.sender import Sender
 from backstory.warehouse import Warehouse
 
@@ -36,14 +36,14 @@ def name_of(table: str) -> TableName:
     return TableName(schema, name)
 
 
-def metadata(store: Store, table: str) -> str:
+def metadata(store: IcebergStore, table: str) -> str:
     return existing(store, name_of(table)).metadata
 
 
 @pytest.fixture(scope="module")
 def ground(spark, tmp_path_factory):
     """A table of each layout, and a Fivetran table beside them."""
-    store, folder = Store(spark), tmp_path_factory.mktemp("whose")
+    store, folder = IcebergStore(spark), tmp_path_factory.mktemp("whose")
     histories = SparkPlace(store, folder)
     histories.base("a:1 b:2").load("r1", 1)
     cities = Dataset(store, folder / "odf", SNAPSHOT, "city STRING, n INT", name="whose")

@@ -10,7 +10,7 @@ from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.change import Change
 from backstory.stores.iceberg import frames
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.tables import existing
 from backstory.testing.sender import Sender
 
@@ -35,7 +35,7 @@ def many_buckets(monkeypatch):
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 def test_files_of_every_wrapping(spark, store, schema, tmp_path, encoding):
     """50: several files of a kind, in their order; one commit with the counts of all buckets."""
-    stores = {"backstory": Store(spark, memory=Memory(0))}
+    stores = {"backstory": IcebergStore(spark, memory=Memory(0))}
     with serving(stores, batch_format=encoding.format) as address:
         place = Place.made(Sender.to(address, tmp_path, encoding=encoding), store, schema, LIVE, STORED)
         place.send(

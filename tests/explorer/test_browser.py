@@ -13,9 +13,9 @@ KEYS = {"odf.cities": "Bern"}
 
 @pytest.fixture(scope="module")
 def asked(spark, warehouse, tmp_path_factory):
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    fill(Store(spark), tmp_path_factory.mktemp("explored"))
+    fill(IcebergStore(spark), tmp_path_factory.mktemp("explored"))
     with exploring(warehouse) as found:
         yield found
 

@@ -36,7 +36,7 @@ from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
-from backstory.stores.iceberg.store import Store, existing, load
+from backstory.stores.iceberg.store import IcebergStore, existing, load
 from backstory.stores.metadata.deletes import Unreadable
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
@@ -137,7 +137,7 @@ def place(store):
 @pytest.fixture(scope="module")
 def kept(spark):
     """One that is put back as it was after each change."""
-    return filled(Store(spark))
+    return filled(IcebergStore(spark))
 
 
 def filled(store, kind=FLAT):

@@ -136,7 +136,7 @@ class MemoryStore:
     numbers: Any = field(default_factory=lambda: count(1))
 
     @property
-    def searched(self) -> str:
+    def description(self) -> str:
         """Nobody names it."""
         return ""
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from serving import SECONDS, within
 
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.warehouse import Warehouse
 
 NAME = "outside_beside.customer"
@@ -61,11 +61,11 @@ def rows(value, count):
 @pytest.mark.process
 def test_a_copy_that_was_overtaken_and_a_process_that_forked_off(spark, tmp_path):
     """The older copy is not dated anew; the child is refused, and its end breaks nothing of its parent's."""
-    warehouse = Warehouse(Store(spark), embedded=False)
+    warehouse = Warehouse(IcebergStore(spark), embedded=False)
     warehouse.snapshot(rows("first", 2), into=NAME, key="k")
     settings = {"spark.master": "local[1]", "spark.driver.memory": "700m"} | java.PLANS
     (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(settings)}")
-    words = [sys.executable, "-c", PROGRAM, str(Store(spark).folder)]
+    words = [sys.executable, "-c", PROGRAM, str(IcebergStore(spark).folder)]
     running = subprocess.Popen(words, cwd=tmp_path, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
     assert json.loads(running.stdout.readline()) == "begins", running.communicate()
     assert within(SECONDS, (tmp_path / "reading").exists)

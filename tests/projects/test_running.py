@@ -22,7 +22,7 @@ from backstory.projects.log import LOG, PLACES, former_runs, freshness, rows_of_
 from backstory.projects.running import RunRequest, RunWatcher, hold_tables, run_project
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.create import create_view, ensure_schema
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import IcebergStore, load
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
@@ -56,7 +56,7 @@ class Team:
 
     def __init__(self, spark, folder):
         self.warehouse, self.folder, self.schema = (
-            Warehouse(Store(spark), embedded=False),
+            Warehouse(IcebergStore(spark), embedded=False),
             folder,
             next(SCHEMAS),
         )
@@ -477,7 +477,7 @@ CHANGES = (
 )
 def test_a_run_reports_every_change_of_columns(team, delivery, file, options, memory):
     """Columns that come and go are in the receipt, each once, whatever their names are."""
-    team.warehouse = Warehouse(Store(team.warehouse.spark, memory=Memory(memory)), embedded=False)
+    team.warehouse = Warehouse(IcebergStore(team.warehouse.spark, memory=Memory(memory)), embedded=False)
     source = file.format(number="*")
     team.declare(f"tables: {{s.a: {{source: '{source}', key: id{options}}}}}")
     for number, (text, lines) in enumerate(CHANGES, 1):

@@ -10,9 +10,9 @@ from backstory.warehouse import Warehouse
 
 @pytest.fixture(scope="module")
 def reader(spark):
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    store = Store(spark)
+    store = IcebergStore(spark)
     spark.sql("CREATE SCHEMA IF NOT EXISTS backstory.queries")
     spark.sql("CREATE OR REPLACE TABLE backstory.queries.t USING iceberg AS SELECT 1 AS a")
     return Warehouse(store, embedded=False)

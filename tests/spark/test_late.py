@@ -24,7 +24,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.spark.java_names import java_class
 from backstory.spark.versions import sessions_class
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.table import Table
 from backstory.upkeep.checking import check_tables
 from backstory.upkeep.repairing import repair
@@ -118,7 +118,7 @@ ASKED = {
 
 def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     """Spark knows no column before there is a session: each question may be the first of its process."""
-    store = Store(spark)
+    store = IcebergStore(spark)
     native = written(store, "asleep", Layout.VERSIONS, "k v from to recorded\na x T1 - T1\n")
     recorded(store, native, "2024-02-29T00:00:05Z")
     cities = Dataset(store, tmp_path, "{kind: snapshot, primaryKey: [city]}", "city STRING, n INT")
@@ -139,7 +139,7 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
     for name, ask in asked.items():
         sleeping = Sleeping(spark, warehouse)
         try:
-            ask(Store(sleeping))
+            ask(IcebergStore(sleeping))
         except AssertionError as asleep:
             pytest.fail(f"{name} names columns before there is a session: {asleep!r}")
         finally:
@@ -178,7 +178,7 @@ def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_pat
     def active():
         sessions.clearActiveSession()  # as a thread is that began before the session
         before = sessions.getActiveSession().isDefined()
-        frame = Store(spark).spark.range(3)
+        frame = IcebergStore(spark).spark.range(3)
         frame.writeTo("backstory.threads.t").create()
         return before, sessions.getActiveSession().isDefined()
 

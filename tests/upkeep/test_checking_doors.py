@@ -7,7 +7,7 @@ from historizing_on_spark import SparkPlace
 from rows_read import rows_read
 from spoilt_histories import of_files
 
-from backstory.stores.iceberg.store import Store, tables
+from backstory.stores.iceberg.store import IcebergStore, tables
 from backstory.testing.sender import Sender
 from backstory.upkeep.checking import check, check_tables
 from backstory.warehouse import Warehouse
@@ -21,7 +21,7 @@ def records(spark, tmp_path_factory):
 
     Records came, changed, went and came back.
     """
-    store, folder = Store(spark), tmp_path_factory.mktemp("checked")
+    store, folder = IcebergStore(spark), tmp_path_factory.mktemp("checked")
     model = SparkPlace(store, folder)
     for number, rows in enumerate(("a:1 b:2", "a:9", "a:9 b:3"), 1):
         model.base(rows).load(f"r{number}", number)

@@ -42,9 +42,9 @@ def old(file):
 @pytest.fixture(scope="module", autouse=True)
 def neighbours_are_readable(spark):
     """What another test left unreadable in the catalog is taken out of it: nothing is proven beside it."""
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    store = Store(spark)
+    store = IcebergStore(spark)
     names = spark._jvm.org.apache.iceberg.catalog.TableIdentifier
     own = store.identifier(TableName("lifecycle", "forgotten"))
     for each in neighbours_of(store.jvm, store.iceberg(), own, []):
@@ -55,9 +55,9 @@ def neighbours_are_readable(spark):
 @pytest.fixture(scope="module")
 def forgotten(spark, tmp_path_factory):
     """A record that stood in commits, statistics, deletes, a compaction and a stray file, and its certificate."""
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    store = Store(spark)
+    store = IcebergStore(spark)
     name = kept(store, "forgotten", keyed=TEXT)
     others = [version(f"k{number}", f"v{number}", 10) for number in range(5)]
     first = [version(KEY, VALUE, 10), *others]

@@ -172,7 +172,7 @@ def _require_tables(options: Options, tables: Sequence[str]) -> None:
     existing = set(catalog.tables())
     for name in tables:
         if resolve_name(name, existing.__contains__) is None:
-            raise no_table(table_name(name), existing, catalog.searched)
+            raise no_table(table_name(name), existing, catalog.description)
 
 
 def show_state(

@@ -24,7 +24,7 @@ from backstory.spark.versions import arrow_of
 from backstory.table import Table
 
 if TYPE_CHECKING:
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
     from backstory.testing.sender import Sender
     from backstory.warehouse import Warehouse
 
@@ -70,7 +70,7 @@ def bundled_copies() -> Sequence[Path]:
     return sorted(folder.glob("countries-*.csv"))
 
 
-def _send_copies(store: "Store") -> None:
+def _send_copies(store: "IcebergStore") -> None:
     """Start a destination, and send it the differences between the copies."""
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
@@ -113,7 +113,7 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
         before = after
 
 
-def _show_history(store: "Store") -> None:
+def _show_history(store: "IcebergStore") -> None:
     from backstory.reading.drawings import draw
     from backstory.reading.frames import point_in_time
 
@@ -175,7 +175,7 @@ def _euro_users(rows: Sequence[dict[str, Any]]) -> set[str]:
     return {row["name"] for row in rows if "EUR" in (row["currencies"] or "").split(", ")}
 
 
-def _show_readers(store: "Store", options: Options) -> None:
+def _show_readers(store: "IcebergStore", options: Options) -> None:
     warehouse = options.settings().warehouse
     console.print()
     console.print(Rule("[bold]Read it without backstory[/bold]", align="left"))
@@ -198,7 +198,7 @@ def program() -> str:
     )
 
 
-def reading_lines(store: "Store", catalog: str) -> dict[str, list[str]]:
+def reading_lines(store: "IcebergStore", catalog: str) -> dict[str, list[str]]:
     """For each of other programs, lines of Python or SQL that read the table; `catalog` is its address."""
     from backstory.stores.iceberg.store import existing
     from backstory.stores.table_files import local_path

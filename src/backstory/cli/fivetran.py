@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from backstory.settings import Settings
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
     from backstory.testing.sender import SourceCopy
 
 
@@ -93,20 +93,20 @@ def _require_batch_folder(settings: "Settings") -> None:
         )
 
 
-def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, Store]":
+def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, IcebergStore]":
     """A store for each catalog; Failed for a catalog that does not answer."""
     from backstory.stores.embedded_catalog import remember_if_writable
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
     memory = Memory(settings.driver_memory)
-    stores = {name: Store(spark, name, settings.format_version, memory) for name in settings.catalogs}
+    stores = {name: IcebergStore(spark, name, settings.format_version, memory) for name in settings.catalogs}
     for store in stores.values():
         _require_answer(store)
         remember_if_writable(store.home)
     return stores
 
 
-def _require_answer(store: "Store") -> None:
+def _require_answer(store: "IcebergStore") -> None:
     """Raise Failed, not TryAgain, for a catalog that is busy or away: nobody retries a start."""
     from backstory.stores.iceberg.store import tables
 

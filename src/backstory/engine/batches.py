@@ -36,8 +36,7 @@ from backstory.stores.iceberg.frames import with_row_ids
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, may_be_touched
-from backstory.stores.iceberg.store import Store as IcebergStore
-from backstory.stores.iceberg.store import StoredTable as IcebergTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import carry_errors, freeze_imports
 from backstory.stores.port import DISORDER, Store, StoredTable, require_layout
 from backstory.stores.tables import existing, read_slice
@@ -338,7 +337,7 @@ class BatchFiles(Protocol):
     def layouts(self) -> Sequence[Layout]:
         """The layouts of the tables that the door writes."""
 
-    def unchanged(self) -> AbstractContextManager[None]:
+    def refuse_changes(self) -> AbstractContextManager[None]:
         """A context for reading the files; raises Refused if one changes meanwhile."""
 
     def token(self, table: StoredTable) -> str:
@@ -372,7 +371,7 @@ class BatchDelivery:
         """Read and plan the files, on the driver or in Spark's tasks."""
         table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
         with ExitStack() as stack:
-            with self.delivered.unchanged():
+            with self.delivered.refuse_changes():
                 with time_stage("digest"):
                     note = Note(self.delivered.door, self.delivered.token(table))
                 if note.token == table.newest_token:

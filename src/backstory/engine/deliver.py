@@ -58,7 +58,7 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
 
 def _with_folders(full: TryAgain, store: Store) -> TryAgain:
     """Add the folders that may be on the full disk."""
-    where = f"Tables are in {store.searched}, temporary files in {gettempdir()}."
+    where = f"Tables are in {store.description}, temporary files in {gettempdir()}."
     return TryAgain(full.code, f"{full.message} {where}", full.remedy, full.keys)
 
 

@@ -27,7 +27,7 @@ from backstory.model.layout import FILE, POSITION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import collect_sides, hold_memory_of_rows
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
-from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are

@@ -7,7 +7,7 @@ from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge
 from backstory.stores.iceberg.frames import hold_memory_of_rows
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.positions import FEW
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -18,12 +18,14 @@ UNKNOWN_SIZE: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 
 
-def few_rows(store: Store, columns: int) -> int:
+def few_rows(store: IcebergStore, columns: int) -> int:
     """The number of rows with this many columns that are collected without knowing their size."""
     return min(FEW, store.memory.most // (CELL * max(1, columns)))
 
 
-def hold_frame(store: Store, frame: "DataFrame", size: int | None, what: str, lease: MemoryLease) -> bool:
+def hold_frame(
+    store: IcebergStore, frame: "DataFrame", size: int | None, what: str, lease: MemoryLease
+) -> bool:
     """Hold memory for the rows of a frame; returns whether the estimate is an upper bound.
 
     `size` is the number of bytes, None to estimate it from the plan. Raises TooLarge.

@@ -16,7 +16,7 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import RowBatches
 from backstory.model.table import TableName
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, Whole
 

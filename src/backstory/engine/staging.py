@@ -20,7 +20,7 @@ from backstory.formats.produced import ProducedRows
 from backstory.formats.unchanged import Stamp, require_unchanged
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import freeze_imports
 
 if TYPE_CHECKING:
@@ -52,7 +52,7 @@ class ShippedFile:
 
 
 @contextmanager
-def ship_files(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
+def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
     """Make the files available to tasks, as a context: on a cluster their bytes are broadcast.
 
     Executors on other machines do not see the paths. This process's memory holds one file at a time. Spark
@@ -73,7 +73,7 @@ def ship_files(store: Store, parts: Sequence[tuple[str, BatchFile]]) -> Iterator
             shipped.content.destroy()
 
 
-def parquet_frame(store: Store, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
+def parquet_frame(store: IcebergStore, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
     """The rows of Parquet files with this schema, in their order; each file is a task."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
@@ -115,7 +115,7 @@ class StagedRows:
     tables: "Callable[[Sequence[str]], Iterable[pa.Table]] | None" = None
 
 
-def is_local(store: Store) -> bool:
+def is_local(store: IcebergStore) -> bool:
     """Whether tasks see the files of this machine."""
     return str(store.setting("spark.master")).startswith("local")
 
@@ -132,7 +132,7 @@ def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
     return whole
 
 
-def local_parquet(store: Store, path: Path, schema: pa.Schema) -> "DataFrame":
+def local_parquet(store: IcebergStore, path: Path, schema: pa.Schema) -> "DataFrame":
     """Read a Parquet file of ours; pattern characters in its path are escaped."""
     literal = PATTERN.sub(r"\\\g<0>", str(path))
     return store.spark.read.schema(local_fields(schema)).parquet(literal)
@@ -149,7 +149,7 @@ def storable_schema(schema: pa.Schema) -> pa.Schema:
 
 
 def stage_rows(
-    store: Store, rows: ProducedRows, folder: Path, stack: ExitStack
+    store: IcebergStore, rows: ProducedRows, folder: Path, stack: ExitStack
 ) -> "tuple[StructType, Callable[[], DataFrame]]":
     """Stage rows with the types of tables; returns their fields, and a function that makes the frame.
 
@@ -172,7 +172,7 @@ def stage_rows(
 
 
 def stage_or_hold(
-    store: Store, rows: ProducedRows, folder: Path, stack: ExitStack, *, queried: bool = False
+    store: IcebergStore, rows: ProducedRows, folder: Path, stack: ExitStack, *, queried: bool = False
 ) -> StagedRows:
     """Stage rows, or send few rows directly unless they are `queried`.
 
@@ -216,7 +216,7 @@ def _with_arrival(schema: pa.Schema) -> pa.Schema:
 
 
 def _write_or_send(
-    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
+    store: IcebergStore, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
 ) -> "DataFrame":
     if not is_local(store):
         return send_rows(store, batches, schema, folder, stack)
@@ -232,7 +232,7 @@ def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder:
 
 
 def send_rows(
-    store: Store, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
+    store: IcebergStore, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
 ) -> "DataFrame":
     """Send rows to tasks on other machines.
 

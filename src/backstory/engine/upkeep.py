@@ -13,16 +13,16 @@ from backstory.stores.iceberg import maintenance
 from backstory.stores.iceberg.erasures import Erased, Erasure, Expired
 from backstory.stores.iceberg.maintenance import Compacted
 from backstory.stores.iceberg.sessions import announce
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
 def compact(
-    store: Store,
+    store: IcebergStore,
     name: TableName,
-    properties: Callable[[StoredTable], Mapping[str, str]],
+    properties: Callable[[IcebergTable], Mapping[str, str]],
     *,
     dry_run: bool = False,
 ) -> Compacted:
@@ -38,9 +38,9 @@ def compact(
 
 
 def expire(
-    store: Store,
+    store: IcebergStore,
     name: TableName,
-    choose: Callable[[StoredTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
+    choose: Callable[[IcebergTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
 ) -> Expired:
     """Expire snapshots as `expiry.expire` does; none if `choose` returns None."""
 
@@ -55,9 +55,9 @@ def expire(
 
 
 def erase(
-    store: Store,
+    store: IcebergStore,
     name: TableName,
-    choose: Callable[[StoredTable], Erasure | None],
+    choose: Callable[[IcebergTable], Erasure | None],
     keeping: "Callable[[DataFrame], DataFrame]",
 ) -> Erased | None:
     """Remove rows for good as `erasing.erase` does; None if `choose` returns None."""

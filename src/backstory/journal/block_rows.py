@@ -16,7 +16,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of, spark_schema
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import spark_name
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
@@ -30,8 +30,8 @@ if TYPE_CHECKING:
 class SparkRows:
     """The rows and columns of a dataset, read by Spark."""
 
-    store: Store
-    table: StoredTable
+    store: IcebergStore
+    table: IcebergTable
 
     @property
     def columns(self) -> list[tuple[str, str]]:

@@ -15,7 +15,7 @@ from typing import Any, Final
 from backstory.errors import UsageError, Violated
 from backstory.model.instant import iso, parse_instant
 from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.iceberg.store import IcebergTable
 
 ADD_DATA: Final = "AddData"
 OFFSETS_IN: Final = ("start", "end", "prev_offset")  # names of an event's offsets
@@ -114,7 +114,7 @@ def event_of(text: str) -> dict[str, Any]:
     return event
 
 
-def snapshots(table: StoredTable) -> Iterator[dict[str, str]]:
+def snapshots(table: IcebergTable) -> Iterator[dict[str, str]]:
     """The properties of the table's commits that have blocks, newest first.
 
     Other snapshots, such as compactions, are skipped; an expired snapshot ends the walk.
@@ -130,7 +130,7 @@ def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator
             yield {name: value for name, value in properties if value is not None}
 
 
-def walk(table: StoredTable) -> Iterator[Block]:
+def walk(table: IcebergTable) -> Iterator[Block]:
     """The blocks of the table's snapshots, newest first, each parsed when it is needed."""
     return read_blocks(snapshots(table))
 
@@ -140,7 +140,7 @@ def read_blocks(commits: Iterable[Mapping[str, str]]) -> Iterator[Block]:
     return (block for properties in commits if (block := from_properties(properties)) is not None)
 
 
-def blocks(table: StoredTable) -> list[Block]:
+def blocks(table: IcebergTable) -> list[Block]:
     """The blocks of the table's snapshots, newest first."""
     return list(walk(table))
 

@@ -28,7 +28,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of
@@ -63,7 +63,7 @@ def log_of(dataset: TableName) -> TableName:
 class LogDelivery:
     """The blocks of a dataset that its log lacks."""
 
-    dataset: StoredTable
+    dataset: IcebergTable
 
     @property
     def tables(self) -> list[TableName]:
@@ -71,7 +71,7 @@ class LogDelivery:
         return [log_of(self.dataset.shape.table)]
 
     @contextmanager
-    def open_plan(self, store: Store) -> "Iterator[Plan[None]]":
+    def open_plan(self, store: IcebergStore) -> "Iterator[Plan[None]]":
         """Append them, in one commit; make the log if it is missing."""
         from backstory.engine.deliver import Plan
         from backstory.formats.delivered import rows_as
@@ -90,7 +90,7 @@ class LogDelivery:
         yield Plan(log, Change(counts, added=rows, into=None if log else shape), note, lambda _: None)
 
 
-def bring_up_to_date(store: Store, table: StoredTable) -> None:
+def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
     """Append the blocks of the dataset that its log lacks, in at most one commit.
 
     It takes the lock of the log, and starts again if another process committed first.
@@ -101,7 +101,7 @@ def bring_up_to_date(store: Store, table: StoredTable) -> None:
         deliver(store, LogDelivery(table))
 
 
-def newest_block(store: Store, table: StoredTable) -> Block | None:
+def newest_block(store: IcebergStore, table: IcebergTable) -> Block | None:
     """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
     newest = next(walk(table), None)
     if newest is not None or table.iceberg.currentSnapshot() is None:
@@ -110,7 +110,7 @@ def newest_block(store: Store, table: StoredTable) -> Block | None:
     return None if log is None else _newest_logged(store, log)
 
 
-def read_all_blocks(store: Store, table: StoredTable) -> list[Block]:
+def read_all_blocks(store: IcebergStore, table: IcebergTable) -> list[Block]:
     """All blocks of the dataset, oldest first, from its snapshots and, for expired ones, from the log.
 
     Blocks of commits that were rolled back are left out. Raises Violated if a block cannot be read.
@@ -136,7 +136,7 @@ def join_blocks(
     return chain[::-1]
 
 
-def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
+def log_rows(store: IcebergStore, dataset: TableName) -> list[dict[str, Any]]:
     """The rows of a dataset's log, sorted by sequence number; empty without a log."""
     name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
@@ -145,7 +145,7 @@ def log_rows(store: Store, dataset: TableName) -> list[dict[str, Any]]:
         return arrow_of(store.spark.table(store.sql_name(name)).orderBy(NUMBER)).to_pylist()
 
 
-def _log_table(store: Store, dataset: TableName) -> StoredTable | None:
+def _log_table(store: IcebergStore, dataset: TableName) -> IcebergTable | None:
     """The dataset's log; None if there is none, or if another table has its name."""
     log = load(store, log_of(dataset))
     return log if log and log.shape.layout is Layout.ODF_LOG else None
@@ -176,7 +176,7 @@ def block_of(row: Mapping[str, Any]) -> Block:
         ) from None
 
 
-def _missing_blocks(store: Store, table: StoredTable, log: StoredTable | None) -> list[Block]:
+def _missing_blocks(store: IcebergStore, table: IcebergTable, log: IcebergTable | None) -> list[Block]:
     """The blocks of the snapshots that the log lacks, oldest first."""
     head = None if log is None else _newest_logged(store, log)
     newer: list[Block] = []
@@ -191,7 +191,7 @@ def _missing_blocks(store: Store, table: StoredTable, log: StoredTable | None) -
     return newer[::-1]
 
 
-def _newest_logged(store: Store, log: StoredTable) -> Block | None:
+def _newest_logged(store: IcebergStore, log: IcebergTable) -> Block | None:
     """The log's newest block; its rows are read only if all snapshots with blocks have expired."""
     newest = next(walk(log), None)
     if newest is not None or not log.rows:

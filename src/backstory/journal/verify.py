@@ -20,7 +20,7 @@ from backstory.journal.row_hash import Slice
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.metadata.table_metadata import existing as described
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
@@ -64,7 +64,7 @@ def verdict_of(dataset: TableName, result: Verdict | BackstoryError) -> Verdict:
     return result if isinstance(result, Verdict) else Verdict(dataset, 0, 0, error=result)
 
 
-def verify(store: Store, table: TableName, renamings: Renamings) -> Verdict:
+def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdict:
     """Compute the chain and the hashes of all rows again, and compare them with the commits.
 
     Compaction, expired snapshots (if the log has their blocks) and added columns change nothing. `renamings`

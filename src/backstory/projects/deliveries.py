@@ -21,7 +21,7 @@ from backstory.projects.declarations import Declaration, fill_in
 from backstory.projects.files import FileCopy, copies, new_copies
 from backstory.projects.log import RunReceipt, status_of
 from backstory.settings import Rights
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 # The outcomes of models and datasets, by the names that tables use.
 _WORDS: Final = {
@@ -51,7 +51,7 @@ class RunTerms:
 
 
 def carry_out(
-    store: Store, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
+    store: IcebergStore, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
 ) -> RunReceipt:
     """Deliver one declaration; `taken` has the marks of files that were taken before, and gets the new ones.
 
@@ -68,7 +68,7 @@ def carry_out(
 
 
 def _deliver(
-    store: Store, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
+    store: IcebergStore, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
 ) -> RunReceipt:
     source, times = fill_in(declared.source, declared.place), declared.times
     assert times is not None
@@ -125,7 +125,7 @@ def _with_next_step(error: BackstoryError) -> BackstoryError:
 
 
 def _deliver_one(
-    store: Store, declared: Declaration, terms: RunTerms, source: str, copy: FileCopy | None = None
+    store: IcebergStore, declared: Declaration, terms: RunTerms, source: str, copy: FileCopy | None = None
 ) -> Mapping[str, Any]:
     """The receipt of one delivery to a table."""
     into, options = table_name(declared.name), dict(declared.options) | {"dry_run": terms.dry_run}
@@ -160,7 +160,7 @@ def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) 
     )
 
 
-def _load_model(store: Store, declared: Declaration, terms: RunTerms) -> RunReceipt:
+def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> RunReceipt:
     options = dict(declared.options)
     url = options.pop("url", None)
     model = models.choose(terms.folder / declared.source, options.pop("dialect", None))
@@ -172,7 +172,7 @@ def _load_model(store: Store, declared: Declaration, terms: RunTerms) -> RunRece
     return _sum_parts(declared, receipts)
 
 
-def _pull_dataset(store: Store, declared: Declaration, terms: RunTerms) -> RunReceipt:
+def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -> RunReceipt:
     argument: str | Path = declared.source
     if datasets.is_file(declared.source):
         argument = terms.folder / declared.source

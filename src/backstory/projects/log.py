@@ -30,7 +30,7 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata
 from backstory.stores.metadata.table_rows import TableReader
@@ -129,7 +129,7 @@ def _is_log(shape: Shape) -> bool:
 
 
 def append_beginning(
-    store: Store, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
+    store: IcebergStore, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
 ) -> None:
     """Log the beginning of a run; raises the errors of `append_run`."""
     receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
@@ -137,7 +137,7 @@ def append_beginning(
 
 
 def append_run(
-    store: Store, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
+    store: IcebergStore, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
 ) -> None:
     """Log the end of a run; `marks` has the marks of the files that it took, by declaration.
 
@@ -152,7 +152,7 @@ def append_run(
     _append(store, project, rows)
 
 
-def _append(store: Store, project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
+def _append(store: IcebergStore, project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows in one commit, to the log or under its first name that is free."""
     declared = frozenset[str]().union(*(each.writes for each in project.declarations))
 
@@ -197,7 +197,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
     }
 
 
-def rows_of_log(store: Store) -> list[dict[str, Any]]:
+def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
     """The rows of the log, oldest run first; empty if nothing has run yet."""
     log = find_log(partial(load, store))
     if log is None:
@@ -234,12 +234,12 @@ def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     return [row for row in rows if row["status"] != BEGUN or (row["run_id"], row["name"]) not in ended]
 
 
-def uuid_of(stored: StoredTable | None) -> str | None:
+def uuid_of(stored: IcebergTable | None) -> str | None:
     """The UUID of a table, which never changes; None without a table."""
     return None if stored is None else str(stored.iceberg.uuid())
 
 
-def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: StoredTable | None) -> set[str]:
+def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTable | None) -> set[str]:
     """The marks of files that a declaration has delivered to its table, by the log."""
     uuid = uuid_of(stored)
     return {
@@ -250,7 +250,7 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: StoredTab
     }
 
 
-def marks_of_commits(stored: StoredTable | None) -> set[str]:
+def marks_of_commits(stored: IcebergTable | None) -> set[str]:
     """The marks of files in the table's own commits, because a killed run has logged no end."""
     texts = (snapshot.get_property(FILES) for snapshot in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}

@@ -45,14 +45,14 @@ from backstory.projects.log import (
     status_of,
 )
 from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import IcebergStore, load
 
 FOLDER: Final = ".runs"  # in the folder of an embedded warehouse
 RUN_ENDING: Final = ".run"
 
 
 @contextmanager
-def hold_tables(store: Store, tables: Iterable[str]) -> Iterator[None]:
+def hold_tables(store: IcebergStore, tables: Iterable[str]) -> Iterator[None]:
     """Lock the tables; TryAgain `table-busy` if another run has one. The locks end with the process."""
     with ExitStack() as stack:
         for table in sorted(tables):
@@ -68,7 +68,7 @@ def hold_tables(store: Store, tables: Iterable[str]) -> Iterator[None]:
 
 
 @contextmanager
-def hold_run(store: Store, run_id: str) -> Iterator[None]:
+def hold_run(store: IcebergStore, run_id: str) -> Iterator[None]:
     """Hold the lock that shows that a run is running; it ends with the process."""
     path = _folder(store) / f"{run_id}{RUN_ENDING}"
     with _open_lock_file(path) as file:
@@ -79,7 +79,7 @@ def hold_run(store: Store, run_id: str) -> Iterator[None]:
             path.unlink(missing_ok=True)
 
 
-def is_running(store: Store, run_id: str) -> bool:
+def is_running(store: IcebergStore, run_id: str) -> bool:
     """Whether a run of this machine has not ended yet."""
     try:
         with (_folder(store) / f"{run_id}{RUN_ENDING}").open() as file:
@@ -98,7 +98,7 @@ def _open_lock_file(path: Path) -> IO[str]:
         return path.open("a")
 
 
-def _folder(store: Store) -> Path:
+def _folder(store: IcebergStore) -> Path:
     """The folder of lock files: in an embedded warehouse, else among this user's temporary files."""
     home = store.home
     return Path(gettempdir()) / f"backstory-runs-{os.getuid()}" if home is None else home / FOLDER
@@ -108,7 +108,7 @@ Rows = Sequence[Mapping[str, Any]]
 
 
 def names_to_repeat(
-    store: Store, project: Project, selected: Iterable[Declaration], logged: Rows
+    store: IcebergStore, project: Project, selected: Iterable[Declaration], logged: Rows
 ) -> set[str]:
     """The names of the selected declarations that did not succeed, except declarations of a running run.
 
@@ -119,7 +119,7 @@ def names_to_repeat(
     if not of_project:
         raise UsageError(
             "no-run",
-            f"No run of {project.path} is on record in {store.searched}.",
+            f"No run of {project.path} is on record in {store.description}.",
             f"Run it without {option('failed', value=True)}.",
         )
     rows = newest_rows(of_project)
@@ -145,7 +145,7 @@ def _runs_without_end(rows: Rows) -> set[str]:
     return {row["run_id"] for row in rows if row["status"] == BEGUN}
 
 
-def _is_done(store: Store, declared: Declaration, row: Mapping[str, Any]) -> bool:
+def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any]) -> bool:
     """Whether a declaration succeeded; without a recorded end, whether its only delivery was committed."""
     if row["status"] != BEGUN:
         return row["status"] not in UNDONE
@@ -206,7 +206,9 @@ class _Turn:
     receipt: RunReceipt | None = None
 
 
-def run_project(store: Store, project: Project, request: RunRequest, terms: RunTerms) -> list[RunReceipt]:
+def run_project(
+    store: IcebergStore, project: Project, request: RunRequest, terms: RunTerms
+) -> list[RunReceipt]:
     """Deliver the project's declarations, or the selected ones; a receipt for each, in the file's order.
 
     Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
@@ -271,7 +273,7 @@ def _warn(lost: str, error: BackstoryError) -> None:
 class _Run:
     """One run: the data for all of its declarations."""
 
-    store: Store
+    store: IcebergStore
     request: RunRequest
     terms: RunTerms
     run_id: str

@@ -39,7 +39,7 @@ from backstory.reading.timelines import Axis, require_axis
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import values_of
 
@@ -258,7 +258,7 @@ def _with_null_times(rows: pa.Table) -> pa.Table:
     return rows.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
 
 
-def export_table(store: Store, table: TableName, target: ExportFile) -> Export:
+def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> Export:
     """Write every version, sorted by key and times; on axis `both`, every statement.
 
     For a table without a history the rows are written; axis `both` then raises UsageError.

@@ -16,7 +16,7 @@ from backstory.stores.metadata.values import rows_of
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
 
 MOST: Final = 20  # records
@@ -24,7 +24,7 @@ COMMITS: Final = 5
 HEADINGS: Final = ("key", "change", "column", "before", "after")
 
 
-def table_as_html(store: "Store", name: TableName) -> str:
+def table_as_html(store: "IcebergStore", name: TableName) -> str:
     """A table's layout, key, columns and newest commits; UsageError if there is no such table."""
     table = existing(SessionCatalog(store), name)
     shape = table.shape

@@ -9,7 +9,7 @@ from backstory.model.table import TableName
 from backstory.spark.parsed_queries import cause_of, tables_read
 from backstory.stores.iceberg.faults import java_fault, lost_file
 from backstory.stores.iceberg.sessions import refresh
-from backstory.stores.iceberg.store import Store, require_here
+from backstory.stores.iceberg.store import IcebergStore, require_here
 from backstory.stores.iceberg.workers import error_of_worker
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual names."
 
 
-def run_query(store: Store, query: str) -> "DataFrame":
+def run_query(store: IcebergStore, query: str) -> "DataFrame":
     """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
 
     The query may read rows, list tables or describe a table; its parsed plan is checked before Spark runs it.
@@ -46,7 +46,7 @@ def run_query(store: Store, query: str) -> "DataFrame":
             raise UsageError("wrong-query", cause_of(wrong), REMEDY) from None
 
 
-def _refresh(store: Store, names: Iterable[Sequence[str]]) -> None:
+def _refresh(store: IcebergStore, names: Iterable[Sequence[str]]) -> None:
     """Make the session read the present state of these tables and of their metadata tables."""
     for name in names:
         own = name[1:] if name[0] == store.catalog else name
@@ -54,14 +54,14 @@ def _refresh(store: Store, names: Iterable[Sequence[str]]) -> None:
             refresh(store, TableName(*own[:2]))
 
 
-def _require_here(store: Store, name: Sequence[str]) -> None:
+def _require_here(store: IcebergStore, name: Sequence[str]) -> None:
     """Raise UsageError if a name, or the beginning of it, is a table in a former place of the warehouse."""
     parts = name[name[0] == store.catalog :]
     for end in range(2, len(parts) + 1):  # a metadata table or a branch may follow the name of a table
         require_here(store, TableName(".".join(parts[: end - 1]), parts[end - 1]))
 
 
-def _names_to_look_up(store: Store, query: str) -> list[tuple[str, ...]] | None:
+def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] | None:
     """The names that a statement such as DESCRIBE or SHOW looks up; None for a query."""
     from pyspark.errors import AnalysisException
 
@@ -96,7 +96,7 @@ def translate_query_faults(table: TableName | str) -> Iterator[None]:
 
 
 @contextmanager
-def _within_catalog(store: Store) -> Iterator[None]:
+def _within_catalog(store: IcebergStore) -> Iterator[None]:
     """Make the warehouse the session's catalog, and read no name as a file, until the block ends."""
     before, files = store.spark.catalog.currentCatalog(), str(store.spark.conf.get(FILES))
     store.spark.catalog.setCurrentCatalog(store.catalog)

@@ -4,7 +4,7 @@ from functools import singledispatch
 
 from backstory.model.change import Change, Commit, Note
 from backstory.stores.iceberg import commit as iceberg
-from backstory.stores.iceberg.store import Store as IcebergStore
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import Store, StoredTable
 
 

@@ -35,7 +35,7 @@ class Store(Protocol):
         """The memory of this process that deliveries may use."""
 
     @property
-    def searched(self) -> str:
+    def description(self) -> str:
         """The warehouse and the origin of its name, for errors: people may have meant another one."""
 
     def reserves(self, name: str) -> bool:

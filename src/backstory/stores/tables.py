@@ -76,11 +76,11 @@ def existing(store: Store, table: TableName) -> StoredTable:
     """The table as it is now; UsageError if there is none."""
     loaded = load(store, table)
     if loaded is None:
-        raise no_table(table, searched=store.searched)
+        raise no_table(table, searched=store.description)
     return loaded
 
 
-load.register(iceberg.Store)(iceberg.load)
-tables.register(iceberg.Store)(iceberg.tables)
-read_slice.register(iceberg.Store)(read_iceberg)
-rows_of.register(iceberg.Store)(frames.rows_of)
+load.register(iceberg.IcebergStore)(iceberg.load)
+tables.register(iceberg.IcebergStore)(iceberg.tables)
+read_slice.register(iceberg.IcebergStore)(read_iceberg)
+rows_of.register(iceberg.IcebergStore)(frames.rows_of)

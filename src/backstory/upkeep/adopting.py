@@ -14,7 +14,7 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape, TableName
-from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, Store, StoredTable, load
+from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, IcebergTable, load
 from backstory.upkeep.laws.terms import TIMELY
 
 
@@ -32,7 +32,12 @@ class Adopted(Receipt):
 
 
 def adopt(
-    store: Store, table: TableName, layout: str, key: str | Sequence[str] = (), *, dry_run: bool = False
+    store: IcebergStore,
+    table: TableName,
+    layout: str,
+    key: str | Sequence[str] = (),
+    *,
+    dry_run: bool = False,
 ) -> Adopted:
     """Set the properties by which the table is read as the history of a tool; its rows stay as they are.
 
@@ -77,7 +82,7 @@ def _layout_of(name: str) -> Layout:
     return layouts[name]
 
 
-def _identifiers(table: StoredTable) -> tuple[str, ...]:
+def _identifiers(table: IcebergTable) -> tuple[str, ...]:
     """The identifier fields of the table, without the columns that a tool's layout adds."""
     own = {
         name for layout in Layout if layout.is_adopted for name in table.shape.names if layout.owns(name, "")

@@ -20,8 +20,8 @@ from backstory.stores.iceberg.store import (
     KEY,
     LAYOUT,
     LAYOUT_VERSION,
-    Store,
-    StoredTable,
+    IcebergStore,
+    IcebergTable,
     existing_as_is,
     tables,
 )
@@ -43,7 +43,7 @@ NOTED: Final = "noted"
 _NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": NOTED}
 
 
-def check(store: Store, table: TableName) -> list[dict[str, Any]]:
+def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
     """Check each law of the layout, in one scan: a record with table, law, violations, keys and status.
 
     If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys as
@@ -56,7 +56,7 @@ def check(store: Store, table: TableName) -> list[dict[str, Any]]:
         return _records(stored, _find_broken(store, stored) if stored.rows else {})
 
 
-def check_files_first(store: Store, table: TableName) -> list[dict[str, Any]]:
+def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
     """The records of `check`, from the table's files if these can be read without Spark and fit in memory."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
@@ -94,7 +94,9 @@ def _records(table: TableLike, broken: Broken) -> list[dict[str, Any]]:
     ]
 
 
-def check_tables(store: Store, named: Sequence[TableName], *, every: bool = False) -> list[dict[str, Any]]:
+def check_tables(
+    store: IcebergStore, named: Sequence[TableName], *, every: bool = False
+) -> list[dict[str, Any]]:
     """The records of the named tables, or of every table with a known layout.
 
     Errors are raised after all tables were checked, as one error. Its `results` are all records, with status
@@ -156,7 +158,7 @@ def require_known_layout(table: Known) -> Known:
     return table
 
 
-def _find_broken(store: Store, table: StoredTable) -> Broken:
+def _find_broken(store: IcebergStore, table: IcebergTable) -> Broken:
     return _check_by_layout(
         table, *(partial(ask, store, table) for ask in (broken_log, broken_spans, broken_rows))
     )

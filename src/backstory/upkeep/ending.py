@@ -13,7 +13,7 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.reading.commits import inventory
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.refusals import table_exists
 
@@ -39,7 +39,7 @@ class HistoryEnd(Receipt):
 
 
 def end(
-    store: Store, table: TableName, archive: TableName | None = None, *, apply: bool = False
+    store: IcebergStore, table: TableName, archive: TableName | None = None, *, apply: bool = False
 ) -> HistoryEnd:
     """Drop a table with its files, or with `archive` keep it under that name, read only.
 
@@ -71,12 +71,12 @@ def end(
     return ended
 
 
-def _carry_out(store: Store, table: TableName, change: Change) -> None:
+def _carry_out(store: IcebergStore, table: TableName, change: Change) -> None:
     tables = [table, *([change.into.table] if change.into else [])]
     deliver(store, TableChange(tables, Note("native", ""), lambda: (existing(store, table), change)))
 
 
-def _require_alone(stored: StoredTable) -> None:
+def _require_alone(stored: IcebergTable) -> None:
     shape = stored.shape
     if shape.layout in _INDEPENDENT:
         return

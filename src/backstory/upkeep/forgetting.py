@@ -46,7 +46,7 @@ from backstory.stores.iceberg.storage import (
     places_of,
     surroundings,
 )
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties
 
@@ -62,7 +62,7 @@ DANGLING: Final = "'remove-dangling-deletes', 'true'"
 FORMAT, ENCRYPTED = "write.format.default", "encryption.key-id"
 
 
-def refuse_other_layouts(store: Store, table: StoredTable) -> None:
+def refuse_other_layouts(store: IcebergStore, table: IcebergTable) -> None:
     """Raise UsageError for logs, for tables without a key, and for the base of a history.
 
     Hashes chain the rows of an event log, and a base is erased together with its history.
@@ -85,7 +85,7 @@ def refuse_other_layouts(store: Store, table: StoredTable) -> None:
         raise UsageError("no-key", f"{name} has no key.", "Only records with a key can be erased.")
 
 
-def refuse_readers(table: StoredTable, *, drop_cursors: bool) -> None:
+def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
     """Raise Refused if old rows may still be read: by branches, tags, or cursors that are behind."""
     current = newest_snapshot(table)
     current_references = references(table)
@@ -108,7 +108,7 @@ def refuse_readers(table: StoredTable, *, drop_cursors: bool) -> None:
         )
 
 
-def refuse_other_files(store: Store, table: StoredTable) -> NamedFiles:
+def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
     """The files that the table names; Refused if some cannot be searched or may not be deleted."""
     name, properties = table.shape.table, table.properties
     sql = store.sql_name(name)
@@ -163,8 +163,8 @@ def _rewrite_remedy(sql: str, *more: str) -> str:
 
 
 def remains(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     record: ForgottenRecord,
     search_result: FoundFiles,
     around: Surroundings,
@@ -182,14 +182,14 @@ def remains(
     ]
 
 
-def outside_files(table: StoredTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
+def outside_files(table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
     """The files that contain the record but do not belong to the table, by names without the key."""
     places = places_of(table.iceberg)
     return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
 
 
 def _remaining_files(
-    table: StoredTable,
+    table: IcebergTable,
     record: ForgottenRecord,
     search_result: FoundFiles,
     around: Surroundings,
@@ -214,7 +214,7 @@ def _remaining_files(
                 yield f"{description}: {record.show(path)}"
 
 
-def _remaining_names(store: Store, table: StoredTable, record: ForgottenRecord) -> Iterator[str]:
+def _remaining_names(store: IcebergStore, table: IcebergTable, record: ForgottenRecord) -> Iterator[str]:
     if unfinished_erasure(table).record:
         yield "files of a record whose erasure was interrupted: the next erasure of any record deletes them"
     for name, value in table.properties.items():
@@ -232,7 +232,7 @@ def _remaining_names(store: Store, table: StoredTable, record: ForgottenRecord) 
 
 
 def _remaining_positions(
-    store: Store, table: StoredTable, record: ForgottenRecord, search_result: FoundFiles
+    store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
     """Position deletes contain paths of data files, and folders may be named after the key."""
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
@@ -246,7 +246,7 @@ def _remaining_positions(
             yield f"deletes by position in a file that no longer exists: {record.show(path)}"
 
 
-def _storage_limits(table: StoredTable, search_result: FoundFiles) -> Iterator[str]:
+def _storage_limits(table: IcebergTable, search_result: FoundFiles) -> Iterator[str]:
     place = str(table.iceberg.location())
     if search_result.listed is None:
         yield "files that no metadata names: the storage cannot list files"
@@ -255,7 +255,7 @@ def _storage_limits(table: StoredTable, search_result: FoundFiles) -> Iterator[s
 
 
 def forget(
-    store: Store, name: TableName, key: object, *, drop_cursors: bool = False, apply: bool = False
+    store: IcebergStore, name: TableName, key: object, *, drop_cursors: bool = False, apply: bool = False
 ) -> Certificate:
     """Remove a record from every version, including old snapshots and files; without `apply` only search.
 
@@ -293,7 +293,7 @@ def forget(
 class _RecordSearch:
     """The search of one table: the condition for the record's rows, the files, and the certificate so far."""
 
-    table: StoredTable
+    table: IcebergTable
     around: Surroundings
     condition: "Column"
     columns: "StructType"
@@ -307,7 +307,7 @@ class _RecordSearch:
 
 
 def _search_record(
-    store: Store, table: StoredTable, around: Surroundings, record: ForgottenRecord
+    store: IcebergStore, table: IcebergTable, around: Surroundings, record: ForgottenRecord
 ) -> _RecordSearch:
     condition, columns = _condition(store, table, record.key)
     files = search(store, table, condition, columns, around)
@@ -337,7 +337,7 @@ def _not_forgotten_error(message: str) -> Failed:
     )
 
 
-def _related_tables(store: Store, table: StoredTable) -> list[TableName]:
+def _related_tables(store: IcebergStore, table: IcebergTable) -> list[TableName]:
     """The base and the archive of a history."""
     name = table.shape.table
     if table.shape.layout is not Layout.HIST:
@@ -350,13 +350,15 @@ def _related_tables(store: Store, table: StoredTable) -> list[TableName]:
     ]
 
 
-def _forget_in_table(store: Store, record_search: _RecordSearch, record: ForgottenRecord) -> Certificate:
+def _forget_in_table(
+    store: IcebergStore, record_search: _RecordSearch, record: ForgottenRecord
+) -> Certificate:
     """Erase the record from one table; the certificate."""
     name, condition, columns = record_search.table.shape.table, record_search.condition, record_search.columns
     if not record_search.open:
         return record_search.certificate
 
-    def plan_erasure(stored: StoredTable) -> Erasure | None:
+    def plan_erasure(stored: IcebergTable) -> Erasure | None:
         again = search(store, stored, condition, columns, record_search.around)
         before = unfinished_erasure(stored)
         if not (again.holding or before.record):
@@ -419,7 +421,9 @@ def _certify(
     )
 
 
-def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "tuple[Column, StructType]":
+def _condition(
+    store: IcebergStore, table: IcebergTable, key: Mapping[str, object]
+) -> "tuple[Column, StructType]":
     """Whether a row belongs to the record, and the columns that this condition reads.
 
     The mark of a copy whose scope was this record contains its key.
@@ -439,7 +443,7 @@ def _condition(store: Store, table: StoredTable, key: Mapping[str, object]) -> "
 
 
 def _count_rows(
-    store: Store, table: StoredTable, condition: "Column", snapshot: int | None = None
+    store: IcebergStore, table: IcebergTable, condition: "Column", snapshot: int | None = None
 ) -> dict[str, int]:
     """Count the record's rows by role, as Spark reads the table or one of its snapshots."""
     from pyspark.sql.functions import coalesce, lit

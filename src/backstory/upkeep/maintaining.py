@@ -42,7 +42,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot, references
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ UNDONE: Final = "backstory.undone"
 _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 
 
-def carried_properties(table: StoredTable, counts: Mapping[str, int]) -> dict[str, str]:
+def carried_properties(table: IcebergTable, counts: Mapping[str, int]) -> dict[str, str]:
     """The properties of a commit of upkeep, including the properties of the newest commit.
 
     So the token of the last delivery stays in the newest commit, where it is looked up. The properties of a
@@ -103,7 +103,7 @@ class Expiry:
 
 
 def plan_expiry(
-    table: StoredTable, needed: Collection[str] = (), now: datetime | None = None
+    table: IcebergTable, needed: Collection[str] = (), now: datetime | None = None
 ) -> Expiry | None:
     """The commits and cursors that may expire; None if there are none, or if the table may not delete files.
 
@@ -132,11 +132,11 @@ def plan_expiry(
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
 
 
-def _age(table: StoredTable) -> timedelta:
+def _age(table: IcebergTable) -> timedelta:
     return timedelta(milliseconds=table.number(MAX_AGE, KEPT_FOR // timedelta(milliseconds=1)))
 
 
-def _cursor_age(table: StoredTable, own_age_ms: int | None) -> timedelta:
+def _cursor_age(table: IcebergTable, own_age_ms: int | None) -> timedelta:
     if own_age_ms is not None:
         return timedelta(milliseconds=own_age_ms)
     text = table.properties.get(CURSOR_MAX_AGE)
@@ -163,7 +163,7 @@ class MemoryShare:
     propose: str | None
 
 
-def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> int:
+def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: bool) -> int:
     """Remove remembered facts up to one bound and earlier states up to the other; the number of rows removed.
 
     Makes one commit, even if a bound moves and no row is removed (V13), and none if no bound moves. Bounds
@@ -171,7 +171,7 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
     """
     removed = [0]
 
-    def plan() -> tuple[StoredTable, Change | None]:
+    def plan() -> tuple[IcebergTable, Change | None]:
         table = existing(store, name)
         moving = _bounds_to_move(store, table, bounds)
         removable = [
@@ -202,7 +202,7 @@ def settle(store: Store, name: TableName, bounds: Bounds, *, dry_run: bool) -> i
 _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backstory.version")
 
 
-def _bounds_to_move(store: Store, table: StoredTable, bounds: Bounds) -> Bounds:
+def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:
     """The bounds that move forward, None for each other one; without memory nothing can be settled."""
     settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
@@ -249,7 +249,9 @@ def _facts_before(before: datetime | None) -> "Column | None":
     return (column(MEMORY)[ROLE] == Role.FACT.value) & (column(VALID_FROM) <= instant(micros_of(before)))
 
 
-def _settle_log(store: Store, table: StoredTable, condition: "Column", before: datetime) -> Change | None:
+def _settle_log(
+    store: IcebergStore, table: IcebergTable, condition: "Column", before: datetime
+) -> Change | None:
     """Remove the rows except truncates and each record's last settled position in its log (V135).
 
     Each record has its own instant for a truncate. None if there are no rows to remove.
@@ -282,7 +284,7 @@ def _past_before(since: datetime | None) -> "Column | None":
     return (column(MEMORY)[ROLE] == Role.PAST.value) & (column(MEMORY)[ENDED_AT] <= instant(micros_of(since)))
 
 
-def _newest_instant(store: Store, table: StoredTable) -> datetime | None:
+def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None:
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as latest
 
@@ -292,7 +294,7 @@ def _newest_instant(store: Store, table: StoredTable) -> datetime | None:
     return None if row[0] is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
 
 
-def memory_share(store: Store, table: StoredTable) -> MemoryShare:
+def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
     """Measure the share of rows that are memory; beyond a fifth, propose a time up to which to settle."""
     from pyspark.sql.functions import avg, percentile_approx, unix_micros, when
 
@@ -307,7 +309,7 @@ def memory_share(store: Store, table: StoredTable) -> MemoryShare:
 
 
 # Gives the tokens of commits that must be kept because no log records them.
-Needed = Callable[[Store, StoredTable], Collection[str]]
+Needed = Callable[[IcebergStore, IcebergTable], Collection[str]]
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -337,7 +339,7 @@ class Maintained(Receipt):
 
 
 def maintain(
-    store: Store, name: TableName, bounds: Bounds, needed: Needed, *, dry_run: bool = False
+    store: IcebergStore, name: TableName, bounds: Bounds, needed: Needed, *, dry_run: bool = False
 ) -> Maintained:
     """Settle up to the bounds, compact, and expire unneeded commits; each step is one commit, or none.
 
@@ -380,10 +382,10 @@ def run_for_each(
     ]
 
 
-def _expire(store: Store, name: TableName, needed: Needed) -> Expired:
+def _expire(store: IcebergStore, name: TableName, needed: Needed) -> Expired:
     """Expire unneeded commits; the log of a dataset is written first, because it keeps the chain."""
 
-    def plan(table: StoredTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
+    def plan(table: IcebergTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
         expiry = plan_expiry(table, needed(store, table))
         return None if expiry is None else (expiry.milliseconds, expiry.cursors, expiry.renewed)
 
@@ -393,7 +395,7 @@ def _expire(store: Store, name: TableName, needed: Needed) -> Expired:
     return expire(store, name, plan)
 
 
-def refuse_loading(store: Store, table: StoredTable) -> None:
+def refuse_loading(store: IcebergStore, table: IcebergTable) -> None:
     """Raise TryAgain if a load of the table, or of the history of a base, is between its two commits."""
     name = table.shape.table
     of_history = TableName(name.schema, name.name + HIST_SUFFIX)

@@ -20,7 +20,7 @@ from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
@@ -61,7 +61,7 @@ class Repair(Receipt):
     snapshot_id: int | None = None
 
 
-def repair(store: Store, table: TableName, *, apply: bool = False) -> Repair:
+def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Repair:
     """Plan the repair of a table; with `apply` commit it. A healthy table needs no commit.
 
     Healthy records keep their bytes and row ids, repaired rows their ids. The commit's property
@@ -92,7 +92,7 @@ class _Repairing:
         return [self.table]
 
     @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[Repair]]:
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Repair]]:
         """Plan the repair of the table's broken records in Spark's tasks."""
         table = _require_mendable(existing(store, self.table))
         table_terms = read_terms(store, table)
@@ -116,7 +116,7 @@ class _Repairing:
         finally:
             acts.unpersist()
 
-    def _plan(self, table: StoredTable, table_terms: TableTerms, acts: Any, about: Repair) -> Plan[Repair]:
+    def _plan(self, table: IcebergTable, table_terms: TableTerms, acts: Any, about: Repair) -> Plan[Repair]:
         counts = about.counts
         summary = {"laws": about.laws, "keys": about.keys, **counts}
         more = {REPAIR: json.dumps(summary), **_recorded_property(table_terms)}
@@ -163,7 +163,7 @@ def _require_mendable(table: Table) -> Table:
     return table
 
 
-def _rows(store: Store, table: StoredTable) -> tuple[Any, list[str]]:
+def _rows(store: IcebergStore, table: IcebergTable) -> tuple[Any, list[str]]:
     """All rows with their places, and ids if they have them; the names of all these columns."""
     rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
@@ -179,7 +179,7 @@ def _schema(frame: Any, names: Sequence[str]) -> Any:
 
 
 def _change(
-    table: StoredTable, acts: Any, counts: Mapping[str, int], properties: Mapping[str, None]
+    table: IcebergTable, acts: Any, counts: Mapping[str, int], properties: Mapping[str, None]
 ) -> Change:
     ids = [ROW_ID] if ROW_ID in acts.columns else []
     removed = acts.where(column(ACT) == REMOVE).select(FILE, POSITION)

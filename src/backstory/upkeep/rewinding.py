@@ -45,7 +45,7 @@ from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids, rows_at, 
 from backstory.stores.iceberg.literals import column, instant, micros_of, quote
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
 from backstory.upkeep.maintaining import refuse_loading
@@ -90,7 +90,7 @@ def commit_fields(snapshot: IcebergSnapshot) -> dict[str, Any]:
 LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
 
 
-def roll_back(store: Store, table: TableName, time: datetime, *, apply: bool) -> Rewound:
+def roll_back(store: IcebergStore, table: TableName, time: datetime, *, apply: bool) -> Rewound:
     """Take the table back to the commit that it had at a time; without `apply` only list the later commits.
 
     Raises UsageError for a log and for the base of a history. Raises Refused if the commit of that time has
@@ -121,7 +121,7 @@ def roll_back(store: Store, table: TableName, time: datetime, *, apply: bool) ->
     return attempt(store, [table, base, log_of(table)], act)
 
 
-def _refuse_derived(store: Store, layout: Layout, table: TableName) -> None:
+def _refuse_derived(store: IcebergStore, layout: Layout, table: TableName) -> None:
     history = TableName(table.schema, table.name + HIST_SUFFIX)
     if layout in LOGS:
         raise UsageError(
@@ -137,7 +137,7 @@ def _refuse_derived(store: Store, layout: Layout, table: TableName) -> None:
         )
 
 
-def _roll_back_one(store: Store, table: StoredTable, time: datetime, *, apply: bool) -> Rewound:
+def _roll_back_one(store: IcebergStore, table: IcebergTable, time: datetime, *, apply: bool) -> Rewound:
     name = table.shape.table
     later, target = _split_commits(table, time)
     if not later:
@@ -154,12 +154,12 @@ def _roll_back_one(store: Store, table: StoredTable, time: datetime, *, apply: b
     return Rewound(str(name), iso(time), bool(done), counts, commits, keys, None, then.id if done else None)
 
 
-def _commit(store: Store, table: StoredTable, change: Change | None, note: Note) -> Any:
+def _commit(store: IcebergStore, table: IcebergTable, change: Change | None, note: Note) -> Any:
     return deliver_once(store, TableChange([], note, lambda: (table, change)))
 
 
 def _split_commits(
-    table: StoredTable, time: datetime
+    table: IcebergTable, time: datetime
 ) -> tuple[list[IcebergSnapshot], IcebergSnapshot | None]:
     """The commits that are recorded after the time, newest first, and the newest one before it."""
     later, pending = list[IcebergSnapshot](), list[IcebergSnapshot]()
@@ -174,7 +174,7 @@ def _split_commits(
     return [*later, *pending], None
 
 
-def _learnt_at(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None:
+def _learnt_at(table: IcebergTable, snapshot: IcebergSnapshot) -> datetime | None:
     """The recorded time of a commit: for a dataset the system time of its block, None without a block."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
@@ -183,7 +183,7 @@ def _learnt_at(table: StoredTable, snapshot: IcebergSnapshot) -> datetime | None
 
 
 def _target_commit(
-    table: StoredTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
+    table: IcebergTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
 ) -> IcebergSnapshot:
     """The commit to go back to; Refused if it has expired or had other columns."""
     name = table.shape.table
@@ -214,7 +214,7 @@ def _target_commit(
 
 
 def _count_lost(
-    store: Store, table: StoredTable, then: IcebergSnapshot
+    store: IcebergStore, table: IcebergTable, then: IcebergSnapshot
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
     """Count the rows now and then, with up to ten keys of rows added since, if rows have ids."""
     name, key = table.shape.table, table.shape.key
@@ -228,7 +228,7 @@ def _count_lost(
         return counts, arrow_of(new.distinct().orderBy(*map(quote, key)).limit(MAX_KEYS)).to_pylist()
 
 
-def _cut_log(store: Store, dataset: StoredTable) -> None:
+def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
     """Remove the blocks after the dataset's newest one from its log."""
     head, log = next(snapshots(dataset), None), load(store, log_of(dataset.shape.table))
     if head is None or log is None or log.shape.layout is not Layout.ODF_LOG:
@@ -238,7 +238,7 @@ def _cut_log(store: Store, dataset: StoredTable) -> None:
         _commit(store, log, change, Note("odf", "", {**head, LOGGED: head[SEQUENCE]}))
 
 
-def rewind(store: Store, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
+def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
     """Take back everything recorded after a time; without `apply` only report it.
 
     A second call commits nothing. Raises UsageError (`known-pruned`) if the state of that time was pruned,
@@ -262,7 +262,7 @@ class _Rewinding:
         return [self.table]
 
     @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[Rewound]]:
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:
         """Plan the rewind from the rows recorded since; the change is None if there are none."""
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
@@ -283,7 +283,7 @@ class _Rewinding:
 
     def _plan(
         self,
-        stored: StoredTable,
+        stored: IcebergTable,
         commits: Sequence[IcebergSnapshot],
         change: Change | None,
         now: datetime | None,
@@ -312,7 +312,7 @@ def is_learnt_after(known: datetime) -> "Column":
 
 
 def _plan_terms(
-    store: Store, stored: StoredTable, touched: "DataFrame", known: datetime, now: datetime
+    store: IcebergStore, stored: IcebergTable, touched: "DataFrame", known: datetime, now: datetime
 ) -> PlanTerms:
     columns, key = stored.shape.columns, stored.shape.key
     untold = frozenset(json.loads(stored.properties.get(OVERWRITE) or "[]"))
@@ -329,7 +329,7 @@ def _plan_part(terms: RewindTerms, sides: Mapping[str, pa.Table], _whole: Whole)
     return plan_rewind(terms, sides[TOUCHED])
 
 
-def _refuse_pruned(table: StoredTable, time: datetime) -> None:
+def _refuse_pruned(table: IcebergTable, time: datetime) -> None:
     since = table.properties.get(KNOWN_FROM)
     if since is not None and time < parse_instant(since):
         raise UsageError(
@@ -339,7 +339,7 @@ def _refuse_pruned(table: StoredTable, time: datetime) -> None:
         )
 
 
-def _next_recorded_at(table: StoredTable, touched: "DataFrame") -> datetime | None:
+def _next_recorded_at(table: IcebergTable, touched: "DataFrame") -> datetime | None:
     """The recorded time of the rewind's commit (V10); None if nothing was recorded since."""
     from pyspark.sql.functions import greatest, unix_micros
     from pyspark.sql.functions import max as newest
@@ -389,7 +389,7 @@ def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> d
     }
 
 
-def _note(table: StoredTable, time: datetime, now: datetime | None) -> Note:
+def _note(table: IcebergTable, time: datetime, now: datetime | None) -> Note:
     """The note of the commit, with the newest copy's instant (V14) and absences that hold again."""
     standing = [commit for commit in ancestry(table) if (_recorded_at(commit) or time) <= time]
     at, lists = (

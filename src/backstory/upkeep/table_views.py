@@ -10,13 +10,13 @@ from backstory.reading.frames.versions import versions_sql
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import EXTENSIONS, holds_views
 from backstory.stores.iceberg.literals import quote, text_literal
-from backstory.stores.iceberg.store import Store, existing, load
+from backstory.stores.iceberg.store import IcebergStore, existing, load
 
 CURRENT, VERSIONS = "_current", "_versions"
 OF = "backstory.view-of"  # a property of the view: the table
 
 
-def views(store: Store, table: TableName, *, dry_run: bool = False) -> list[dict[str, Any]]:
+def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> list[dict[str, Any]]:
     """Create or replace `<table>_current` and `<table>_versions`; each with its SQL.
 
     The last entry is not a view but a query on the versions with the parameter `:time`, because Iceberg
@@ -37,7 +37,7 @@ def views(store: Store, table: TableName, *, dry_run: bool = False) -> list[dict
 
 
 def make_views(
-    store: Store, table: TableName, queries: Mapping[TableName, str], *, dry_run: bool
+    store: IcebergStore, table: TableName, queries: Mapping[TableName, str], *, dry_run: bool
 ) -> list[dict[str, Any]]:
     """Create or replace views of a table; for each its name, its SQL, and whether it was created.
 
@@ -57,7 +57,7 @@ def make_views(
     return [{"view": str(name), "made": can_make, "sql": sql} for name, sql in queries.items()]
 
 
-def _require_extensions(store: Store) -> None:
+def _require_extensions(store: IcebergStore) -> None:
     """Raise UsageError if the catalog supports views, but the session's SQL cannot create them."""
     setting = "spark.sql.extensions"
     extensions = store.setting(setting) or ""
@@ -70,7 +70,7 @@ def _require_extensions(store: Store) -> None:
         )
 
 
-def _views_of(store: Store, schema: str) -> set[str] | None:
+def _views_of(store: IcebergStore, schema: str) -> set[str] | None:
     """The names of the schema's views; None if the catalog does not support views."""
     from pyspark.errors import AnalysisException, UnsupportedOperationException
 
@@ -81,7 +81,7 @@ def _views_of(store: Store, schema: str) -> set[str] | None:
         return None
 
 
-def _definitions(store: Store, table: TableName) -> list[tuple[str, str]]:
+def _definitions(store: IcebergStore, table: TableName) -> list[tuple[str, str]]:
     every = versions_sql(store, existing(store, table))
     return [
         (CURRENT, f"SELECT * FROM ({every}) AS versions WHERE {VALID_TO} IS NULL"),
@@ -89,7 +89,7 @@ def _definitions(store: Store, table: TableName) -> list[tuple[str, str]]:
     ]
 
 
-def _require_free(store: Store, table: TableName, name: TableName, existing_names: set[str]) -> None:
+def _require_free(store: IcebergStore, table: TableName, name: TableName, existing_names: set[str]) -> None:
     """Raise Refused if a table has the name, or a view that backstory did not create for this table."""
     taken = load(store, name) is not None
     if not taken and name.name in existing_names:

@@ -30,9 +30,9 @@ def in_memory():
 def store(request, tables_on):
     if tables_on == "memory":
         return request.getfixturevalue("in_memory")[0]
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    return Store(request.getfixturevalue("spark"))
+    return IcebergStore(request.getfixturevalue("spark"))
 
 
 @pytest.fixture

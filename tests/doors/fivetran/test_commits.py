@@ -9,7 +9,7 @@ from committing import hide_by_value
 from destination import HISTORY, LIVE, Place, gives, serving
 from tables_as_text import instant
 
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.tables_on("iceberg")
@@ -76,7 +76,7 @@ def test_tables_tell_their_layout_and_key(sender, store, schema, columns, layout
 @pytest.fixture(scope="module")
 def older(spark):
     """A server that makes tables of format version 2."""
-    with serving({"backstory": Store(spark, format_version=2)}) as address:
+    with serving({"backstory": IcebergStore(spark, format_version=2)}) as address:
         yield address
 
 

@@ -10,7 +10,7 @@ from destination import HISTORY, LIVE, Place, add_column, definition, gives, ref
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 LIMIT = 134_217_728
@@ -86,7 +86,7 @@ def broken(spark, folder, kind):
     spark.conf.set(f"spark.sql.catalog.no_{kind}", "org.apache.iceberg.spark.SparkCatalog")
     for name, value in (told | {"warehouse": f"{where}/tables"}).items():
         spark.conf.set(f"spark.sql.catalog.no_{kind}.{name}", value)
-    with serving({"backstory": Store(spark), "broken": Store(spark, f"no_{kind}")}) as address:
+    with serving({"backstory": IcebergStore(spark), "broken": IcebergStore(spark, f"no_{kind}")}) as address:
         yield address
 
 

@@ -49,9 +49,9 @@ def place(request, way, schema, tmp_path):
     if way == "memory":
         store, address = request.getfixturevalue("in_memory")
     else:
-        from backstory.stores.iceberg.store import Store
+        from backstory.stores.iceberg.store import IcebergStore
 
-        store = Store(request.getfixturevalue("spark"))
+        store = IcebergStore(request.getfixturevalue("spark"))
         address = request.getfixturevalue("spreading" if way == "tasks" else "iceberg_address")
     return Place.made(Sender.to(address, tmp_path), store, schema, HISTORY, VERSIONS)
 

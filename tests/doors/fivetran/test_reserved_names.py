@@ -13,7 +13,7 @@ from tables_as_text import instant
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.table import Table
 from backstory.testing.sender import Sender
 
@@ -73,7 +73,7 @@ def test_every_reserved_name_is_told_as_it_was_sent(sender, store, schema):
 @pytest.mark.parametrize(("encoding", "memory"), WAYS)
 def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
     """F21: CSV and Parquet, small and spread; as keys, values and flags, live, soft-delete and history."""
-    stores = {"backstory": Store(spark, memory=memory)}
+    stores = {"backstory": IcebergStore(spark, memory=memory)}
     with serving(stores, batch_format=encoding.format) as address:
         sender = Sender.to(address, tmp_path, encoding=encoding)
         place = Place.made(sender, store, schema, "_file* _pos:LONG* _file_ v _deleted:BOOLEAN synced")

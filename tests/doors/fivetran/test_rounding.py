@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 COLUMNS = "id:LONG* n:DECIMAL(38,10) m:DECIMAL(5,2) b:BINARY"
@@ -28,7 +28,7 @@ if DEPTH == "laws":
 def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, encoding, memory):
     """F18: `rounded` in the commit's counts, one warning a file and column that says how many and no
     value; F11: one a file for BINARY; of a batch that is planned in Spark's tasks, too."""
-    stores = {"backstory": Store(spark, memory=memory)}
+    stores = {"backstory": IcebergStore(spark, memory=memory)}
     with serving(stores, batch_format=encoding.format) as address, capture_logs() as logged:
         place = Place.made(Sender.to(address, tmp_path, encoding=encoding), store, schema, COLUMNS)
         first = place.files(

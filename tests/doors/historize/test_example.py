@@ -64,9 +64,9 @@ def _others(_, names):
 @pytest.fixture(scope="module")
 def loaded(spark, tmp_path_factory):
     """The receipts of the example, and its folder."""
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
-    store, folder = Store(spark), tmp_path_factory.mktemp("countries")
+    store, folder = IcebergStore(spark), tmp_path_factory.mktemp("countries")
     for table in [*tables(store, "rawcore"), *tables(store, "meta")]:
         drop(store, table)
     patch = pytest.MonkeyPatch()

@@ -12,7 +12,7 @@ from backstory.doors.native import refusals
 from backstory.errors import BackstoryError
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.table import table_name
-from backstory.stores.iceberg.store import Store, load
+from backstory.stores.iceberg.store import IcebergStore, load
 from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
 from backstory.strategies.feeds import arrival
 from backstory.warehouse import Warehouse
@@ -76,7 +76,7 @@ def table_of(rows, *, shuffled):
 @pytest.fixture(scope="module")
 def copied(spark):
     """Tables that nothing changes, for all that comes to them is refused: by scope, time and spoilt state."""
-    store, made = Store(spark), {}
+    store, made = IcebergStore(spark), {}
 
     def table(guard):
         scoped, at = guard in {OUTSIDE, CLAIMED}, 10 if guard == CLAIMED else 1
@@ -155,7 +155,7 @@ def test_every_guard_of_a_feed_has_a_row_here():
 @pytest.fixture(scope="module")
 def settled(spark):
     """A table of copies without memory, which a feed settles, and one that is spoilt; nothing changes them."""
-    store, copies = Store(spark), pa.table({"k": ["a", "b"], "v": ["0", "0"]})
+    store, copies = IcebergStore(spark), pa.table({"k": ["a", "b"], "v": ["0", "0"]})
     sound, spoilt = (f"guards.f{next(NUMBERS)}" for _ in range(2))
     for into in (sound, spoilt):
         for at in (1, 5):

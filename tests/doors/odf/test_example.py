@@ -15,7 +15,7 @@ from specification.events import ingest
 
 import backstory
 from backstory.stores.iceberg.create import drop
-from backstory.stores.iceberg.store import Store, tables
+from backstory.stores.iceberg.store import IcebergStore, tables
 from backstory.strategies.events.terms import LETTERS, EventEncoding, EventTerms, Moment, Strategy
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "odf"
@@ -89,7 +89,7 @@ def cleared(store):
 @pytest.fixture(scope="module")
 def pulled(spark, tmp_path_factory):
     """The receipts of two pulls, and the warehouse."""
-    cleared(Store(spark))
+    cleared(IcebergStore(spark))
     folder = tmp_path_factory.mktemp("example")
     copies = folder / "data" / "countries"
     copies.mkdir(parents=True)
@@ -98,7 +98,7 @@ def pulled(spark, tmp_path_factory):
     shutil.copytree(EXAMPLE, folder / "odf")
     module, warehouse = example(folder / "odf"), backstory.open(spark=spark, catalog="backstory")
     yield warehouse, list(module.pulls(warehouse)), list(module.pulls(warehouse))
-    cleared(Store(spark))
+    cleared(IcebergStore(spark))
 
 
 def stored(warehouse, name):
@@ -172,7 +172,7 @@ def test_a_receipt_is_told_on_a_line(pulled):
 
 def test_a_copy_that_holds_a_key_twice(spark, tmp_path):
     """R31, R47, R21: without the query the second copy is refused and the first stays; with it the pull goes on."""
-    cleared(Store(spark))
+    cleared(IcebergStore(spark))
     copies = tmp_path / "data" / "countries"
     copies.mkdir(parents=True)
     for copy in COPIES[:3]:
@@ -196,4 +196,4 @@ def test_a_copy_that_holds_a_key_twice(spark, tmp_path):
     assert [(row["offset"], row["code"]) for row in rows] == [
         (event.offset, event.values["code"]) for event in by_the_rule(COPIES[:3])
     ]
-    cleared(Store(spark))
+    cleared(IcebergStore(spark))

@@ -217,10 +217,12 @@ REFUSED = {
 @pytest.fixture(scope="module")
 def stored(spark, tmp_path_factory):
     """A changelog where k1 is 1; nothing that is refused changes it."""
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
     folder = tmp_path_factory.mktemp("changelog")
-    life = Dataset(Store(spark), folder, CHANGELOG, columns=COLUMNS, namespace="odf_streams", name="stored")
+    life = Dataset(
+        IcebergStore(spark), folder, CHANGELOG, columns=COLUMNS, namespace="odf_streams", name="stored"
+    )
     life.push("0,k1,1 0,k2,1 1,k2,1")
     return life
 

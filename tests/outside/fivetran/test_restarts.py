@@ -5,7 +5,7 @@ from dataclasses import replace
 from destination import HISTORY, LIVE, Place, definition, gives, serving
 from tables_as_text import instant
 
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 COLUMNS = "id v n synced start end active"
@@ -38,7 +38,7 @@ def test_a_new_server_for_every_call_changes_nothing(spark, store, schema, tmp_p
         (history, lambda place: place.write(delete="id end \n 2 T4")),
     ]
     for place, call in create + change + change[-2:]:
-        with serving({"backstory": Store(spark)}) as where:
+        with serving({"backstory": IcebergStore(spark)}) as where:
             call(replace(place, sender=Sender.to(where, tmp_path)))
     assert gives("id v n synced more \n 1 again - T6 - \n 2 b 2 T3 new") == more.rows()
     expected = f"""

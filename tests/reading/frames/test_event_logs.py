@@ -9,7 +9,7 @@ from datasets import Dataset, e, s
 from backstory.doors.odf import door
 from backstory.errors import UsageError
 from backstory.reading.frames.versions import frame_instant
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.table import Table
 
 UPSERT = "{kind: UpsertStream, primaryKey: [city]}"
@@ -32,7 +32,7 @@ def day(instant):
 @pytest.fixture(scope="module")
 def table(spark, tmp_path_factory):
     """A log of three deliveries, merged in some way; nobody writes to it."""
-    store = Store(spark)
+    store = IcebergStore(spark)
 
     @cache
     def made(merge):

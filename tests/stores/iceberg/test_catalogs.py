@@ -9,7 +9,7 @@ from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.settings import load
 from backstory.spark.session import session_properties
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender, SourceCopy, definition, difference
 
 CONFIGURATION = """
@@ -35,7 +35,7 @@ def test_a_history_lives_in_a_catalog_on_postgresql(spark, postgresql, tmp_path,
     for name, value in session_properties(settings).items():
         if name.startswith("spark.sql.catalog.backstory"):
             spark.conf.set(name.replace("catalog.backstory", "catalog.lake"), value)
-    running = listen(Destination({"lake": Store(spark, "lake")}), "127.0.0.1", 0)
+    running = listen(Destination({"lake": IcebergStore(spark, "lake")}), "127.0.0.1", 0)
     sender = Sender.to(f"127.0.0.1:{running.port}", tmp_path)
     one, two = copy("id name\n1 a\n2 b"), copy("id name\n1 z\n3 c")
     told = definition("people", one, ["id"], history=True)

@@ -6,7 +6,7 @@ from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
@@ -125,7 +125,7 @@ def test_a_batch_that_spark_plans_keeps_ids_too(spreading, store, schema, tmp_pa
 @pytest.fixture
 def older(spark, tmp_path):
     """A sender to a server that makes tables of format version 2."""
-    with serving({"backstory": Store(spark, format_version=2)}) as address:
+    with serving({"backstory": IcebergStore(spark, format_version=2)}) as address:
         yield Sender.to(address, tmp_path)
 
 

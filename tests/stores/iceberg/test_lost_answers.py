@@ -12,7 +12,7 @@ from destination import LIVE, Place, serving
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.settings import Settings
 from backstory.spark.session import session_properties
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1"
@@ -74,7 +74,7 @@ def wire(postgresql) -> Iterator[Line]:
 
 
 @pytest.fixture(scope="module")
-def far(spark, postgresql, wire, tmp_path_factory) -> Store:
+def far(spark, postgresql, wire, tmp_path_factory) -> IcebergStore:
     """A store whose catalog is at the far end of the line."""
     uri = postgresql.replace(f":{wire.to}/", f":{wire.port}/") + "&prepareThreshold=0"
     catalog = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1"}
@@ -84,7 +84,7 @@ def far(spark, postgresql, wire, tmp_path_factory) -> Store:
     ).items():
         if name.startswith("spark.sql.catalog.far"):
             spark.conf.set(name, value)
-    return Store(spark, "far")
+    return IcebergStore(spark, "far")
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from backstory.reading.changes.ranges import lineage_of
 from backstory.reading.changes.rule import net
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.positions import row_groups
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 MERGE = """MERGE INTO {t} t USING (SELECT * FROM VALUES (5L, 'e2'), (60L, 'z') AS v(id, v)) s ON t.id = s.id
            WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"""
@@ -79,7 +79,7 @@ def by_rule(changes):
 def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
     """V102: deletion vectors, position deletes of many files, rewritten files, compaction, renamed, added and
     widened columns, truncation; from anywhere to anywhere, each commit or net (L12)."""
-    store = Store(spark, format_version=version)
+    store = IcebergStore(spark, format_version=version)
     columns = {"id": "LONG", "v": "STRING", "n": "INT"}
     fed = Fed(store, f"life{version}", columns, ("id",), Layout.FIVETRAN_LIVE)
     fed.do("ALTER TABLE {t} ADD COLUMN m MAP<STRING, DOUBLE>", *LIFE)

@@ -24,7 +24,7 @@ from backstory.cli.app import run
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.settings import CATALOG
 from backstory.stores.iceberg import local_rows
-from backstory.stores.iceberg.store import Store, _io_properties, existing, files_of
+from backstory.stores.iceberg.store import IcebergStore, _io_properties, existing, files_of
 from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.process
@@ -83,7 +83,7 @@ class Lake:
     def __init__(self, session, folder, objects):
         self.session, self.folder, self.objects = session, folder, objects
         self.warehouse = backstory.open(spark=session, catalog=CATALOG)
-        self.store = Store(session, CATALOG)
+        self.store = IcebergStore(session, CATALOG)
 
     def copy(self, number, into, at):
         return self.warehouse.snapshot(

@@ -10,7 +10,7 @@ from destination import definition, serving, status
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 
 PASSWORD = "canary-ab12"
@@ -29,14 +29,14 @@ def catalogs(spark, postgresql, tmp_path_factory):
     rules = Path(psql(uri, f"{roles} SHOW hba_file").strip().splitlines()[-1])
     rules.write_text("host all stranger 127.0.0.1/32 scram-sha-256\n" + rules.read_text())
     psql(uri, "REVOKE CREATE ON SCHEMA public FROM PUBLIC; SELECT pg_reload_conf()")
-    stores = {"backstory": Store(spark)}
+    stores = {"backstory": IcebergStore(spark)}
     for name, way in WAYS.items():
         catalog = f"spark.sql.catalog.no_{name}"
         spark.conf.set(catalog, "org.apache.iceberg.spark.SparkCatalog")
         settings = {"type": "jdbc", "uri": way(postgresql), "jdbc.schema-version": "V1"}
         for key, value in (settings | {"warehouse": str(tmp_path_factory.mktemp(name))}).items():
             spark.conf.set(f"{catalog}.{key}", value)
-        stores[name] = Store(spark, f"no_{name}")
+        stores[name] = IcebergStore(spark, f"no_{name}")
     with serving(stores) as address:
         yield Sender.to(address, tmp_path_factory.mktemp("files"))
 

@@ -21,7 +21,7 @@ from backstory.errors import TryAgain
 from backstory.model.change import Change
 from backstory.settings import Settings
 from backstory.spark.session import session_properties
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.process
@@ -56,13 +56,13 @@ def catalog(tmp_path_factory) -> Iterator[dict[str, str]]:
 
 
 @pytest.fixture(scope="module")
-def rest(spark, catalog, tmp_path_factory) -> Store:
+def rest(spark, catalog, tmp_path_factory) -> IcebergStore:
     """A store whose catalog a REST server keeps."""
     settings = Settings(tmp_path_factory.mktemp("near"), {"rest": catalog})
     for name, value in session_properties(settings).items():
         if name.startswith("spark.sql.catalog.rest"):
             spark.conf.set(name, value)
-    return Store(spark, "rest")
+    return IcebergStore(spark, "rest")
 
 
 @pytest.fixture

@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 
 @pytest.mark.parametrize("named", ["prod", "arn:aws:s3tables:eu-1:1:bucket/b", "s3://bucket/w"])
@@ -10,7 +10,7 @@ def test_a_warehouse_that_is_a_name_is_no_folder(spark, named):
     """A catalog that is not embedded chooses where tables lie, and is known by what it is called."""
     spark.conf.set("spark.sql.catalog.named.warehouse", named)
     try:
-        store = Store(spark, "named")
+        store = IcebergStore(spark, "named")
         assert store.folder is None
         assert named.rpartition("/")[2] in store.address
     finally:
@@ -18,5 +18,5 @@ def test_a_warehouse_that_is_a_name_is_no_folder(spark, named):
 
 
 def test_an_embedded_warehouse_is_its_folder(spark, warehouse):
-    assert Store(spark).folder == warehouse
-    assert Store(spark).address == str(warehouse.resolve())
+    assert IcebergStore(spark).folder == warehouse
+    assert IcebergStore(spark).address == str(warehouse.resolve())

@@ -115,7 +115,7 @@ class LiveBatch:
         return digest(self.files, str(self.table), self.definition.hex(), str(table.schema_id))
 
     @contextmanager
-    def unchanged(self) -> Iterator[None]:
+    def refuse_changes(self) -> Iterator[None]:
         """Raise Refused at the end of the block if a file changed meanwhile."""
         with ExitStack() as stack:
             for _, file in self.files.parts:

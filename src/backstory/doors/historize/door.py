@@ -26,7 +26,7 @@ from backstory.stores.sql.dialects import get_dialect
 from backstory.strategies.scd2.statements import hist_steps
 
 if TYPE_CHECKING:
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
 
 def find_pepper(environment: str) -> str:
@@ -113,7 +113,9 @@ def choose(path: str | Path, dialect: str | None) -> ChosenModel:
     return ChosenModel(model, folder, get_dialect(dialect or model.dialect))
 
 
-def historize_on_spark(chosen: ChosenModel, store: "Store", request: LoadRequest) -> list[HistoryReceipt]:
+def historize_on_spark(
+    chosen: ChosenModel, store: "IcebergStore", request: LoadRequest
+) -> list[HistoryReceipt]:
     """Load a model's datasets into a warehouse; a receipt for each."""
     from backstory.doors.historize.spark_target import SparkTarget
 

@@ -43,7 +43,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.iceberg.slice import PLACE
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.parts import (
     ADDED_KEYS,
@@ -93,8 +93,8 @@ class PlannedRows:
     """The counts of all parts of a load, and its changes of base and history."""
 
     sums: PlanSums
-    base: Callable[[StoredTable], Change]
-    history: Callable[[StoredTable], Change]
+    base: Callable[[IcebergTable], Change]
+    history: Callable[[IcebergTable], Change]
 
 
 @contextmanager
@@ -144,7 +144,7 @@ def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.S
     }
 
 
-def _base_change(store: Store, planned: PlanResult, table: StoredTable) -> Change:
+def _base_change(store: IcebergStore, planned: PlanResult, table: IcebergTable) -> Change:
     added = join_rows(store, *(planned.rows(kind) for kind in (BASE_ADDED, BOTH, FLAGGED)))
     return Change(removed=planned.places(BASE_REMOVED, table), added=added)
 
@@ -174,7 +174,7 @@ class _Versions:
         frame = self._begin_in_tasks(beginning, resources)
         return lambda: [frame]
 
-    def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: StoredTable) -> Change:
+    def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: IcebergTable) -> Change:
         """The change of the history."""
         added = join_rows(self.work.store, *beginnings(), self.planned.rows(ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
@@ -280,9 +280,9 @@ class PlannedBase:
     steps: Sequence[LoadStep]
     nothing: bool
     counts: Mapping[str, int]
-    change: Callable[[StoredTable], Change]
+    change: Callable[[IcebergTable], Change]
 
-    def commit(self, work: SparkWork, table: StoredTable) -> None:
+    def commit(self, work: SparkWork, table: IcebergTable) -> None:
         """Commit the change; without one there is no commit."""
         change = None if self.nothing else replace(self.change(table), counts=self.counts)
         work.commit(table, change, work.note())
@@ -295,12 +295,12 @@ class PlannedHistory:
     outcome: LoadOutcome
     nothing: bool
     newest: datetime | None
-    change: Callable[[StoredTable], Change]
+    change: Callable[[IcebergTable], Change]
 
     def commit(
         self,
         work: SparkWork,
-        table: StoredTable,
+        table: IcebergTable,
         make_receipt: Callable[[LoadOutcome], HistoryReceipt],
         properties: Mapping[str, None] = NOTHING,
     ) -> LoadOutcome:
@@ -354,7 +354,7 @@ def assemble_load(
     return PlannedLoad(base, PlannedHistory(outcome, compared.nothing, newest, rows.history))
 
 
-def _plan_base(compared: CountedMatch, change: Callable[[StoredTable], Change], took: int) -> PlannedBase:
+def _plan_base(compared: CountedMatch, change: Callable[[IcebergTable], Change], took: int) -> PlannedBase:
     appeared, changed, vanished, *_ = compared.sizes
     steps = [
         LoadStep("base_delete", vanished),

@@ -39,7 +39,7 @@ from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.search_bounds import is_null
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys
-from backstory.stores.iceberg.store import StoredTable, load
+from backstory.stores.iceberg.store import IcebergTable, load
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.sql.columns import Datatype
@@ -458,7 +458,7 @@ def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
     return _size_of(table), None if table is None else table.rows
 
 
-def _size_of(table: StoredTable | None) -> int:
+def _size_of(table: IcebergTable | None) -> int:
     if table is None:
         return 1
     return typed_size(table.rows, [arrow_type(each.type) for each in table.shape.columns], table.bytes)

@@ -37,7 +37,7 @@ from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.snapshots import CommitNote, commits
-from backstory.stores.iceberg.store import Store, StoredTable, existing, exists, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, exists, load
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
 
@@ -72,7 +72,7 @@ def log_row(load: LoadEntry) -> Mapping[str, Any]:
     return {**load.row, **{name: json.dumps(value) for name, value in texts.items() if value}}
 
 
-def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
+def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows to the log in one commit, and missing columns to a log of an earlier version.
 
     A log that is new or got columns also gets its views. Raises Refused, with the rows written, if something
@@ -80,7 +80,7 @@ def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
     """
     new = False
 
-    def plan() -> tuple[StoredTable | None, Change]:
+    def plan() -> tuple[IcebergTable | None, Change]:
         nonlocal new
         log, into = load(store, LOG), _SHAPE
         if log is not None:
@@ -97,7 +97,7 @@ def append_loads(store: Store, rows: Sequence[Mapping[str, Any]]) -> None:
         create_view(store, TableName(META, name), columns, _query(store, name), {OF: str(LOG)})
 
 
-def log_views(store: Store, *, dry_run: bool = False) -> list[dict[str, Any]]:
+def log_views(store: IcebergStore, *, dry_run: bool = False) -> list[dict[str, Any]]:
     """Make or replace the views of runs and of steps; the result of `make_views`.
 
     Raises Refused if something else has the name of a view.
@@ -107,11 +107,11 @@ def log_views(store: Store, *, dry_run: bool = False) -> list[dict[str, Any]]:
     return make_views(store, LOG, wanted, dry_run=dry_run)
 
 
-def _query(store: Store, name: str) -> str:
+def _query(store: IcebergStore, name: str) -> str:
     return " UNION ALL ".join(query for _, query in sources(store, name))
 
 
-def sources(store: Store, name: str) -> list[tuple[StoredTable, str]]:
+def sources(store: IcebergStore, name: str) -> list[tuple[IcebergTable, str]]:
     """The tables that record runs or steps, each with its query: the log, and tables of earlier versions."""
     queries, names = [], [each.name for each in TABLES[name]]
     log = load(store, LOG)
@@ -124,7 +124,7 @@ def sources(store: Store, name: str) -> list[tuple[StoredTable, str]]:
     return queries
 
 
-def _log_query(store: Store, name: str, names: Sequence[str]) -> str:
+def _log_query(store: IcebergStore, name: str, names: Sequence[str]) -> str:
     """The query of runs or of steps on the log."""
     source = f"(SELECT *, from_json(receipt, '{_fields(RUNS)}') AS told FROM {store.sql_name(LOG)})"
     if name == RUNS:
@@ -147,12 +147,12 @@ NEWEST = "backstory.newest"
 COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
 
 
-def first_of(store: Store, schema: str, names: Sequence[str]) -> StoredTable | None:
+def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergTable | None:
     """The first of these tables that exists."""
     return next(filter(None, (load(store, TableName(schema, name)) for name in names)), None)
 
 
-def newest_of(store: Store, table: StoredTable) -> datetime | None:
+def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
     """An upper bound of the history's starts and ends, from its last load, else from bounds of its files."""
     from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import unix_micros
@@ -176,7 +176,7 @@ def newest_of(store: Store, table: StoredTable) -> datetime | None:
     return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
 
-def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
     """The registered run, from commits and log; a run whose rows are not in the tables counts as not loaded.
 
     Only ancestors of the current snapshots count. The log of a run without a commit counts only while the
@@ -200,7 +200,7 @@ def find_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> R
     return _find_logged_run(store, schema, dataset, run_id, hist) or unfinished
 
 
-def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
+def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits record, which therefore must not expire."""
     from pyspark.sql.functions import concat_ws
 
@@ -213,7 +213,7 @@ def unlogged_tokens(store: Store, table: StoredTable) -> frozenset[str]:
     return frozenset(tokens - {row[0] for row in rows})
 
 
-def _successful_runs(store: Store, runs: Sequence[tuple[StoredTable, str]]) -> "DataFrame":
+def _successful_runs(store: IcebergStore, runs: Sequence[tuple[IcebergTable, str]]) -> "DataFrame":
     """The logged runs that succeeded."""
     logged = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
     return logged.where(column("status") == "success").where(column("receipt").isNotNull())
@@ -240,7 +240,7 @@ def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
 
 
 def _find_logged_run(
-    store: Store, schema: str, dataset: ModelDataset, run_id: str, hist: StoredTable
+    store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str, hist: IcebergTable
 ) -> RegisteredRun | None:
     """The run in the log, which also has runs without a commit and runs whose commits expired."""
     runs = sources(store, RUNS)
@@ -262,7 +262,7 @@ def _find_logged_run(
     return known if _has_versions(store, hist, instant, known.load_timestamp) else None
 
 
-def _log_has_run(store: Store, schema: str, dataset: ModelDataset, run_id: str) -> bool:
+def _log_has_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str) -> bool:
     """Whether the log of loads has the run for this schema, which earlier rows of `hist_run` lack."""
     if load(store, LOG) is None:
         return False
@@ -281,7 +281,9 @@ def _last_that_wrote(success: "DataFrame", until: str) -> datetime | None:
     return parse_instant(json.loads(latest[0]["receipt"])["load_timestamp"]) if latest else None
 
 
-def _has_versions(store: Store, hist: StoredTable, wrote_at: datetime | None, until: datetime) -> bool:
+def _has_versions(
+    store: IcebergStore, hist: IcebergTable, wrote_at: datetime | None, until: datetime
+) -> bool:
     """Whether versions begin or end at `wrote_at`; without it, whether the history began by `until`."""
     from pyspark.sql.functions import lit
 

@@ -21,7 +21,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import cast_as_shown, column, null_columns, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.iceberg.workers import carry_errors
 from backstory.stores.port import require_layout
 from backstory.stores.refusals import conflict
@@ -37,7 +37,7 @@ ON_DRIVER = 64 << 20
 LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
-def types_of(store: Store, table: TableName) -> dict[str, str] | None:
+def types_of(store: IcebergStore, table: TableName) -> dict[str, str] | None:
     """The columns of a table with Spark's types; None if there is no such table."""
     stored = load(store, table)
     return None if stored is None else _types(stored.shape)
@@ -64,7 +64,7 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
 
 
 def stage_rows_and_load_columns(
-    store: Store, stage: Stage, plan: Load, values: Mapping[str, str]
+    store: IcebergStore, stage: Stage, plan: Load, values: Mapping[str, str]
 ) -> tuple["DataFrame", frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns of the stage.
 
@@ -113,7 +113,7 @@ def _marks_deletion(plan: Load) -> bool:
 
 
 def _file_rows(
-    store: Store, stage: Stage, columns: Sequence[ModelColumn], values: Mapping[str, str]
+    store: IcebergStore, stage: Stage, columns: Sequence[ModelColumn], values: Mapping[str, str]
 ) -> "DataFrame":
     assert stage.path is not None
     if not stage.path.exists() or stage.path.stat().st_size <= ON_DRIVER:
@@ -142,7 +142,7 @@ def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[S
     ]
 
 
-def empty_rows(store: Store, shape: Shape) -> "DataFrame":
+def empty_rows(store: IcebergStore, shape: Shape) -> "DataFrame":
     """An empty frame for a table that does not exist yet, with the columns of places."""
     typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
     return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
@@ -162,7 +162,7 @@ class TablePlan:
 
     wanted: Shape
     columns: Sequence[ModelColumn]
-    table: StoredTable | None
+    table: IcebergTable | None
     read: "Callable[[], DataFrame]"
     plan: ddl.DdlPlan[ModelColumn]
     snapshot: int | None = None
@@ -215,7 +215,7 @@ class TablePlan:
 
 
 def plan_table(
-    store: Store,
+    store: IcebergStore,
     wanted: Shape,
     columns: Sequence[ModelColumn],
     former: Sequence[str],
@@ -249,7 +249,9 @@ def plan_table(
     )
 
 
-def _rows(store: Store, table: StoredTable, plan: ddl.DdlPlan[ModelColumn], into: Shape) -> "DataFrame":
+def _rows(
+    store: IcebergStore, table: IcebergTable, plan: ddl.DdlPlan[ModelColumn], into: Shape
+) -> "DataFrame":
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
@@ -271,7 +273,7 @@ def _new_name(name: str, renamed: Mapping[str, str]) -> str:
     return name
 
 
-def apply_shape(work: SparkWork, before: TablePlan) -> StoredTable:
+def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
     """Create, rename or evolve the table, each in one commit; the table after that.
 
     Raises TryAgain if rows were written to it since it was planned.
@@ -297,8 +299,8 @@ def apply_shape(work: SparkWork, before: TablePlan) -> StoredTable:
 
 
 def _commit_shape(
-    work: SparkWork, table: StoredTable | None, change: Change, snapshot: int | None
-) -> tuple[StoredTable, int | None]:
+    work: SparkWork, table: IcebergTable | None, change: Change, snapshot: int | None
+) -> tuple[IcebergTable, int | None]:
     """The table after the change, and its expected snapshot."""
     assert change.into is not None
     built = work.commit(table, change, replace(work.note(), token=""))

@@ -51,7 +51,7 @@ from backstory.model.table import Shape, TableName
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store, StoredTable, existing, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING
 from backstory.stores.refusals import conflict
 from backstory.stores.sql.dialects import Spark
@@ -180,13 +180,13 @@ class LoadLease:
         return parse_instant(self.until) > datetime.now(UTC)
 
 
-def lease_of(table: StoredTable | None) -> LoadLease | None:
+def lease_of(table: IcebergTable | None) -> LoadLease | None:
     """The lease in a history's properties."""
     text = table and table.iceberg.properties().get(LOADING)
     return LoadLease(**json.loads(text)) if text else None
 
 
-def refuse_leased(table: StoredTable | None) -> None:
+def refuse_leased(table: IcebergTable | None) -> None:
     """Raises TryAgain (CONCURRENT_RUN) while another load is between its commits."""
     lease = lease_of(table)
     if table is not None and lease is not None:
@@ -216,7 +216,7 @@ def recover(work: SparkWork) -> None:
 
 
 @contextmanager
-def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterator[StoredTable]:
+def hold_lease(work: SparkWork, base: IcebergTable, hist: IcebergTable) -> Iterator[IcebergTable]:
     """Hold the lease for a load of both tables; yields the history with it.
 
     A failure within the context puts the base back. Raises TryAgain if the history changed since it was
@@ -236,7 +236,7 @@ def hold_lease(work: SparkWork, base: StoredTable, hist: StoredTable) -> Iterato
         raise
 
 
-def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: LoadLease) -> None:
+def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease: LoadLease) -> None:
     """Restore the base's rows from before the lease, then end the lease.
 
     If the history has another lease, or none, its load is over, and nothing is done.
@@ -251,13 +251,13 @@ def put_back(store: Store, base: StoredTable, hist: StoredTable, lease: LoadLeas
     _write_lease(store, hist, None)
 
 
-def snapshot_of(table: StoredTable) -> int | None:
+def snapshot_of(table: IcebergTable) -> int | None:
     """The id of a table's snapshot; None for a table that never had rows."""
     snapshot = table.iceberg.currentSnapshot()
     return None if snapshot is None else int(snapshot.snapshotId())
 
 
-def _write_lease(store: Store, hist: StoredTable, lease: LoadLease | None) -> StoredTable:
+def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | None) -> IcebergTable:
     """The history with this lease, or without one. Raises TryAgain if it changed meanwhile."""
     name, before = hist.shape.table, snapshot_of(hist)
     properties = {LOADING: None if lease is None else json.dumps(asdict(lease))}
@@ -268,14 +268,14 @@ def _write_lease(store: Store, hist: StoredTable, lease: LoadLease | None) -> St
     return written
 
 
-def _commit(store: Store, table: StoredTable, change: Change, **more: str) -> int | None:
+def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: str) -> int | None:
     """Commit; the id of the snapshot, if there is a new one."""
     note = Note(DOOR, "", more)
     built = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
     return built.snapshot_id if built else None
 
 
-def _roll_back(store: Store, base: StoredTable, lease: LoadLease) -> None:
+def _roll_back(store: IcebergStore, base: IcebergTable, lease: LoadLease) -> None:
     current = base.iceberg.currentSnapshot()
     if current is None or int(current.snapshotId()) == lease.base:
         return
@@ -289,7 +289,7 @@ def _roll_back(store: Store, base: StoredTable, lease: LoadLease) -> None:
         _commit(store, base, Change(back_to=lease.base))
 
 
-def _concurrent(table: StoredTable, lease: LoadLease) -> TryAgain:
+def _concurrent(table: IcebergTable, lease: LoadLease) -> TryAgain:
     return TryAgain(
         "CONCURRENT_RUN",
         f"Another run ({lease.run_id}) is loading {table.shape.table}; its lease ends at {lease.until}.",
@@ -297,7 +297,7 @@ def _concurrent(table: StoredTable, lease: LoadLease) -> TryAgain:
     )
 
 
-def _interruption(table: StoredTable, lease: LoadLease) -> TryAgain:
+def _interruption(table: IcebergTable, lease: LoadLease) -> TryAgain:
     return TryAgain(
         "CONCURRENT_RUN",
         f"The run {lease.run_id} was interrupted while it loaded {table.shape.table}.",
@@ -311,7 +311,7 @@ class SparkTarget(Target):
     # A log entry costs a commit.
     logs_unchanged = False
 
-    def __init__(self, store: Store, pepper: str) -> None:
+    def __init__(self, store: IcebergStore, pepper: str) -> None:
         self.dialect = Spark()
         self._store = store
         self._pepper = pepper

@@ -21,7 +21,7 @@ from backstory.model.layout import Layout
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 
 def hashes_to_record(
-    store: Store, load: Load, table: StoredTable, base: StoredTable | None
+    store: IcebergStore, load: Load, table: IcebergTable, base: IcebergTable | None
 ) -> Mapping[str, str | None]:
     """The change of the property of row hashes when a load writes rows; `base` is the base before the load.
 
@@ -59,17 +59,17 @@ def hashes_to_record(
     return {} if value == text else {ROW_HASHES: value}
 
 
-def _hashes_of(table: StoredTable, ids: Mapping[str, int]) -> list[RowHash] | None:
+def _hashes_of(table: IcebergTable, ids: Mapping[str, int]) -> list[RowHash] | None:
     return hashes_of_property(_property_of(table), {id_: name for name, id_ in ids.items()})
 
 
-def _property_of(table: StoredTable) -> str | None:
+def _property_of(table: IcebergTable) -> str | None:
     """The property of row hashes. Fetching all properties would take many calls of Java."""
     value: str | None = table.iceberg.properties().get(ROW_HASHES)
     return value
 
 
-def _ids(store: Store, table: StoredTable) -> Mapping[str, int]:
+def _ids(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
     return {field["name"]: int(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
 
 
@@ -81,7 +81,7 @@ RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 BASE = "backstory.base"
 
 
-def with_values(store: Store, rows: "DataFrame", values: Mapping[str, str]) -> "DataFrame":
+def with_values(store: IcebergStore, rows: "DataFrame", values: Mapping[str, str]) -> "DataFrame":
     """The rows with these constant values as columns, which no plan shows."""
     from pyspark.sql.functions import broadcast
 
@@ -98,11 +98,11 @@ def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
 class SparkWork:
     """One load of one dataset in a warehouse; `base` is its base table before the load."""
 
-    store: Store
+    store: IcebergStore
     load: Load
     run: LoadRun
     pepper: str
-    base: StoredTable | None = None
+    base: IcebergTable | None = None
 
     def sql(self, text: str) -> "Column":
         """SQL of the dialect as an expression; the pepper is a column, never a text in a plan."""
@@ -140,7 +140,7 @@ class SparkWork:
         """The note of this run in a commit."""
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
-    def commit(self, table: StoredTable | None, change: Change | None, note: Note) -> Commit | None:
+    def commit(self, table: IcebergTable | None, change: Change | None, note: Note) -> Commit | None:
         """Commit a change of a table of this load, without retries, which the load does itself.
 
         With new rows the commit also records how they are hashed.

@@ -43,7 +43,7 @@ from backstory.stores.iceberg.literals import micros_of, quote, text_literal
 from backstory.stores.iceberg.local_rows import ANY, PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.search_bounds import is_null
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.metadata.row_selection import ChooseRows
@@ -97,7 +97,7 @@ def _json_value(value: object) -> object:
 
 
 def feed_copy_terms(
-    store: Store, table: StoredTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
+    store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
     """The terms of a copy into a table of events: the marks from its instant on, and its own mark."""
     assert table is not None
@@ -149,8 +149,8 @@ def feed_copy_terms(
 class CopyInputs:
     """A copy, its table, and their agreement: shape, settings, instant and terms of the plan."""
 
-    store: Store
-    table: StoredTable | None
+    store: IcebergStore
+    table: IcebergTable | None
     source: SourceRows
     evolved: EvolvedShape
     settings: TableSettings
@@ -177,8 +177,8 @@ class CopyInputs:
 
 
 def gather_inputs(
-    store: Store,
-    table: StoredTable | None,
+    store: IcebergStore,
+    table: IcebergTable | None,
     source: SourceRows,
     *,
     evolved: EvolvedShape,
@@ -226,7 +226,7 @@ def _copy_terms(
     )
 
 
-def _stored_frame(store: Store, table: StoredTable | None, evolved: EvolvedShape) -> "DataFrame":
+def _stored_frame(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> "DataFrame":
     """All stored rows under new names and in new types, with places and row ids; empty without a table."""
     shape = evolved.shape
     if table is None or evolved.stored is None:

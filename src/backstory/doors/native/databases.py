@@ -31,7 +31,7 @@ from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import copy_out, refuse_column, refuse_repeats
 from backstory.sources.databases.keys import Keys, catalog_error
 from backstory.spark.jars import fetch_jars
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, DataFrameReader, SparkSession
@@ -77,7 +77,7 @@ class JdbcCopy:
     password: str | None = field(default=None, repr=False)
 
 
-def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
+def read_by_jdbc(store: IcebergStore, database: Database) -> JdbcCopy:
     """The rows of one statement, and their time.
 
     Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
@@ -95,7 +95,7 @@ def read_by_jdbc(store: Store, database: Database) -> JdbcCopy:
     return JdbcCopy(frame, instant, texts, server.password)
 
 
-def declared_keys_by_jdbc(store: Store, database: Database) -> Keys:
+def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
     """The tables of a MySQL or MariaDB database, each with the columns of its primary key.
 
     Raises UsageError for other databases, and the errors of `read_by_jdbc`.
@@ -264,7 +264,7 @@ def _sql_error(fault: Any) -> tuple[str, str] | None:
 
 @contextmanager
 def rows_of_database(
-    store: Store,
+    store: IcebergStore,
     database: Database,
     stored: LoadTable,
     rename: Mapping[str, str],
@@ -299,7 +299,7 @@ def rows_of_database(
 
 
 def _by_jdbc(
-    store: Store, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
+    store: IcebergStore, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
 ) -> SourceRows:
     """The rows as Spark reads them once: in a file here, else checkpointed on the workers."""
     copy = read_by_jdbc(store, database)

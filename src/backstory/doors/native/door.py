@@ -37,7 +37,7 @@ from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database, parse_address
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -49,7 +49,7 @@ Request = SnapshotRequest | ApplyRequest
 QUERY: Final = "sql.streaming.queryId"
 
 
-def snapshot(store: Store, source: Any, into: TableName, request: SnapshotRequest) -> Answer:
+def snapshot(store: IcebergStore, source: Any, into: TableName, request: SnapshotRequest) -> Answer:
     """Bring a full copy into its table; returns its receipt, or the plan of a dry run.
 
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, the address of a
@@ -67,7 +67,7 @@ def snapshot(store: Store, source: Any, into: TableName, request: SnapshotReques
 
 
 def apply(
-    store: Store, source: Any, into: TableName, request: ApplyRequest, batch: StreamBatch | None = None
+    store: IcebergStore, source: Any, into: TableName, request: ApplyRequest, batch: StreamBatch | None = None
 ) -> FeedAnswer:
     """Bring a feed of changes into its table; returns its receipt, or the plan of a dry run.
 
@@ -86,7 +86,9 @@ def apply(
         return deliver(store, NativeFeed(into, rows, row_request, _has_texts(source, request), batch))
 
 
-def batch_writer(store: Store, into: TableName, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
+def batch_writer(
+    store: IcebergStore, into: TableName, request: ApplyRequest
+) -> "Callable[[DataFrame, int], None]":
     """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
 
     def write(rows: "DataFrame", number: int) -> None:
@@ -113,7 +115,7 @@ def _with_code(stop: BackstoryError) -> BackstoryError:
 
 @contextmanager
 def _feed_rows(
-    store: Store, source: Any, into: TableName, table: StoredTable | None, request: ApplyRequest
+    store: IcebergStore, source: Any, into: TableName, table: IcebergTable | None, request: ApplyRequest
 ) -> "Iterator[FeedRows]":
     """The rows of a feed, and the request that reads them; empty if no message is a change."""
     if request.envelope is None:
@@ -160,7 +162,7 @@ def _refuse_stream(frame: "DataFrame") -> None:
 
 
 @contextmanager
-def _rows(store: Store, source: Any, stored: LoadTable, request: Request) -> Iterator[SourceRows]:
+def _rows(store: IcebergStore, source: Any, stored: LoadTable, request: Request) -> Iterator[SourceRows]:
     from pyspark.sql import DataFrame
 
     if isinstance(source, str) and is_database(source):

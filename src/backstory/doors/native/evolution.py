@@ -22,7 +22,7 @@ from backstory.model.table import (
 from backstory.model.types import NESTED_KINDS, ColumnType, Kind, added_fields, common_type, widens
 from backstory.model.versions_layout import OWN_COLUMNS, RESERVED
 from backstory.stores.iceberg.schema import column_type, fields_of
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql.types import DataType, StructType
@@ -511,7 +511,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     )
 
 
-def column_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[str, int]:
+def column_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[str, int]:
     """The field id that each column will have.
 
     This commit assigns the next ids to new and retyped columns, in their order.
@@ -526,13 +526,13 @@ def column_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[
     return ids
 
 
-def moved_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[int, int]:
+def moved_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[int, int]:
     """The new field ids of retyped columns, by their old ids."""
     stored, ids = _stored_ids(store, table, evolved), column_ids(store, table, evolved)
     return {stored[name]: ids[name] for name in evolved.retyped}
 
 
-def _stored_ids(store: Store, table: StoredTable, evolved: EvolvedShape) -> dict[str, int]:
+def _stored_ids(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> dict[str, int]:
     fields = fields_of(store.jvm, table.iceberg.schema())
     return {evolved.renamed.get(field["name"], field["name"]): field["id"] for field in fields}
 

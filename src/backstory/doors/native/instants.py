@@ -42,7 +42,7 @@ from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.search_bounds import all_of, is_null
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
 
@@ -66,8 +66,8 @@ class Mark:
 class StoredInstants:
     """The instants and marks in a table's rows."""
 
-    store: Store
-    table: StoredTable
+    store: IcebergStore
+    table: IcebergTable
 
     def ends(self) -> tuple[datetime, datetime] | None:
         """The first start, and the last start or end, of all versions; None without versions."""
@@ -239,7 +239,7 @@ class CopyPlace:
 
 
 def place_copy(
-    store: Store, table: StoredTable | None, request: SnapshotRequest, scope: str | None = None
+    store: IcebergStore, table: IcebergTable | None, request: SnapshotRequest, scope: str | None = None
 ) -> CopyPlace:
     """Place a copy in the order of the stored ones; reads rows only if no commit records the instants.
 
@@ -427,7 +427,7 @@ class FeedMemory:
         return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}
 
 
-def feed_memory(store: Store, table: StoredTable | None) -> FeedMemory:
+def feed_memory(store: IcebergStore, table: IcebergTable | None) -> FeedMemory:
     """The recorded time of a feed, and the settled interval of its table."""
     now = datetime.now(UTC)
     if table is None:

@@ -16,7 +16,7 @@ from backstory.model.instant import iso
 from backstory.model.values import key_text
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
     )
 
 
-def keys_of_rows(store: Store, rows: pa.Table, key: Sequence[str]) -> list[str]:
+def keys_of_rows(store: IcebergStore, rows: pa.Table, key: Sequence[str]) -> list[str]:
     """Up to ten sorted keys of an Arrow table without repeated keys; some types' texts come from Spark."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
@@ -122,7 +122,7 @@ def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
 
 
 def refuse_copy_faults(
-    store: Store, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
+    store: IcebergStore, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
 ) -> None:
     """Raise Refused for the first fault of a copy; `few` has a few keys of each."""
     keys = {kind: keys_of_rows(store, rows, key) for kind, rows in few.items() if kind in FAULTS}

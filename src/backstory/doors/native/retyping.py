@@ -23,7 +23,7 @@ from backstory.stores.iceberg.casting import Changes, exact_batch, retype_rows
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.deletes import Unreadable
 
@@ -105,7 +105,7 @@ def without_types(source: SourceRows) -> SourceRows:
     return SourceRows(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
 
 
-def refuse_misfits(store: Store, table: StoredTable, evolved: EvolvedShape) -> None:
+def refuse_misfits(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> None:
     """Raise Refused, with up to ten keys, for stored values that do not fit their column's new type."""
     if not evolved.retyped:
         return
@@ -163,7 +163,7 @@ def _misfits_of_batches(
             )
 
 
-def retyped_rows(store: Store, table: StoredTable, evolved: EvolvedShape) -> "DataFrame":
+def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> "DataFrame":
     """All stored rows under their new names and in their new types, with places and row ids.
 
     Marks of copies list columns by field id, so the ids of retyped columns are replaced in them.

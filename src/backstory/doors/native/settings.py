@@ -14,7 +14,7 @@ from backstory.errors import Refused
 from backstory.model.table import spelling_hint
 from backstory.model.versions_layout import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
 from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import StoredTable
+from backstory.stores.iceberg.store import IcebergTable
 
 _PROPERTIES: Final = {"track": TRACK, "ignore": IGNORE, "overwrite": OVERWRITE}
 
@@ -149,7 +149,7 @@ class Absences:
 
 
 def find_absences(
-    table: StoredTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
+    table: IcebergTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
 ) -> Absences:
     """The columns that a delivery lacks; without `sets_columns` its rows have no values."""
     listed = (commit.get_property(LACKS) for commit in (() if table is None else ancestry(table)))
@@ -166,14 +166,14 @@ def find_absences(
     return Absences(kind, lacking, new, lists, lists != before)
 
 
-def mistakes_property(table: StoredTable | None, evolved: EvolvedShape) -> Mapping[str, str]:
+def mistakes_property(table: IcebergTable | None, evolved: EvolvedShape) -> Mapping[str, str]:
     """The table property of mistaken columns, if it changes."""
     before = None if table is None else table.properties.get(MISTAKES)
     now = json.dumps(sorted(_mistaken_columns(table, evolved)), ensure_ascii=False)
     return {} if now == (before or "[]") else {MISTAKES: now}
 
 
-def _mistaken_columns(table: StoredTable | None, evolved: EvolvedShape) -> frozenset[str]:
+def _mistaken_columns(table: IcebergTable | None, evolved: EvolvedShape) -> frozenset[str]:
     """The columns that were added by mistake, and that no delivery has had since."""
     names = [] if table is None else json.loads(table.properties.get(MISTAKES, "[]"))
     known = evolved.mistakes.union(evolved.renamed.get(name, name) for name in names)

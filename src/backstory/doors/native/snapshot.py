@@ -63,7 +63,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.positions import FEW, file_code
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
 from backstory.strategies.copies.version_rows import copy_mark, withdraw_facts
@@ -204,7 +204,7 @@ class NativeSnapshot:
         return [self.name]
 
     @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[Answer]]:
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
         """The plan against the table's current state; raises Refused for a copy that would not be right."""
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
@@ -228,7 +228,7 @@ class NativeSnapshot:
                 yield Plan(table, change, note, receipt, self.request.dry_run)
 
     def _agree(
-        self, store: Store, table: StoredTable | None
+        self, store: IcebergStore, table: IcebergTable | None
     ) -> tuple[SourceRows, EvolvedShape, TableSettings]:
         """The source, with the shape and settings that table and copy agree on."""
         source = self.source
@@ -252,7 +252,7 @@ class NativeSnapshot:
         return source, *self._agree_on_rows(store, table, source)
 
     def _agree_on_rows(
-        self, store: Store, table: StoredTable | None, source: SourceRows
+        self, store: IcebergStore, table: IcebergTable | None, source: SourceRows
     ) -> tuple[EvolvedShape, TableSettings]:
         columns, empty = delivered_columns(source.fields)
         if table is None:
@@ -276,7 +276,7 @@ class NativeSnapshot:
         refuse_unknown(settings, [col.name for col in shape.shape.user_columns], shape.shape.key)
         return shape, settings
 
-    def _records_absences(self, table: StoredTable | None, absences: Absences) -> bool:
+    def _records_absences(self, table: IcebergTable | None, absences: Absences) -> bool:
         """Whether a commit without rows must record missing columns, or the policy for such copies."""
         if table is None:
             return False

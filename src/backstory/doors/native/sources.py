@@ -52,7 +52,7 @@ from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.schema import spark_schema
 from backstory.stores.iceberg.search_bounds import is_null
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -64,7 +64,7 @@ ROWS_AT_ONCE: Final = 1 << 17
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 # Loads the target table; None if it does not exist.
-LoadTable: TypeAlias = Callable[[], StoredTable | None]
+LoadTable: TypeAlias = Callable[[], IcebergTable | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -90,7 +90,7 @@ def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
     return SourceRows(frame_fields(frame), lambda: frame, size)
 
 
-def rows_of_table(store: Store, table: TableName) -> SourceRows:
+def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
     """The current rows of a table of the warehouse, under the source's column names."""
     from pyspark.sql.types import StructField, StructType
 
@@ -111,11 +111,11 @@ def rows_of_table(store: Store, table: TableName) -> SourceRows:
     )
 
 
-def _current(store: Store, table: TableName) -> "DataFrame":
+def _current(store: IcebergStore, table: TableName) -> "DataFrame":
     return current(store, table).drop(VALID_FROM, VALID_TO)
 
 
-def _read_table(store: Store, stored: StoredTable, names: Sequence[str]) -> Iterator[pa.Table]:
+def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str]) -> Iterator[pa.Table]:
     """The current rows of a table: those without an end, or all if the layout has no ends."""
     names_by_source = {column.source: column.name for column in stored.shape.user_columns}
     wanted = [names_by_source[name] for name in names]
@@ -133,7 +133,7 @@ def _is_open(rows: pa.Table) -> pa.ChunkedArray:
     return pc.is_null(rows[VALID_TO])
 
 
-def rows_of_arrow(store: Store, rows: pa.Table) -> SourceRows:
+def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
     """The rows of an Arrow table."""
     bare = rows.replace_schema_metadata()
 
@@ -186,14 +186,14 @@ def _plain_column(field: pa.Field, values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @contextmanager
 def rows_of_files(
-    store: Store,
+    store: IcebergStore,
     source: SourceFiles,
     stored: LoadTable,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType] = NOTHING,
     written: FileOptions = AS_EXPECTED,
     *,
-    unmodified: Callable[[StoredTable | None], str | None] | None = None,
+    unmodified: Callable[[IcebergTable | None], str | None] | None = None,
 ) -> Iterator[SourceRows]:
     """The rows of files of one format, open for the context; columns of the table keep its types if possible.
 
@@ -234,7 +234,11 @@ def rows_of_files(
 
 
 def stage_source(
-    store: Store, schema: pa.Schema, batches: Iterator[pa.RecordBatch], folder: Path, resources: ExitStack
+    store: IcebergStore,
+    schema: pa.Schema,
+    batches: Iterator[pa.RecordBatch],
+    folder: Path,
+    resources: ExitStack,
 ) -> SourceRows:
     """The rows of a reader, written into the folder as a Parquet file."""
     fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, resources)
@@ -245,7 +249,7 @@ def stage_source(
     return SourceRows(fields, frame, _size_in_memory(path), _read_parquet(path, empty, stamp_of(path)))
 
 
-def _whole_parquet(store: Store, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
+def _whole_parquet(store: IcebergStore, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
     """The rows of a file as a frame, from a copy: tasks read it later, when the file may have changed."""
     whole = copy_whole(path, stamp, folder)
     return local_parquet(store, whole, pq.read_schema(whole))
@@ -267,7 +271,7 @@ def _size_in_memory(path: Path) -> int:
     return unpacked_size(metadata.num_rows, metadata.num_columns, path.stat().st_size)
 
 
-def _stored_fields(table: StoredTable | None, rename: Mapping[str, str], *, nested: bool) -> Known:
+def _stored_fields(table: IcebergTable | None, rename: Mapping[str, str], *, nested: bool) -> Known:
     """The table's columns under their new names, as Arrow fields; `nested` ones only on request."""
     columns = () if table is None else table.shape.user_columns
     types = {

@@ -37,7 +37,7 @@ from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.positions import add_places
 from backstory.stores.iceberg.search_bounds import all_of, any_of
 from backstory.stores.iceberg.slice import rows_of_keys
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import MayHave, Statistics
 from backstory.stores.metadata.row_selection import ChooseRows
@@ -68,8 +68,8 @@ class KeysSince:
 
 
 def stored_slice(
-    store: Store,
-    table: StoredTable | None,
+    store: IcebergStore,
+    table: IcebergTable | None,
     columns: Iterable[Column],
     keys: KeysSince | None,
     since: int,
@@ -106,14 +106,14 @@ def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> in
     return min(since, *(int(instants.min(initial=since)) for instants in times))
 
 
-def stored_truncates(store: Store, table: StoredTable, columns: Iterable[Column]) -> pa.Table:
+def stored_truncates(store: IcebergStore, table: IcebergTable, columns: Iterable[Column]) -> pa.Table:
     """All remembered truncates of a log: their instants differ from record to record (V133)."""
     marks = stored_marks(store, table, columns, BEGINNING)
     truncate = pc.equal(memory_field(marks, KIND), FactKind.TRUNCATE.value)
     return marks.filter(pc.and_(truncate, memory_field(marks, OWN_TIME).is_valid()))
 
 
-def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], since: int) -> pa.Table:
+def stored_marks(store: IcebergStore, table: IcebergTable, columns: Iterable[Column], since: int) -> pa.Table:
     """The live marks at or after an instant, in these columns."""
     schema, key = slice_schema(table, columns), table.shape.key[0]
     if not table.rows:
@@ -133,15 +133,15 @@ def stored_marks(store: Store, table: StoredTable, columns: Iterable[Column], si
     return in_schema(rows, schema)
 
 
-def slice_schema(table: StoredTable | None, columns: Iterable[Column]) -> pa.Schema:
+def slice_schema(table: IcebergTable | None, columns: Iterable[Column]) -> pa.Schema:
     """The schema of a slice: the table's columns, places, and row ids if the table has them."""
     ids = [pa.field(ROW_ID, pa.int64())] if table is not None and keeps_row_ids(table) else []
     return pa.schema([*arrow_schema({col.name: col.type for col in columns}), *PLACE_SCHEMA, *ids])
 
 
 def _read_here(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     schema: pa.Schema,
     keys: KeysSince | None,
     since: int,
@@ -270,7 +270,9 @@ def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
     return slice_ if terms.following is None else slice_.where(start <= instant(terms.following))
 
 
-def live_frame(store: Store, table: StoredTable, since: int, low: Position | None = None) -> "DataFrame":
+def live_frame(
+    store: IcebergStore, table: IcebergTable, since: int, low: Position | None = None
+) -> "DataFrame":
     """The live rows that are open or end at or after `since`, and the marks, with places and row ids.
 
     With `low`, rows at or after that position in their log are included (V134).
@@ -304,8 +306,8 @@ def behind_place(rows: "DataFrame", low: Position) -> "SparkColumn":
 
 
 def _read_by_spark(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     schema: pa.Schema,
     keys: pa.Table | None,
     since: int,

@@ -25,7 +25,7 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape
 from backstory.stores.iceberg.schema import columns_from
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 
 Status = Literal["added", "updated", "unchanged", "failed"]
 
@@ -41,7 +41,7 @@ class Added(Receipt):
     error: BackstoryError | None = None
 
 
-def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
+def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
     """Add every manifest of a file, or of a folder and its subfolders; UsageError for an invalid one."""
     files = find_manifests(path) if path.is_dir() else [path]
     datasets = [
@@ -55,7 +55,9 @@ def add(store: Store, namespace: str, path: Path, *, dry_run: bool = False) -> l
     return [add_one(store, dataset, dry_run=dry_run) for dataset in datasets]
 
 
-def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bool = False) -> list[Added]:
+def add_each(
+    store: IcebergStore, namespace: str, paths: Iterable[Path], *, dry_run: bool = False
+) -> list[Added]:
     """Add the manifests of files and folders; an invalid one fails, and the others are added."""
     receipts: list[Added] = []
     first: dict[str, Dataset] = {}
@@ -71,7 +73,13 @@ def add_each(store: Store, namespace: str, paths: Iterable[Path], *, dry_run: bo
 
 
 def _of_file(
-    store: Store, namespace: str, file: Path, first: dict[str, Dataset], *, recursive: bool, dry_run: bool
+    store: IcebergStore,
+    namespace: str,
+    file: Path,
+    first: dict[str, Dataset],
+    *,
+    recursive: bool,
+    dry_run: bool,
 ) -> list[Added]:
     receipts: list[Added] = []
     name = None
@@ -85,7 +93,7 @@ def _of_file(
     return receipts
 
 
-def add_one(store: Store, wanted: RegisteredDataset, *, dry_run: bool = False) -> Added:
+def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = False) -> Added:
     """Create the dataset's table, or apply its changed manifest to the table.
 
     Raises UsageError for lints that are errors, for a query that does not fit the declared columns, and for
@@ -117,7 +125,7 @@ def add_one(store: Store, wanted: RegisteredDataset, *, dry_run: bool = False) -
     return Added(dataset.name, None, "updated", lints)
 
 
-def _create(store: Store, wanted: RegisteredDataset, *, dry_run: bool) -> None:
+def _create(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool) -> None:
     dataset, columns = wanted.dataset, log_columns(wanted.dataset)
     document = wanted.schema
     expected = expected_of(document, columns.system, columns.time)
@@ -130,7 +138,7 @@ def _create(store: Store, wanted: RegisteredDataset, *, dry_run: bool) -> None:
 
 def _change_of_manifest(
     before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
-) -> tuple[StoredTable, Change]:
+) -> tuple[IcebergTable, Change]:
     """A dataset's table, and the change of its columns and properties for a changed manifest."""
     from pyspark.sql.types import StructType
 
@@ -150,7 +158,12 @@ def _change_of_manifest(
 
 
 def _deliver(
-    store: Store, wanted: RegisteredDataset, table: StoredTable | None, change: Change, *, dry_run: bool
+    store: IcebergStore,
+    wanted: RegisteredDataset,
+    table: IcebergTable | None,
+    change: Change,
+    *,
+    dry_run: bool,
 ) -> None:
     """Commit once: the manifest was checked against this table, so another writer's change is an error."""
     note = Note(DOOR, wanted.manifest_hash)

@@ -32,7 +32,7 @@ from backstory.model.instant import iso
 from backstory.model.table import Column, Shape, TableName
 from backstory.stores.iceberg.literals import literal, null_columns
 from backstory.stores.iceberg.schema import columns_from, spark_schema, spark_type
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.events.numbering import number_events, sort_order
 from backstory.strategies.events.plan import EventSummary
 from backstory.strategies.events.sides import sorted_places
@@ -161,7 +161,7 @@ def block_change(
     offset = ingestion.dataset.columns.vocab.offset_column
     added, hash_text = _with_hash(rows, into or table.shape, offset, event)
 
-    def block_properties(pending: StoredTable) -> Mapping[str, str]:
+    def block_properties(pending: IcebergTable) -> Mapping[str, str]:
         event["logical_hash"] = hash_text()
         types = [
             (f.name, f.dataType.simpleString()) for f in spark_schema(store.jvm, pending.iceberg.schema())
@@ -229,7 +229,7 @@ def extend_shape(shape: Shape, wanted: Sequence[Column]) -> Shape:
     return replace(shape, columns=(*columns, *new))
 
 
-def _refuse_retyped(table: StoredTable, wanted: Sequence[Column]) -> None:
+def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
     """Raise Refused for another type of a column in a log with rows, because rows never change."""
     stored = {column.name: column.type for column in table.shape.columns}
     retyped = [column.name for column in wanted if stored.get(column.name, column.type) != column.type]
@@ -242,7 +242,7 @@ def _refuse_retyped(table: StoredTable, wanted: Sequence[Column]) -> None:
         )
 
 
-def write_log(store: Store, name: TableName) -> None:
+def write_log(store: IcebergStore, name: TableName) -> None:
     """Bring the log of a dataset up to date; an error is only logged, so that a pull never fails by it."""
     try:
         bring_up_to_date(store, existing(store, name))

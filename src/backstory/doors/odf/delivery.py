@@ -60,7 +60,7 @@ from backstory.observe.metrics import time_stage
 from backstory.sources.source import FetchedFile
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.plan import EVENTS, EventSummary
 from backstory.strategies.events.terms import (
     ABSENT,
@@ -174,7 +174,7 @@ def refuse_lost_order(file: DatasetFile) -> None:
 
 
 def deliver_file(
-    store: Store,
+    store: IcebergStore,
     name: TableName,
     dataset: Callable[[], RegisteredDataset],
     source: DatasetSource,
@@ -219,7 +219,7 @@ class FileDelivery:
         return [self.name]
 
     @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
         """Plan against the current dataset."""
         file, dataset = self.file, self.file.dataset()
         head = head_to_extend(store, dataset)
@@ -259,7 +259,7 @@ def _compare(ingestion: Ingestion) -> Iterator[tuple[Change | None, DatasetRecei
 
 
 def _read(
-    store: Store,
+    store: IcebergStore,
     dataset: RegisteredDataset,
     source: DatasetSource,
     fetched: FetchedFile,

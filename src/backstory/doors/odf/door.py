@@ -24,7 +24,7 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.journal.verify import Verdict, verify
 from backstory.model.table import ODF, TableName
 from backstory.sources.source import Progress, ignore_progress
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.terms import EventEncoding
 
 if TYPE_CHECKING:
@@ -69,7 +69,7 @@ UNWATCHED = Watcher()
 
 
 def pull_all(
-    store: Store,
+    store: IcebergStore,
     wanted: Sequence[Argument],
     request: IngestRequest,
     *,
@@ -120,7 +120,9 @@ def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) ->
     return receipt
 
 
-def events(store: Store, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
+def events(
+    store: IcebergStore, name: str, encoding: str | None = None, *, namespace: str = ODF
+) -> "DataFrame":
     """A dataset's log as stored, or in the encoding `op` or `observed` (decision O2)."""
     dataset = registry.stored_datasets(store, namespace).existing(name)
     rows = store.spark.table(store.sql_name(dataset.name))
@@ -138,7 +140,7 @@ def events(store: Store, name: str, encoding: str | None = None, *, namespace: s
 
 
 def ingest(
-    store: Store, name: str, pushed: PushedFiles, request: IngestRequest, *, namespace: str = ODF
+    store: IcebergStore, name: str, pushed: PushedFiles, request: IngestRequest, *, namespace: str = ODF
 ) -> DatasetReceipt:
     """Push files into a dataset; UsageError without files."""
     if not pushed.files:
@@ -149,7 +151,7 @@ def ingest(
     return receipt
 
 
-def list_datasets(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]:
+def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str, Any]]:
     """The datasets with kind of source, last pull, rows and watermark; fields of unreadable ones are NULL."""
     entries = registry.stored_datasets(store, namespace).all_or_errors().items()
     return [
@@ -160,18 +162,18 @@ def list_datasets(store: Store, *, namespace: str = ODF) -> list[dict[str, Any]]
     ]
 
 
-def inspect(store: Store, name: str, *, namespace: str = ODF) -> Inspected:
+def inspect(store: IcebergStore, name: str, *, namespace: str = ODF) -> Inspected:
     """A dataset's manifest, schema, lints and head; UsageError for an unknown dataset."""
     return inspect_dataset(store, registry.stored_datasets(store, namespace).existing(name))
 
 
-def verify_dataset(store: Store, name: str, *, namespace: str = ODF) -> Verdict:
+def verify_dataset(store: IcebergStore, name: str, *, namespace: str = ODF) -> Verdict:
     """Verify a dataset's rows against its commits; UsageError for an unknown dataset."""
     return verify(store, registry.stored_datasets(store, namespace).existing(name).name, registry.renamings)
 
 
 def _add_manifest(
-    store: Store, dataset: RegisteredDataset, watcher: Watcher, *, dry_run: bool
+    store: IcebergStore, dataset: RegisteredDataset, watcher: Watcher, *, dry_run: bool
 ) -> RegisteredDataset:
     """Add the dataset's manifest if it was read from a file; return the current dataset."""
     if dataset.dataset.written is None:

@@ -54,7 +54,7 @@ from backstory.formats.wrapping import archives
 from backstory.formats.wrapping.room import Bound, bound_of
 from backstory.settings import Rights
 from backstory.spark.versions import metadata_column
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -238,7 +238,7 @@ def _tail(log: Path) -> str:
 
 
 def read_batch(
-    store: Store,
+    store: IcebergStore,
     ready: PreparedFile,
     read: Reader,
     schema: pa.Schema | None,

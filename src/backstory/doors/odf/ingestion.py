@@ -21,7 +21,7 @@ from backstory.model.receipt import NOT_IN_JSON, Receipt
 from backstory.model.table import TableName
 from backstory.settings import Rights
 from backstory.sources.source import FetchedFile, SourceState
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -39,7 +39,7 @@ def ignore_stage(_stage: str) -> None:
     """Ignore the stage of a delivery."""
 
 
-def cache_of(store: Store, dataset: TableName) -> Path:
+def cache_of(store: IcebergStore, dataset: TableName) -> Path:
     """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache folder."""
     return cache_in(store.folder or Path.home() / ".cache" / "backstory" / store.catalog, dataset)
 
@@ -70,7 +70,7 @@ class DatasetFile:
     changelog's file. `dataset` loads the current dataset.
     """
 
-    store: Store
+    store: IcebergStore
     source: DatasetSource
     fetched: FetchedFile
     after: int | None
@@ -172,7 +172,7 @@ class Head:
         return self.block.system_time if self.block else None
 
 
-def head_to_extend(store: Store, dataset: RegisteredDataset) -> Head:
+def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     """The head of a dataset, for a commit that follows it.
 
     Raises Refused if the table has more rows than the newest known commit counts: offsets would be used
@@ -195,7 +195,7 @@ def head_to_extend(store: Store, dataset: RegisteredDataset) -> Head:
     )
 
 
-def head_of(store: Store, dataset: RegisteredDataset) -> Head:
+def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     """The head of a dataset; an empty head for a dataset without a table."""
     return Head(None if dataset.table is None else newest_block(store, dataset.table))
 

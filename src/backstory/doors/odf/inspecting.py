@@ -31,7 +31,7 @@ from backstory.journal.log_table import newest_block_in_files, snapshots_in_file
 from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
@@ -71,7 +71,7 @@ class Inspected:
         }
 
 
-def inspect_dataset(store: Store, dataset: RegisteredDataset) -> Inspected:
+def inspect_dataset(store: IcebergStore, dataset: RegisteredDataset) -> Inspected:
     """Inspect a dataset of the warehouse with Spark."""
     from backstory.doors.odf.preprocess import lint_dataset
 
@@ -124,7 +124,7 @@ def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lin
         ]
 
 
-def newest_rows(store: Store, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
+def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
     """The newest `count` rows by offset, without the last `skip` ones, oldest first."""
     from pyspark.sql.functions import col
 

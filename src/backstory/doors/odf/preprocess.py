@@ -27,7 +27,7 @@ from backstory.spark.parsed_queries import cause_of, refuse_session_values, tabl
 from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.store import Store, require_here
+from backstory.stores.iceberg.store import IcebergStore, require_here
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -47,7 +47,7 @@ def steps(sql: Sql) -> list[tuple[str | None, str]]:
     return [(None, sql.query)] if sql.query is not None else [(s.alias, s.query) for s in sql.queries or ()]
 
 
-def refuse_forbidden_queries(store: Store, name: TableName, dataset: Dataset) -> None:
+def refuse_forbidden_queries(store: IcebergStore, name: TableName, dataset: Dataset) -> None:
     """Raise UsageError, with file and line, for a forbidden query of a manifest; no query is run.
 
     `name` is the dataset's table; queries may read other datasets of its schema.
@@ -64,7 +64,7 @@ def refuse_forbidden_queries(store: Store, name: TableName, dataset: Dataset) ->
             earlier_steps |= {alias} if alias is not None else set()
 
 
-def others_read(store: Store, namespace: str, query: str, known_tables: frozenset[str]) -> bool:
+def others_read(store: IcebergStore, namespace: str, query: str, known_tables: frozenset[str]) -> bool:
     """Whether a query reads datasets besides `known_tables`, the tables that it may read anyway.
 
     Raises UsageError if it reads anything else, or does more than compute.
@@ -84,7 +84,7 @@ def others_read(store: Store, namespace: str, query: str, known_tables: frozense
 
 
 @contextmanager
-def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
+def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
     """The output of the query without an alias; each query can read `input` and the earlier queries.
 
     `namespace` is the schema of the datasets that a query may read. Raises UsageError for a forbidden query
@@ -111,7 +111,7 @@ def run_query(store: Store, rows: "DataFrame", sql: Sql, namespace: str) -> "Ite
         store.spark.catalog.dropTempView(view)
 
 
-def names_others(store: Store, sql: Sql, namespace: str) -> bool:
+def names_others(store: IcebergStore, sql: Sql, namespace: str) -> bool:
     """Whether the queries read other datasets."""
     return others_read(store, namespace, _text(sql, INPUT), frozenset({INPUT}))
 
@@ -152,7 +152,7 @@ def _bare(query: str) -> str:
     return query.strip().rstrip(";")
 
 
-def lint_dataset(store: Store, dataset: RegisteredDataset) -> list[Lint]:
+def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
     """The findings about a dataset, including its queries' outputs.
 
     Raises UsageError for a forbidden query, and for a query that does not fit the declared columns.
@@ -162,7 +162,7 @@ def lint_dataset(store: Store, dataset: RegisteredDataset) -> list[Lint]:
 
 
 def output_of(
-    store: Store, dataset: RegisteredDataset, path: DocumentPath, source: DatasetSource
+    store: IcebergStore, dataset: RegisteredDataset, path: DocumentPath, source: DatasetSource
 ) -> pa.Schema | None:
     """The columns after preprocess; None without a query or declared columns.
 

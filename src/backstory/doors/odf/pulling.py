@@ -44,13 +44,13 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.sources.savepoint import forget
 from backstory.sources.source import FetchedFile
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 log = structlog.get_logger()
 
 
 def pull(
-    store: Store, dataset: RegisteredDataset, request: IngestRequest, before: Poll | None = None
+    store: IcebergStore, dataset: RegisteredDataset, request: IngestRequest, before: Poll | None = None
 ) -> DatasetReceipt:
     """Pull a dataset; the receipt contains the error, if any.
 
@@ -63,7 +63,7 @@ def pull(
         return failure_of(store, dataset, error)
 
 
-def failure_of(store: Store, dataset: RegisteredDataset, error: BackstoryError) -> DatasetReceipt:
+def failure_of(store: IcebergStore, dataset: RegisteredDataset, error: BackstoryError) -> DatasetReceipt:
     """The receipt of a dataset that an error left unchanged."""
     head = Head()
     with suppress(BackstoryError):
@@ -72,7 +72,7 @@ def failure_of(store: Store, dataset: RegisteredDataset, error: BackstoryError) 
 
 
 def _pull(
-    store: Store, dataset: RegisteredDataset, request: IngestRequest, run: PullRun, before: Poll | None
+    store: IcebergStore, dataset: RegisteredDataset, request: IngestRequest, run: PullRun, before: Poll | None
 ) -> DatasetReceipt:
     poll: Poll | DatasetReceipt | None = before
     if poll is None:
@@ -101,7 +101,7 @@ def _pull(
     return poll.with_warnings(summary)
 
 
-def _poll_context(store: Store, dataset: RegisteredDataset, head: Head) -> PollContext:
+def _poll_context(store: IcebergStore, dataset: RegisteredDataset, head: Head) -> PollContext:
     return PollContext(
         head,
         cache_of(store, dataset.name),
@@ -110,7 +110,7 @@ def _poll_context(store: Store, dataset: RegisteredDataset, head: Head) -> PollC
     )
 
 
-def _ingest(store: Store, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:
+def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:
     """Yield each file's receipt once it is committed, so that an interrupt keeps earlier commits (R79)."""
     after, run = poll.head.polls, poll.run
     for fetched in poll.answer.deliveries:
@@ -124,13 +124,13 @@ def _ingest(store: Store, dataset: RegisteredDataset, poll: Poll) -> Iterator[Da
         yield receipt
 
 
-def _reloader(store: Store, dataset: RegisteredDataset) -> Callable[[], RegisteredDataset]:
+def _reloader(store: IcebergStore, dataset: RegisteredDataset) -> Callable[[], RegisteredDataset]:
     """A function that loads the current dataset, or returns the given one if it is not added."""
     return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 
 def _set_watermark(
-    store: Store, dataset: RegisteredDataset, watermark: datetime, run: PullRun
+    store: IcebergStore, dataset: RegisteredDataset, watermark: datetime, run: PullRun
 ) -> DatasetReceipt:
     """Set the watermark by hand, forward only, without a poll (decision O20)."""
     if dataset.table is None:
@@ -152,7 +152,7 @@ class WatermarkDelivery:
         return [self.name]
 
     @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[DatasetReceipt]]:
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[DatasetReceipt]]:
         """Plan a block without rows; no change if the watermark is the same."""
         dataset = registry.reload(store, self.name)
         head, watermark, name = head_to_extend(store, dataset), self.watermark, dataset.dataset.name

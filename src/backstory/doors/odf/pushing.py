@@ -20,7 +20,7 @@ from backstory.doors.odf.pulling import failure_of
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.sources.source import FetchedFile
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 FORMATS = {
     "csv": "Csv",
@@ -45,7 +45,7 @@ class PushedFiles:
 
 
 def push(
-    store: Store, dataset: RegisteredDataset, pushed: PushedFiles, request: IngestRequest
+    store: IcebergStore, dataset: RegisteredDataset, pushed: PushedFiles, request: IngestRequest
 ) -> DatasetReceipt:
     """Ingest files into a dataset; the first error ends the push and is in the receipt.
 

@@ -19,7 +19,7 @@ from backstory.model.receipt import attempt_each
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.reading.histories import SYSTEM_COLUMNS
-from backstory.stores.iceberg.store import Store, StoredTable, load, tables
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load, tables
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.port import TableLike, require_columns
 
@@ -69,7 +69,7 @@ class KnownDataset(Generic[Table_co]):
         return sha3(canonical(self.dataset.document))
 
 
-RegisteredDataset: TypeAlias = KnownDataset[StoredTable]
+RegisteredDataset: TypeAlias = KnownDataset[IcebergTable]
 
 
 def schema_document(dataset: Dataset) -> Mapping[str, Any] | None:
@@ -145,7 +145,7 @@ class DatasetRegistry(Generic[Table]):
         return list(dict.fromkeys([*selected, *(self.all_or_errors() if every else ())]))
 
 
-def stored_datasets(store: Store, namespace: str) -> DatasetRegistry[StoredTable]:
+def stored_datasets(store: IcebergStore, namespace: str) -> DatasetRegistry[IcebergTable]:
     """The datasets of a schema, loaded by a store."""
     return DatasetRegistry(namespace, partial(tables, store, namespace), partial(load, store))
 
@@ -159,7 +159,7 @@ def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[Tabl
     )
 
 
-def refuse_taken(store: Store, name: TableName) -> None:
+def refuse_taken(store: IcebergStore, name: TableName) -> None:
     """Raise UsageError if another table has the name of a new dataset, or the name of its log.
 
     A log's name is never a dataset's name: names of datasets contain no underscores.
@@ -204,7 +204,7 @@ def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str
     return {new: old for new, old in zip(now.columns.system, then.system, strict=False) if new != old}
 
 
-def reload(store: Store, name: TableName) -> RegisteredDataset:
+def reload(store: IcebergStore, name: TableName) -> RegisteredDataset:
     """Load the dataset of a table again."""
     table = load(store, name)
     dataset = None if table is None else dataset_of(table)

@@ -24,7 +24,7 @@ from backstory.formats.rows import arrow_type
 from backstory.spark.versions import persist_on_disk
 from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.slice import searchable_columns
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.events.numbering import close_gaps, struct_field
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME, data_names, parted_by
@@ -40,8 +40,8 @@ DELIVERED, LOGGED = "delivered", "logged"
 
 
 def logged_tables(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     columns: LogColumns,
     schema: pa.Schema,
     keys: pa.Table | None,
@@ -69,7 +69,7 @@ def logged_tables(
         yield pa.table(values, names=schema.names).cast(schema)
 
 
-def _values_of_keys(table: StoredTable, keys: pa.Table | None) -> dict[str, pa.Array]:
+def _values_of_keys(table: IcebergTable, keys: pa.Table | None) -> dict[str, pa.Array]:
     """The distinct values of the keys by column, for columns with the same type in the table."""
     types = {column.name: arrow_type(column.type) for column in table.shape.columns}
     keys = pa.table({}) if keys is None else keys
@@ -95,7 +95,7 @@ class LogMerge:
     delivery.
     """
 
-    store: Store
+    store: IcebergStore
     dataset: RegisteredDataset
     read: StagedRows | None
     delivered: DeliveredSide

@@ -35,10 +35,10 @@ def read_parquet(
     Parquet, TooLarge for more than the lease can hold.
     """
 
-    def chosen(names: Sequence[str]) -> Mapping[str, ColumnType]:
+    def choose(names: Sequence[str]) -> Mapping[str, ColumnType]:
         return {name: columns[name] for name in chosen_columns(file.name, names, columns, wanted)}
 
-    return typed_rows(file, encoding, chosen, DELIVERED, Meter(file, lease).add)
+    return typed_rows(file, encoding, choose, DELIVERED, Meter(file, lease).add)
 
 
 def typed_rows(

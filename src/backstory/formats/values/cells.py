@@ -187,18 +187,18 @@ def _date(text: pa.Array, _type: ColumnType) -> pa.Array:
 
 
 def _instant(text: pa.Array, type_: ColumnType) -> pa.Array:
-    def zoned(cells: pa.Array) -> pa.Array:
+    def add_zone(cells: pa.Array) -> pa.Array:
         bare = pc.invert(pc.match_substring_regex(cells, ZONE))
         return pc.if_else(bare, pc.binary_join_element_wise(cells, "Z", ""), cells)
 
-    return _timestamp(text, type_, zoned)
+    return _timestamp(text, type_, add_zone)
 
 
 def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
-    def unzoned(cells: pa.Array) -> pa.Array:
+    def remove_zone(cells: pa.Array) -> pa.Array:
         return pc.replace_substring_regex(cells, "[Zz]$", "")
 
-    return _timestamp(text, type_, unzoned)
+    return _timestamp(text, type_, remove_zone)
 
 
 def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]) -> pa.Array:

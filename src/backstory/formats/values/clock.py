@@ -24,7 +24,7 @@ def clock_times(text: pa.Array, unit: str) -> pa.Array:
     Raises UnreadableCell for the first cell that is neither, or has more digits than the unit.
     """
 
-    def converted(cells: pa.Array) -> pa.Array:
+    def convert(cells: pa.Array) -> pa.Array:
         whole = pc.match_substring_regex(cells, INTEGER)
         if not pc.all(pc.or_(whole, pc.match_substring_regex(cells, TIME)), min_count=0).as_py():
             raise pa.ArrowInvalid("a cell is not a time")
@@ -33,6 +33,6 @@ def clock_times(text: pa.Array, unit: str) -> pa.Array:
         return pc.coalesce(numbers.cast(pa.int64()), instants.cast(pa.timestamp(unit)).cast(pa.int64()))
 
     try:
-        return converted(text)
+        return convert(text)
     except pa.ArrowInvalid:
-        raise UnreadableCell(first_failing(text, converted)) from None
+        raise UnreadableCell(first_failing(text, convert)) from None

@@ -38,7 +38,7 @@ from backstory.reading.histories import require_knowledge, system_columns
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.moved_rows import MOVE_COLUMNS, NUMBER, SIGN, TIME, VERSION, moved_rows
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.port import TableLike
 from backstory.strategies.frames import comparable
 
@@ -212,8 +212,8 @@ _LAST: Final = "moved: last"
 
 
 def recorded_changes(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     since: datetime | None,
     until: datetime | None,
     *,
@@ -301,7 +301,7 @@ def _steps(rows: "DataFrame", names: list[str]) -> "DataFrame":
     return moves.select(*shown)
 
 
-def _with_commits(store: Store, table: StoredTable, steps: "DataFrame") -> "DataFrame":
+def _with_commits(store: IcebergStore, table: IcebergTable, steps: "DataFrame") -> "DataFrame":
     """Add the version and time of the commits; for an expired commit NULL and the recorded time."""
     from pyspark.sql.functions import broadcast, coalesce, timestamp_micros
 
@@ -353,7 +353,7 @@ class ChangesRequest:
     start: Start | None = None
 
 
-def changes(store: Store, table: TableName, request: ChangesRequest) -> ChangeFeed:
+def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> ChangeFeed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
     Raises Refused if snapshots of the range have expired or the cursor is lost or expired, and UsageError for
@@ -396,7 +396,9 @@ def rows_cover_range(table: TableLike, request: ChangesRequest) -> bool:
     return table.shape.layout is Layout.VERSIONS and request.cursor is None and by_time
 
 
-def _recorded_feed(store: Store, table: StoredTable, lineage: Lineage, request: ChangesRequest) -> ChangeFeed:
+def _recorded_feed(
+    store: IcebergStore, table: IcebergTable, lineage: Lineage, request: ChangesRequest
+) -> ChangeFeed:
     since, until = (
         None if isinstance(end, int | None) else instant_of(end) for end in (request.since, request.until)
     )

@@ -19,7 +19,7 @@ from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.port import TableLike
 
 if TYPE_CHECKING:
@@ -92,7 +92,7 @@ class Range:
     commits: Sequence[SnapshotLine]
 
 
-def lineage_of(store: Store, table: StoredTable) -> Lineage:
+def lineage_of(store: IcebergStore, table: IcebergTable) -> Lineage:
     """The commits behind the present state of the table, from Iceberg's Java."""
     return _lineage(table.shape.table, *commits_of(store.jvm, table.iceberg))
 
@@ -193,7 +193,7 @@ def cursor_version(table: TaggedTable, commits: Lineage, cursor: str, start: Sta
     return BEFORE_ALL
 
 
-def move_cursor(store: Store, table: StoredTable, cursor: str, version: int) -> None:
+def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: int) -> None:
     """Move a cursor to a commit, from its place in the loaded table.
 
     Raises TryAgain if another consumer has moved it since, Refused if the table was created again or rolled
@@ -204,7 +204,7 @@ def move_cursor(store: Store, table: StoredTable, cursor: str, version: int) -> 
     name, before = table.shape.table, table.tags.get(_tag(cursor))
     same, uuid = True, table.iceberg.uuid()
 
-    def plan() -> tuple[StoredTable, Change | None]:
+    def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal same
         latest = existing(store, name)
         commits = lineage_of(store, latest)
@@ -223,11 +223,11 @@ def move_cursor(store: Store, table: StoredTable, cursor: str, version: int) -> 
         )
 
 
-def advance_cursor(store: Store, name: TableName, cursor: str, version: int) -> Cursor:
+def advance_cursor(store: IcebergStore, name: TableName, cursor: str, version: int) -> Cursor:
     """Move a cursor to a commit, from any place, or create it there."""
     reached = version
 
-    def plan() -> tuple[StoredTable, Change | None]:
+    def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal reached
         table = existing(store, name)
         commits = lineage_of(store, table)
@@ -245,10 +245,10 @@ def advance_cursor(store: Store, name: TableName, cursor: str, version: int) -> 
     return Cursor(str(name), cursor, reached)
 
 
-def drop_cursor(store: Store, name: TableName, cursor: str) -> Cursor:
+def drop_cursor(store: IcebergStore, name: TableName, cursor: str) -> Cursor:
     """Remove a cursor; UsageError if it does not exist."""
 
-    def plan() -> tuple[StoredTable, Change]:
+    def plan() -> tuple[IcebergTable, Change]:
         table = existing(store, name)
         tag, mark = _tag(cursor), CURSOR_MARK + cursor
         if tag not in table.tags and mark not in table.properties:
@@ -260,7 +260,7 @@ def drop_cursor(store: Store, name: TableName, cursor: str) -> Cursor:
     return Cursor(str(name), cursor, None)
 
 
-def advance_or_drop(store: Store, name: TableName, cursor: str | None, version: int | None) -> Cursor:
+def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
     """Move a cursor to a version, or drop it without one; UsageError if no cursor is named."""
     if cursor is None:
         raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
@@ -269,7 +269,9 @@ def advance_or_drop(store: Store, name: TableName, cursor: str | None, version: 
     )
 
 
-def _commit(store: Store, name: TableName, plan: Callable[[], tuple[StoredTable, Change | None]]) -> None:
+def _commit(
+    store: IcebergStore, name: TableName, plan: Callable[[], tuple[IcebergTable, Change | None]]
+) -> None:
     from backstory.engine.deliver import TableChange, deliver
 
     deliver(store, TableChange([name], _NOTE, plan))
@@ -279,7 +281,7 @@ def _snapshot(commits: Lineage, version: int) -> int | None:
     return next((each.id for each in commits.commits if each.version == version), None)
 
 
-def _change(table: StoredTable, cursor: str, version: int, snapshot: int) -> Change | None:
+def _change(table: IcebergTable, cursor: str, version: int, snapshot: int) -> Change | None:
     """The change of the tag and of the table property; None if the tag is there already."""
     tag = _tag(cursor)
     if table.tags.get(tag) == snapshot:

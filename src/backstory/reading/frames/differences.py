@@ -20,7 +20,7 @@ from backstory.reading.histories import HISTORIES, history_of, require_knowledge
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, internal_name
 from backstory.reading.selection import ENDS, Comparison
 from backstory.stores.iceberg.literals import column, micros_of
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.frames import comparable
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 
 
 def diff(
-    store: Store,
+    store: IcebergStore,
     table: TableName,
     first: datetime,
     second: datetime,
@@ -60,7 +60,7 @@ def diff(
 
 
 def diff_knowledge(
-    store: Store,
+    store: IcebergStore,
     table: TableName,
     first: datetime,
     second: datetime,
@@ -89,7 +89,7 @@ def diff_knowledge(
     return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 
 
-def _differences(sides: "DataFrame", stored: StoredTable, comparison: Comparison) -> "DataFrame":
+def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Comparison) -> "DataFrame":
     """The records whose rows before and after differ, by `differences_query`."""
     from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
 

@@ -30,7 +30,7 @@ from backstory.reading.frames.versions import (
 from backstory.reading.histories import shown_key
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -116,7 +116,7 @@ def _join_sides(
     return joined.select(*join.name_columns([*map(column, join.frame.columns), *of_history]))
 
 
-def has_short_histories(store: Store, table: StoredTable) -> bool:
+def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
     """Whether no record of a table has many rows, judged by a sample of one row in `_STEP`.
 
     The answer decides only the speed: 100 rows of a record count as few, 500 as many.
@@ -289,7 +289,7 @@ class JoinTimes:
 
 
 def join_as_of(
-    store: Store,
+    store: IcebergStore,
     table: TableName,
     frame: "DataFrame",
     on: Sequence[str],
@@ -332,7 +332,7 @@ def join_as_of(
     return join_pairs(join) if short else join_in_order(join)
 
 
-def _one_at_a_time(table: StoredTable) -> bool:
+def _one_at_a_time(table: IcebergTable) -> bool:
     """Whether at most one version of a record is true at any instant."""
     return table.shape.layout in _ORDERED and not table.disorderly
 

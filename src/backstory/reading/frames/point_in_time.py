@@ -14,7 +14,7 @@ from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def current(
-    store: Store, table: TableName, known_at: datetime | None = None, selection: Selection = EVERYTHING
+    store: IcebergStore, table: TableName, known_at: datetime | None = None, selection: Selection = EVERYTHING
 ) -> "DataFrame":
     """The rows that are true now: the user's columns, and with a history `valid_from` and `valid_to`.
 
@@ -55,7 +55,7 @@ def all_are_current(shape: Shape) -> bool:
     return not marks and shape.layout not in HISTORIES
 
 
-def current_table_rows(store: Store, stored: StoredTable) -> "DataFrame":
+def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
     """The rows of a table that are true now, with all columns."""
     if stored.shape.layout in HISTORIES:
         return open_rows(store, stored)
@@ -71,7 +71,7 @@ def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
 
 
 def as_of(
-    store: Store,
+    store: IcebergStore,
     table: TableName,
     time: datetime,
     known_at: datetime | None = None,
@@ -95,13 +95,13 @@ def is_true_at(time: datetime) -> "Column":
     return (col(VALID_FROM) <= when) & (col(VALID_TO).isNull() | (col(VALID_TO) > when))
 
 
-def record_versions(store: Store, table: TableName, key: object) -> "DataFrame":
+def record_versions(store: IcebergStore, table: TableName, key: object) -> "DataFrame":
     """The versions of one record, sorted by their start; UsageError if it is not a key of the table."""
     return record_rows(versions(store, table), existing(store, table).shape, key).orderBy(VALID_FROM)
 
 
 def life(
-    store: Store,
+    store: IcebergStore,
     table: TableName,
     key: object,
     axis: Axis = "valid",

@@ -39,7 +39,7 @@ from backstory.reading.lives import shown_name
 from backstory.reading.selection import shown_key_of
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, literal, micros_of, quote, text_literal
-from backstory.stores.iceberg.store import Store, StoredTable, existing, shape_at
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, shape_at
 from backstory.stores.iceberg.workers import error_text
 from backstory.strategies.events.terms import LETTERS, Op
 
@@ -52,7 +52,7 @@ MOVED: Final = "backstory: moved"
 BEFORE: Final = "backstory: before"
 
 
-def source_at(store: Store, table: StoredTable, known_at: datetime | None) -> tuple[str, Shape]:
+def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | None) -> tuple[str, Shape]:
     """The rows to read for a recorded time, in Spark SQL, and their shape; None is now.
 
     Layout `versions` and event logs contain recorded times in their rows, so all rows are read. For other
@@ -74,7 +74,7 @@ def source_at(store: Store, table: StoredTable, known_at: datetime | None) -> tu
     )
 
 
-def versions(store: Store, table: TableName, known_at: datetime | None = None) -> "DataFrame":
+def versions(store: IcebergStore, table: TableName, known_at: datetime | None = None) -> "DataFrame":
     """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true.
 
     `known_at` gives the versions as they were known then (native.md V93 and V94). Raises UsageError if the
@@ -87,7 +87,7 @@ def versions(store: Store, table: TableName, known_at: datetime | None = None) -
     return store.spark.sql(_versions_sql(stored, history, source, known_at))
 
 
-def open_rows(store: Store, stored: StoredTable) -> "DataFrame":
+def open_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
     """The current rows of a history, with all columns of the table."""
     source = store.sql_name(stored.shape.table)
     query = lifetimes_sql(stored, history_of(stored), source)
@@ -95,7 +95,7 @@ def open_rows(store: Store, stored: StoredTable) -> "DataFrame":
     return store.spark.sql(f"SELECT {names} FROM ({query}) AS lives WHERE {quote(ENDED)} IS NULL")  # noqa: S608
 
 
-def statements(store: Store, table: TableName, key: object = None) -> "DataFrame":
+def statements(store: IcebergStore, table: TableName, key: object = None) -> "DataFrame":
     """The statements of one record, or of all: the user's columns, `valid_from`, `valid_to` and two more.
 
     `STATED_FROM` and `STATED_TO` are the recorded times of a statement (native.md V97; NULL: still stated).
@@ -116,7 +116,7 @@ def statements(store: Store, table: TableName, key: object = None) -> "DataFrame
     return rows if key is None else record_rows(rows, stored.shape, key)
 
 
-def versions_sql(store: Store, stored: StoredTable) -> str:
+def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
     """Every version as a query of Spark SQL; UsageError for a table without a history, or an event log."""
     history = history_of(stored)
     if stored.shape.layout is Layout.ODF:
@@ -129,7 +129,7 @@ def versions_sql(store: Store, stored: StoredTable) -> str:
 
 
 def _versions_sql(
-    stored: StoredTable, history: History, source: str, known_at: datetime | None = None
+    stored: IcebergTable, history: History, source: str, known_at: datetime | None = None
 ) -> str:
     query = lifetimes_sql(stored, history, source, known_at)
     times = {VALID_FROM: STARTED, VALID_TO: ENDED}
@@ -137,7 +137,7 @@ def _versions_sql(
 
 
 def lifetimes_sql(
-    stored: StoredTable,
+    stored: IcebergTable,
     history: History,
     source: str,
     known_at: datetime | None = None,
@@ -159,13 +159,13 @@ def lifetimes_sql(
     return versions_query(syntax, shape.layout, key, log, until)
 
 
-def recorded_rows(stored: StoredTable, shape: Shape, source: str) -> str:
+def recorded_rows(stored: IcebergTable, shape: Shape, source: str) -> str:
     """The rows of `source` with the columns of `recorded_columns`, as a relation in Spark SQL."""
     columns = ", ".join(f"{sql} AS {quote(name)}" for name, sql in recorded_columns(stored, shape).items())
     return f"(SELECT *, {columns} FROM {source}) AS recorded"  # noqa: S608 - quoted names
 
 
-def recorded_columns(stored: StoredTable, shape: Shape) -> dict[str, str]:
+def recorded_columns(stored: IcebergTable, shape: Shape) -> dict[str, str]:
     """The values that the layout records of each row: Spark SQL by the names of `reading/lifetimes.py`."""
     span = shape.layout.span
     if shape.layout is Layout.ODF:
@@ -266,7 +266,7 @@ def sortable_columns(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
     return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]
 
 
-def native_rows(store: Store, table: StoredTable) -> "DataFrame":
+def native_rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
     """The rows of layout `versions` without facts: the user's columns, `valid_from`, `valid_to`, three more.
 
     `STATED_FROM` is when a row was recorded, `MOVED` when its end was last moved, `BEFORE` the end before.

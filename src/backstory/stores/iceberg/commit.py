@@ -29,7 +29,7 @@ from backstory.stores.iceberg.jvm import every_row
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
-from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, Store, StoredTable, source_names
+from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
 from backstory.stores.port import DISORDER, refuse_names
 from backstory.stores.read_ahead import read_ahead
 from backstory.stores.refusals import conflict
@@ -38,7 +38,7 @@ from backstory.stores.refusals import conflict
 _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
-def commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
+def commit(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
     """Commit a change once; without a table the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded, so that the plan still holds.
@@ -50,7 +50,7 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
     return committed
 
 
-def _commit(store: Store, table: StoredTable | None, change: Change, note: Note) -> Commit:
+def _commit(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
     if table is None or change.recreate:
         return _create_table(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):
@@ -61,7 +61,7 @@ def _commit(store: Store, table: StoredTable | None, change: Change, note: Note)
             settle(staged)
             return Commit(None, change.counts)
         with discarding(table.iceberg) as written:
-            pending = StoredTable(change.into, staged.table()) if change.into else table
+            pending = IcebergTable(change.into, staged.table()) if change.into else table
             with time_stage("write"):
                 files, deletions = _write(store, table, pending, change, written)
             counts = _counts(change, files)
@@ -70,14 +70,14 @@ def _commit(store: Store, table: StoredTable | None, change: Change, note: Note)
     return Commit(finish(table.shape.table, staged, adding, properties, written), counts)
 
 
-def _touches_rows(table: StoredTable, change: Change) -> bool:
+def _touches_rows(table: IcebergTable, change: Change) -> bool:
     """Whether the change makes a snapshot; an empty table has no rows to rewrite."""
     if change.whole:
         return table.rows > 0 or change.snapshot
     return change.snapshot or change.added is not None or change.removed is not None
 
 
-def _drop_or_rename(store: Store, table: TableName, change: Change) -> Commit:
+def _drop_or_rename(store: IcebergStore, table: TableName, change: Change) -> Commit:
     """Drop the table, or rename it."""
     if change.into is None:
         drop(store, table)
@@ -86,12 +86,12 @@ def _drop_or_rename(store: Store, table: TableName, change: Change) -> Commit:
     return Commit(None, change.counts)
 
 
-def _needs_snapshot(table: StoredTable, change: Change) -> bool:
+def _needs_snapshot(table: IcebergTable, change: Change) -> bool:
     """Whether the commit needs a snapshot without rows, so that other writers notice the change."""
     return change.back_to is None and not change.tags and not table.guards_properties
 
 
-def _create_table(store: Store, change: Change, note: Note) -> Commit:
+def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
     """Create a table of the change's shape with its added rows; `change.anew` replaces an existing table.
 
     Otherwise an existing table means that another writer committed first.
@@ -108,7 +108,7 @@ def _create_table(store: Store, change: Change, note: Note) -> Commit:
             settle(staged)
             return Commit(None, change.counts)
         with discarding(staged.table()) as written:
-            pending = StoredTable(shape, staged.table())
+            pending = IcebergTable(shape, staged.table())
             with time_stage("write"):
                 # In a created table every row is new, including copies of rows with ids in other tables.
                 files = _write_rows(store, pending, without_row_ids(change.added), written)
@@ -121,7 +121,7 @@ def _create_table(store: Store, change: Change, note: Note) -> Commit:
 
 
 def _write(
-    store: Store, table: StoredTable, pending: StoredTable, change: Change, written: list[Any]
+    store: IcebergStore, table: IcebergTable, pending: IcebergTable, change: Change, written: list[Any]
 ) -> tuple[list[Any], Deletions]:
     """Write the data files of added rows and the delete files of removed ones, small ones concurrently."""
     pending_deletions: Future[Deletions] | None = None
@@ -146,7 +146,7 @@ def _write(
     return files, deletions
 
 
-def _write_rows(store: Store, pending: StoredTable, rows: Any, written: list[Any]) -> list[Any]:
+def _write_rows(store: IcebergStore, pending: IcebergTable, rows: Any, written: list[Any]) -> list[Any]:
     """Write data files with the rows; the new files are also appended to `written`."""
     if rows is None:
         return []
@@ -165,7 +165,9 @@ def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:
     return {**change.counts, change.count_as: sum(int(file.recordCount()) for file in files)}
 
 
-def _add_files(store: Store, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change) -> Any:
+def _add_files(
+    store: IcebergStore, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change
+) -> Any:
     """The operation of the transaction that adds the files, not yet committed."""
     if change.whole:
         overwrite = staged.newOverwrite()
@@ -289,7 +291,7 @@ def _discard(iceberg: Any, files: Sequence[Any]) -> None:
     delete_files(iceberg, [file if isinstance(file, str) else file.location() for file in files])
 
 
-def stage(store: Store, table: StoredTable, change: Change) -> Any:
+def stage(store: IcebergStore, table: IcebergTable, change: Change) -> Any:
     """A transaction that gives the table the change's shape, properties and tags, not yet committed.
 
     The transaction's `table()` is the future table, for which data files can be written. Columns that the new
@@ -318,7 +320,7 @@ def stage(store: Store, table: StoredTable, change: Change) -> Any:
 
 
 def _reshape(
-    store: Store, table: StoredTable, transaction: Any, into: Shape, renamed: Mapping[str, str]
+    store: IcebergStore, table: IcebergTable, transaction: Any, into: Shape, renamed: Mapping[str, str]
 ) -> None:
     refuse_names(store.reserves, into.names)
     before = table.shape
@@ -369,7 +371,7 @@ def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag
 
 
 def _evolve_columns(
-    store: Store, transaction: Any, before: Shape, into: Shape, renamed: Mapping[str, str]
+    store: IcebergStore, transaction: Any, before: Shape, into: Shape, renamed: Mapping[str, str]
 ) -> None:
     schema = transaction.updateSchema()
     known = {renamed.get(column.name, column.name): column.type for column in before.columns}
@@ -407,7 +409,7 @@ def _evolve_columns(
     schema.commit()
 
 
-def _widen_column(store: Store, schema: Any, column: Column, stored: str, called: str) -> None:
+def _widen_column(store: IcebergStore, schema: Any, column: Column, stored: str, called: str) -> None:
     if iceberg_name(column.type) != stored:
         schema.updateColumn(called, iceberg_type(store.jvm, column.type))
     schema.updateColumnDoc(called, column.doc)

@@ -13,7 +13,7 @@ from backstory.stores.iceberg.frames import with_row_ids
 from backstory.stores.iceberg.jvm import scan_where
 from backstory.stores.iceberg.literals import column, null_columns
 from backstory.stores.iceberg.positions import positions_of
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.refusals import repeated_key
 
 if TYPE_CHECKING:
@@ -54,7 +54,7 @@ def versions_overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> 
         return not versions.where(column(covered) & column(START).isNotNull()).isEmpty()
 
 
-def has_no_values(store: Store, table: StoredTable, name: str) -> bool:
+def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
     """Whether no row of the table, including old versions, has a value in a column.
 
     Reads rows only if the statistics of files do not decide it.
@@ -73,7 +73,7 @@ def has_no_values(store: Store, table: StoredTable, name: str) -> bool:
     return store.spark.table(store.sql_name(table.shape.table)).where(column(name).isNotNull()).isEmpty()
 
 
-def is_withdrawn(store: Store, table: StoredTable, name: str) -> bool:
+def is_withdrawn(store: IcebergStore, table: IcebergTable, name: str) -> bool:
     """Whether a column has values only in rows with an empty validity: in withdrawn statements."""
     start, end = column(VALID_FROM), column(VALID_TO)
     rows = store.spark.table(store.sql_name(table.shape.table))
@@ -86,21 +86,21 @@ def _has_values(task: Any, field: int) -> bool:
     return nulls is not None and not task.deletes() and int(nulls) < int(task.file().recordCount())
 
 
-def delete_where(store: Store, table: StoredTable, condition: "Column") -> Change | None:
+def delete_where(store: IcebergStore, table: IcebergTable, condition: "Column") -> Change | None:
     """The change that deletes the rows for which the condition holds; None if there are none."""
     return change_where(store, table, condition, None)
 
 
 def update_where(
-    store: Store, table: StoredTable, condition: "Column", values: Mapping[str, "Column"]
+    store: IcebergStore, table: IcebergTable, condition: "Column", values: Mapping[str, "Column"]
 ) -> Change | None:
     """The change that sets these values in the rows for which the condition holds; None if there are none."""
     return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)))
 
 
 def change_where(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     condition: "Column",
     becoming: "Callable[[DataFrame], DataFrame] | None",
     *,

@@ -24,7 +24,7 @@ from backstory.stores.iceberg.store import (
     LAYOUT,
     LAYOUT_VERSION,
     SOURCE_NAMES,
-    Store,
+    IcebergStore,
     exists,
     require_here,
     source_names,
@@ -59,13 +59,13 @@ PLAIN = re.compile(r"[A-Za-z0-9_-]+")
 log = structlog.get_logger()
 
 
-def refuse_existing(store: Store, table: TableName) -> None:
+def refuse_existing(store: IcebergStore, table: TableName) -> None:
     """Raise Refused if there is such a table."""
     if exists(store, table):
         raise table_exists(table)
 
 
-def is_view(store: Store, name: TableName) -> bool:
+def is_view(store: IcebergStore, name: TableName) -> bool:
     """Whether a view has the name, so that no table can have it; False for a catalog without views."""
     from py4j.protocol import Py4JJavaError
 
@@ -76,7 +76,7 @@ def is_view(store: Store, name: TableName) -> bool:
         return False
 
 
-def builder(store: Store, shape: Shape) -> Any:
+def builder(store: IcebergStore, shape: Shape) -> Any:
     """Iceberg's builder of a table of this shape; creates a missing schema (section 2.5).
 
     `sort_by_key` sets the order of its rows afterwards. Histories are partitioned so that open versions have
@@ -100,7 +100,7 @@ def builder(store: Store, shape: Shape) -> Any:
     return building.withLocation(location) if location else building
 
 
-def drop(store: Store, table: TableName) -> bool:
+def drop(store: IcebergStore, table: TableName) -> bool:
     """Drop the table with its files in its own folder; returns whether there was one.
 
     Files elsewhere remain, and a warning in the log counts them.
@@ -125,7 +125,7 @@ def drop(store: Store, table: TableName) -> bool:
     return dropped
 
 
-def rename(store: Store, table: TableName, name: TableName) -> None:
+def rename(store: IcebergStore, table: TableName, name: TableName) -> None:
     """Rename the table, which keeps its data, columns and properties; Refused for the name of a view."""
     require_here(store, table)
     if is_view(store, name):
@@ -134,7 +134,7 @@ def rename(store: Store, table: TableName, name: TableName) -> None:
         store.iceberg().renameTable(store.identifier(table), store.identifier(name))
 
 
-def ensure_schema(store: Store, schema: str) -> None:
+def ensure_schema(store: IcebergStore, schema: str) -> None:
     """Create the schema if it is missing; another writer may create it at the same time."""
     from py4j.protocol import Py4JJavaError
 
@@ -149,7 +149,7 @@ def ensure_schema(store: Store, schema: str) -> None:
 
 
 def create_view(
-    store: Store, name: TableName, columns: Sequence[Column], sql: str, properties: Mapping[str, str]
+    store: IcebergStore, name: TableName, columns: Sequence[Column], sql: str, properties: Mapping[str, str]
 ) -> None:
     """Create or replace a view for Spark SQL, without Spark; does nothing in a catalog without views.
 
@@ -173,7 +173,7 @@ def create_view(
         building.createOrReplace()
 
 
-def _own_properties(store: Store, shape: Shape) -> dict[str, str]:
+def _own_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
     return {
         LAYOUT: shape.layout.value,
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
@@ -186,7 +186,7 @@ def _own_properties(store: Store, shape: Shape) -> dict[str, str]:
     }
 
 
-def sort_by_key(store: Store, transaction: Any, shape: Shape) -> None:
+def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
     """Set the order of a table's rows, by key.
 
     The unsorted order remains among its orders, since Iceberg's procedures that sort otherwise look it up.
@@ -199,7 +199,7 @@ def sort_by_key(store: Store, transaction: Any, shape: Shape) -> None:
     order.commit()
 
 
-def location_of(store: Store, table: TableName) -> str | None:
+def location_of(store: IcebergStore, table: TableName) -> str | None:
     """A new folder below an embedded warehouse; None if the catalog is to choose.
 
     A name is never used as a path unchanged: it could lead out of the warehouse. In a Hadoop catalog, which
@@ -224,7 +224,7 @@ def location_of(store: Store, table: TableName) -> str | None:
     return str(folder)
 
 
-def remember_here(store: Store, table: TableName) -> None:
+def remember_here(store: IcebergStore, table: TableName) -> None:
     """Record the folder of an embedded warehouse, in which a table or view is about to be created."""
     if store.home is not None:
         remember(store.home, table)

@@ -29,7 +29,7 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
@@ -134,7 +134,7 @@ class WrittenFile:
     partition: str
 
 
-def write_rows(store: Store, table: StoredTable, rows: pa.Table) -> list[Any]:
+def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list[Any]:
     """Iceberg's objects for new data files with these rows, sorted by key.
 
     Rows that have a `_row_id` keep it. The driver writes the files if it can compute the partitions; Spark
@@ -203,7 +203,7 @@ def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = No
     return left
 
 
-def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
+def write_frame(store: IcebergStore, table: IcebergTable, frame: Any) -> list[Any]:
     """Iceberg's objects for new data files with a frame's rows, written by Spark's tasks without a commit.
 
     Writes the table's columns, and `_row_id` and the sequence number of the last update if the frame has
@@ -224,7 +224,7 @@ def write_frame(store: Store, table: StoredTable, frame: Any) -> list[Any]:
         return written()
 
 
-def _with_ids(table: StoredTable, rows: pa.Table) -> pa.Table:
+def _with_ids(table: IcebergTable, rows: pa.Table) -> pa.Table:
     """The rows with their ids, if they have any and the table keeps them; else without."""
     has_ids = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
     if has_ids and keeps_row_ids(table):
@@ -249,7 +249,7 @@ def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
         yield rows.slice(first, ROWS_IN_FILE)
 
 
-def _with_field_ids(store: Store, table: StoredTable, schema: pa.Schema) -> pa.Schema:
+def _with_field_ids(store: IcebergStore, table: IcebergTable, schema: pa.Schema) -> pa.Schema:
     """The schema with the field ids of columns and their parts, by which Iceberg finds them in files."""
     numbered = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
     numbered |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in numbered}
@@ -274,7 +274,7 @@ def _with_field_id(field: pa.Field, numbered: Mapping[str, Any]) -> pa.Field:
 
 
 def _write_file(
-    table: StoredTable, location: str, local: Path | None, partition: str, rows: pa.Table
+    table: IcebergTable, location: str, local: Path | None, partition: str, rows: pa.Table
 ) -> WrittenFile:
     """Write a file to this machine's disk, or through the table's FileIO if `local` is None."""
     sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
@@ -329,7 +329,7 @@ def footer_of(content: pa.Buffer) -> bytes:
     return content.slice(end - length, length).to_pybytes()
 
 
-def _is_on_disk(table: StoredTable, location: str) -> bool:
+def _is_on_disk(table: IcebergTable, location: str) -> bool:
     """Whether the table's FileIO writes this location to the disk of this machine.
 
     A path without a scheme may be in HDFS, in Java's memory, or in any default file system of Hadoop.
@@ -363,7 +363,7 @@ def _create_folder(folder: Path) -> int:
     return folder.stat().st_mode & 0o777
 
 
-def upload(table: StoredTable, location: str, content: pa.Buffer) -> None:
+def upload(table: IcebergTable, location: str, content: pa.Buffer) -> None:
     """Write a file through the table's FileIO."""
     output = table.iceberg.io().newOutputFile(location).create()
     try:
@@ -403,7 +403,7 @@ def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
     }
 
 
-def write_deletions(store: Store, table: StoredTable, positions: Positions) -> Deletions:
+def write_deletions(store: IcebergStore, table: IcebergTable, positions: Positions) -> Deletions:
     """Write delete files for the rows at these positions; new vectors replace older delete files."""
     if not positions:
         return Deletions([], [])
@@ -427,7 +427,7 @@ _DELETES = pa.schema(
 )
 
 
-def _write_position_deletes(store: Store, table: StoredTable, positions: Positions) -> list[Any]:
+def _write_position_deletes(store: IcebergStore, table: IcebergTable, positions: Positions) -> list[Any]:
     """Write a position delete file for each data file, in that file's partition."""
     tasks = scan_tasks_of(store.jvm, table.iceberg, positions)
     if len(tasks) < len(positions):

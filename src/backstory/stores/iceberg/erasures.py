@@ -35,7 +35,7 @@ from backstory.stores.iceberg.storage import (
     refuse_writers,
     strays,
 )
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 UNFINISHED: Final = "backstory.erasing"
 LEFT: Final = "backstory.left"
@@ -58,13 +58,13 @@ class UnfinishedErasure:
         return json.dumps({"record": self.record, "files": sorted(self.files), "kept": list(self.kept)})
 
 
-def unfinished_erasure(table: StoredTable) -> UnfinishedErasure:
+def unfinished_erasure(table: IcebergTable) -> UnfinishedErasure:
     """The interrupted erasure of a table; empty if there is none."""
     mark = json.loads(table.properties.get(UNFINISHED) or "{}")
     return UnfinishedErasure(**{name: mark[name] for name in ("record", "files", "kept") if name in mark})
 
 
-def files_left_outside(table: StoredTable) -> list[str]:
+def files_left_outside(table: IcebergTable) -> list[str]:
     """The files with erased records that no metadata names, in the form of `UnfinishedErasure.kept`."""
     return list(json.loads(table.properties.get(LEFT) or "[]"))
 
@@ -109,8 +109,8 @@ class FoundFiles:
 
 
 def search(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     condition: "Column",
     columns: "StructType",
     around: Surroundings,
@@ -145,7 +145,7 @@ def search(
 
 
 def _files_outside(
-    table: StoredTable, named: NamedFiles, listed: Collection[str]
+    table: IcebergTable, named: NamedFiles, listed: Collection[str]
 ) -> Iterator[tuple[str, ListedFile]]:
     """The existing files of former metadata and erasures outside of the table's folder."""
     places, io = places_of(table.iceberg), table.iceberg.io()
@@ -159,8 +159,8 @@ def _files_outside(
 
 @dataclass(frozen=True, slots=True)
 class _FileSearch:
-    store: Store
-    table: StoredTable
+    store: IcebergStore
+    table: IcebergTable
     condition: "Column"
     readings: "Sequence[StructType]"
     listed: Mapping[str, ListedFile]
@@ -235,7 +235,9 @@ class _FileSearch:
 NAMED: Final = "backstory.named"
 
 
-def columns_with_ids(store: Store, table: StoredTable, wanted: Mapping[str, tuple[str, ...]]) -> "StructType":
+def columns_with_ids(
+    store: IcebergStore, table: IcebergTable, wanted: Mapping[str, tuple[str, ...]]
+) -> "StructType":
     """Columns of the table with their ids, for Spark's reader of files; of a struct only the named parts."""
     from pyspark.sql.types import StructField, StructType
 
@@ -256,7 +258,9 @@ def _field_with_id(name: str, type_: Any, id_: int) -> Any:
     return StructField(name, type_, nullable=True, metadata={ID: id_})
 
 
-def _reading_schemas(store: Store, table: StoredTable, columns: "StructType") -> "Iterator[StructType]":
+def _reading_schemas(
+    store: IcebergStore, table: IcebergTable, columns: "StructType"
+) -> "Iterator[StructType]":
     """The columns by their ids, and by each name that they have or had, or that a name mapping contains."""
     from pyspark.sql.types import StructField, StructType
 
@@ -345,7 +349,7 @@ class Expired:
     left: Sequence[str] = ()
 
 
-def refuse_unfinished(table: StoredTable, files: FoundFiles) -> None:
+def refuse_unfinished(table: IcebergTable, files: FoundFiles) -> None:
     """Raise TryAgain if a file to be deleted may be that of a writer at work.
 
     A catalog may be about to name metadata that follows the table's present metadata, but no other metadata.

@@ -23,7 +23,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.scripts import TASKS_OPTION
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -34,12 +34,12 @@ FIELD_IDS: Final = {ROW_ID: 2147483540, UPDATED_IN: 2147483539}
 LINEAGE_SINCE: Final = 3
 
 
-def keeps_row_ids(table: StoredTable) -> bool:
+def keeps_row_ids(table: IcebergTable) -> bool:
     """Whether the table's rows have ids, and no column of a user has their name."""
     return table.format_version >= LINEAGE_SINCE and ROW_ID not in table.shape.names
 
 
-def with_row_ids(table: StoredTable, rows: "DataFrame") -> "DataFrame":
+def with_row_ids(table: IcebergTable, rows: "DataFrame") -> "DataFrame":
     """Rows of the table with their ids, if it has any, to be written back into it."""
     return rows.withColumn(ROW_ID, column(ROW_ID)) if keeps_row_ids(table) else rows
 
@@ -58,7 +58,7 @@ SIDE: Final = "backstory side"
 OF_HEAP: Final = 8
 
 
-def frame_of(store: Store, rows: pa.Table) -> "DataFrame":
+def frame_of(store: IcebergStore, rows: pa.Table) -> "DataFrame":
     """The rows as a DataFrame; naive times stay naive in any time zone of the session."""
     whole = pa.Table.from_arrays([_rebase_chunks(column) for column in rows.columns], schema=rows.schema)
     return frame_of_arrow(store.spark, whole, spark_fields(rows.schema))
@@ -108,7 +108,7 @@ def side_rows(rows: pa.Table, number: int, shared: Sequence[str], names: Sequenc
     return rows.filter(pc.equal(rows[SIDE], number)).select(shared).rename_columns(names)
 
 
-def hold_memory_of_rows(store: Store, lease: MemoryLease, what: str, size: int) -> None:
+def hold_memory_of_rows(store: IcebergStore, lease: MemoryLease, what: str, size: int) -> None:
     """Reserve memory for rows that Spark collects; TooLarge for more than Java's heap or the lease can hold.
 
     A caller's session may have a small heap on a large machine.
@@ -145,13 +145,13 @@ def _shared_names(fields: "Iterable[StructField]", types: dict[str, int]) -> Ite
         yield f"{number} {seen[number]}"
 
 
-def rows_of(store: Store, table: StoredTable) -> "DataFrame":
+def rows_of(store: IcebergStore, table: IcebergTable) -> "DataFrame":
     """Every row of the table."""
     with translate_faults(table.shape.table):
         return store.spark.table(store.sql_name(table.shape.table))
 
 
-def rows_at(store: Store, table: TableName, snapshot: int) -> "DataFrame":
+def rows_at(store: IcebergStore, table: TableName, snapshot: int) -> "DataFrame":
     """Every row of a snapshot of the table, in the columns of that snapshot.
 
     By SQL, since Spark 3.5 ignores options of a reader of tables.
@@ -159,12 +159,12 @@ def rows_at(store: Store, table: TableName, snapshot: int) -> "DataFrame":
     return store.spark.sql(f"SELECT * FROM {store.sql_name(table)} VERSION AS OF {snapshot}")  # noqa: S608
 
 
-def rows_with_ids(store: Store, table: StoredTable) -> "DataFrame":
+def rows_with_ids(store: IcebergStore, table: IcebergTable) -> "DataFrame":
     """Every row of the table, with its `_row_id` if it has one, to be written back into it."""
     return with_row_ids(table, rows_of(store, table))
 
 
-def rows_of_tasks(store: Store, group: str, tables: tuple[Any, Any]) -> "DataFrame":
+def rows_of_tasks(store: IcebergStore, group: str, tables: tuple[Any, Any]) -> "DataFrame":
     """The rows of scan tasks staged under a name, with file and position; `tables` are from `stage_tasks`.
 
     Iceberg's table for staged tasks lacks these columns if rows have ids, so they are those of its ordinary

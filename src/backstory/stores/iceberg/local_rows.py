@@ -26,7 +26,7 @@ from backstory.stores.iceberg.positions import BY_VALUE, ROWS, VECTOR, HiddenPos
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.scripts import FileLine, files_of_scan
 from backstory.stores.iceberg.search_bounds import SearchBounds, all_of, search_bounds
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import (
     Field,
@@ -56,8 +56,8 @@ ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 class LocalRows:
     """A table as it was loaded, whose rows are read here as far as the lease can hold them."""
 
-    store: Store
-    table: StoredTable
+    store: IcebergStore
+    table: IcebergTable
     lease: MemoryLease
 
     def read(

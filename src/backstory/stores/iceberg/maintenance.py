@@ -48,7 +48,7 @@ from backstory.stores.iceberg.storage import (
     named_files,
     places_of,
 )
-from backstory.stores.iceberg.store import Store, StoredTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
@@ -73,8 +73,8 @@ class Rewritten:
 
 
 def rewrite(
-    store: Store,
-    table: StoredTable,
+    store: IcebergStore,
+    table: IcebergTable,
     locations: Iterable[str],
     keeping: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
 ) -> Rewritten:
@@ -96,7 +96,7 @@ def rewrite(
             forget_tasks(store.jvm, table.iceberg, group)
 
 
-def target_size(table: StoredTable) -> int:
+def target_size(table: IcebergTable) -> int:
     """The size of a rewritten file."""
     return min(TARGET, table.number(TARGET_PROPERTY, TARGET))
 
@@ -127,7 +127,7 @@ def stage_rewrite(
     return operation
 
 
-def _sort_rows(table: StoredTable, rows: "DataFrame", size: int) -> "DataFrame":
+def _sort_rows(table: IcebergTable, rows: "DataFrame", size: int) -> "DataFrame":
     """The rows in the order of files: by partition, then by key, or by offset."""
     by = [*_partition_columns(table), *(column(name) for name in _order_names(table))]
     parts = max(1, -(-size // target_size(table)))
@@ -135,7 +135,7 @@ def _sort_rows(table: StoredTable, rows: "DataFrame", size: int) -> "DataFrame":
     return ranges.sortWithinPartitions(*by) if by else ranges
 
 
-def _partition_columns(table: StoredTable) -> "list[Column]":
+def _partition_columns(table: IcebergTable) -> "list[Column]":
     from pyspark.sql.functions import year
 
     fields = {(str(field.transform()), field.sourceId()) for field in table.iceberg.spec().fields()}
@@ -143,7 +143,7 @@ def _partition_columns(table: StoredTable) -> "list[Column]":
     return [year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
 
 
-def _order_names(table: StoredTable) -> Sequence[str]:
+def _order_names(table: IcebergTable) -> Sequence[str]:
     """The columns by which rows are sorted: the key, or the offset, an event log's first column."""
     return table.shape.key if table.shape.layout.is_sorted else table.shape.names[:1]
 
@@ -162,7 +162,7 @@ class Compacted:
     snapshot_id: int | None = None
 
 
-def scattered_files(store: Store, table: StoredTable) -> list[str]:
+def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
     """The data files worth rewriting: several small ones in a partition, and ones with many hidden rows."""
     from pyspark.sql.functions import col, count, lit
     from pyspark.sql.functions import sum as total
@@ -194,7 +194,7 @@ def scattered_files(store: Store, table: StoredTable) -> list[str]:
 
 
 def compact(
-    store: Store, table: StoredTable, properties: Mapping[str, str], *, dry_run: bool = False
+    store: IcebergStore, table: IcebergTable, properties: Mapping[str, str], *, dry_run: bool = False
 ) -> Compacted:
     """Rewrite scattered files in one commit that only moves rows; without such files there is no commit.
 
@@ -216,14 +216,14 @@ def compact(
     return Compacted(before, before - len(done.tasks) + len(done.files), done.freed_bytes, snapshot)
 
 
-def _count_files(table: StoredTable) -> int:
+def _count_files(table: IcebergTable) -> int:
     snapshot: Any = table.iceberg.currentSnapshot()
     return 0 if snapshot is None else int(snapshot.summary().get("total-data-files") or 0)
 
 
 def expire(
     jvm: Any,
-    table: StoredTable,
+    table: IcebergTable,
     before_ms: int,
     tags: Sequence[str] = (),
     renewed: Mapping[str, int] = NOTHING,
@@ -256,7 +256,7 @@ LATEST = (1 << 63) - 1
 
 
 def erase(
-    store: Store, table: StoredTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
+    store: IcebergStore, table: IcebergTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> Erased:
     """Rewrite the files that contain rows without them, and delete every earlier file.
 
@@ -293,7 +293,7 @@ def erase(
     return Erased(snapshot, rewritten, snapshots, data, metadata, statistics, [*remaining, *failed])
 
 
-def _clear_mark(table: StoredTable, foreign: Collection[str]) -> None:
+def _clear_mark(table: IcebergTable, foreign: Collection[str]) -> None:
     """Remove the mark, and record the files that still exist outside of the table's folder."""
     io, update = table.iceberg.io(), table.iceberg.updateProperties().remove(UNFINISHED)
     existing_files = {
@@ -365,7 +365,7 @@ def _is_below(folder: str, places: Places) -> bool:
 
 
 def _commit_erasure(
-    store: Store, table: StoredTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
+    store: IcebergStore, table: IcebergTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> tuple[int | None, int, set[str]]:
     """One commit of rewritten files, with manifests that name no replaced file and only the last snapshot.
 
@@ -409,7 +409,9 @@ def _set_mark(transaction: Any, mark: UnfinishedErasure) -> None:
     transaction.updateProperties().set(UNFINISHED, mark.text()).remove(LEFT).commit()
 
 
-def _files_to_rewrite(store: Store, table: StoredTable, holding: Collection[str]) -> tuple[set[str], bool]:
+def _files_to_rewrite(
+    store: IcebergStore, table: IcebergTable, holding: Collection[str]
+) -> tuple[set[str], bool]:
     """The files to rewrite, and whether they include every file with hidden rows.
 
     A delete file contains the paths and partitions of data files, often of several. If these may contain
@@ -428,7 +430,7 @@ def _files_to_rewrite(store: Store, table: StoredTable, holding: Collection[str]
     return (with_record | hidden if every else with_record), every
 
 
-def _is_partitioned_by_users(table: StoredTable) -> bool:
+def _is_partitioned_by_users(table: IcebergTable) -> bool:
     """Whether the table is, or was, partitioned by a column that is not the layout's own."""
     schema, layout, name = table.iceberg.schema(), table.shape.layout, table.shape.table.name
     sources = {field.sourceId() for spec in dict(table.iceberg.specs()).values() for field in spec.fields()}

@@ -37,7 +37,7 @@ from backstory.stores.iceberg.scripts import (
     stage_tasks,
     tasks_of,
 )
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
 
 if TYPE_CHECKING:
@@ -68,7 +68,7 @@ class MovedRows:
     these files, or of some of their row groups.
     """
 
-    table: StoredTable
+    table: IcebergTable
     commits: Sequence[SnapshotLine]
     moves: Mapping[str, Sequence[Move]]
     group: str
@@ -91,14 +91,14 @@ class MovedRows:
         """Whether no commit removed a row."""
         return all(move.sign > 0 for moves in self.moves.values() for move in moves)
 
-    def files(self, store: Store) -> "DataFrame":
+    def files(self, store: IcebergStore) -> "DataFrame":
         """The rows of the staged scan, with the file and the position of each."""
         if self.tables is None:
             whole = store.spark.table(store.sql_name(self.table.shape.table))
             return whole.select("*", FILE, POSITION).limit(0)
         return rows_of_tasks(store, self.group, self.tables)
 
-    def frame(self, store: Store) -> "DataFrame":
+    def frame(self, store: IcebergStore) -> "DataFrame":
         """The moved rows: the table's columns, and the commit's number, version, time and sign."""
         from pyspark.sql.types import ByteType, LongType, StructField, StructType, TimestampType
 
@@ -121,14 +121,14 @@ class MovedRows:
             return move.number, None, None, move.sign
         return move.number, commit.version, commit.millis * 1000, move.sign
 
-    def release(self, store: Store) -> None:
+    def release(self, store: IcebergStore) -> None:
         """Unregister the staged tasks; frames of them can no longer be read."""
         if self.tables is not None:
             forget_tasks(store.jvm, self.table.iceberg, self.group)
 
 
 def moved_rows(
-    store: Store, table: StoredTable, since: int | None, commits: Sequence[SnapshotLine]
+    store: IcebergStore, table: IcebergTable, since: int | None, commits: Sequence[SnapshotLine]
 ) -> MovedRows:
     """The moves of these commits, oldest first; `since` is the snapshot before them, if there is one.
 
@@ -161,7 +161,7 @@ def moved_rows(
 
 
 def _files_of_commit(
-    store: Store, table: StoredTable, since: int | None, commit: SnapshotLine, files: Any
+    store: IcebergStore, table: IcebergTable, since: int | None, commit: SnapshotLine, files: Any
 ) -> list[FileLine]:
     if commit.operation == GAP and since is not None:
         return files_between(store.jvm, table.iceberg, since, commit.id, files)
@@ -169,7 +169,7 @@ def _files_of_commit(
 
 
 def _groups(
-    table: StoredTable, location: str, size: int, count: int, moved: Iterable[Move]
+    table: IcebergTable, location: str, size: int, count: int, moved: Iterable[Move]
 ) -> list[int] | None:
     """The offsets of row groups to read; None for all, for example if every row of the file moved."""
     positions = BitMap64()

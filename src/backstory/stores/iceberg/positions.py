@@ -22,7 +22,7 @@ from backstory.stores.deletion_vectors import vector_positions
 from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, positions_by_file
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.scripts import FileLine
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.refusals import conflict
 
@@ -42,7 +42,7 @@ def file_code(salt: int, path: str = FILE) -> "Column":
 
 
 def positions_by_path(
-    store: Store, table: TableName, coded: Mapping[int, BitMap64], salt: int
+    store: IcebergStore, table: TableName, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
     """Positions by the code of a file as positions by its path; TryAgain if a code has two files, or none."""
     files = store.spark.table(store.sql_name(table, "data_files"))
@@ -223,7 +223,7 @@ def _require_positional(line: FileLine) -> FileLine:
     )
 
 
-def hidden_positions(table: StoredTable) -> HiddenPositions:
+def hidden_positions(table: IcebergTable) -> HiddenPositions:
     """A function that reads the positions which a delete file of the table hides, each file once."""
 
     @cache
@@ -263,7 +263,7 @@ def _damaged_vector(location: str) -> Refused:
     )
 
 
-def row_groups(table: StoredTable, location: str, size: int, positions: BitMap64) -> list[int] | None:
+def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap64) -> list[int] | None:
     """The offsets of a Parquet file's row groups that contain these positions; None for another format."""
     footer = _read_footer(table, location, size)
     if footer is None:
@@ -287,7 +287,7 @@ def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
     return offsets
 
 
-def _read_footer(table: StoredTable, location: str, size: int) -> Any:
+def _read_footer(table: IcebergTable, location: str, size: int) -> Any:
     """The footer of a Parquet file, from its last bytes; None for another format."""
     tail = table.read_file(location, max(size - 8, 0), min(size, 8))
     if tail[-4:] != b"PAR1":

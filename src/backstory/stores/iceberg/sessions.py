@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from backstory.model.table import TableName
-    from backstory.stores.iceberg.store import Store
+    from backstory.stores.iceberg.store import IcebergStore
 
 # The first Iceberg whose writers keep the ids of rows; other needed classes are looked up by name.
 OLDEST = (1, 11)
@@ -115,7 +115,7 @@ _COMPARED: Final[dict[tuple[str, str], str]] = {}
 # Sessions that callers opened stores with, as long as they exist.
 _SESSIONS: "Final[WeakSet[SparkSession]]" = WeakSet()
 # Tables that were committed while a plan's frames are cached; None if no frames are.
-_LATER: "Final[ContextVar[list[tuple[Store, TableName]] | None]]" = ContextVar("later", default=None)
+_LATER: "Final[ContextVar[list[tuple[IcebergStore, TableName]] | None]]" = ContextVar("later", default=None)
 
 
 def watch(session: "SparkSession | LateSpark") -> None:
@@ -124,7 +124,7 @@ def watch(session: "SparkSession | LateSpark") -> None:
         _SESSIONS.add(session)
 
 
-def refresh(store: "Store", table: "TableName", metadata: str | None = None) -> None:
+def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = None) -> None:
     """Make the session read the table, by its name, as it is now or later.
 
     With the location of the table's `metadata`, cached rows are dropped only if the location has changed.
@@ -138,7 +138,7 @@ def refresh(store: "Store", table: "TableName", metadata: str | None = None) -> 
         _refresh_rows(store, table, metadata)
 
 
-def announce(store: "Store", *tables: "TableName") -> None:
+def announce(store: "IcebergStore", *tables: "TableName") -> None:
     """Make all sessions read these tables as a commit made them; an error of Java is ignored."""
     from py4j.protocol import Py4JError
 
@@ -159,7 +159,7 @@ def announce_later() -> Iterator[None]:
 
     Spark would plan a cached frame again on the newer table, and cache that result.
     """
-    waiting: list[tuple[Store, TableName]] = []
+    waiting: list[tuple[IcebergStore, TableName]] = []
     before = _LATER.set(waiting)
     try:
         yield
@@ -169,7 +169,7 @@ def announce_later() -> Iterator[None]:
             announce(store, table)
 
 
-def _other_catalogs(store: "Store") -> Iterator[Any]:
+def _other_catalogs(store: "IcebergStore") -> Iterator[Any]:
     """The caching catalogs of this name in other sessions that have loaded them."""
     from py4j.protocol import Py4JError
 
@@ -184,7 +184,7 @@ def _other_catalogs(store: "Store") -> Iterator[Any]:
                 yield loaded
 
 
-def _refresh_rows(store: "Store", table: "TableName", metadata: str | None) -> None:
+def _refresh_rows(store: "IcebergStore", table: "TableName", metadata: str | None) -> None:
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 

@@ -24,7 +24,7 @@ from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import column, instant, literals, quote
 from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.search_bounds import any_of
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import Statistics
 
@@ -36,7 +36,7 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 
 
 def slice_here(
-    store: Store, table: StoredTable, names: Sequence[str], keys: pa.Table, since: int | None
+    store: IcebergStore, table: IcebergTable, names: Sequence[str], keys: pa.Table, since: int | None
 ) -> pa.Table | None:
     """The slice for distinct keys with these columns, read by the driver; None if Spark must read it."""
     # Which floats are equal is left to Spark.
@@ -133,12 +133,14 @@ SEARCHABLE = (
 PLACE = pa.schema([pa.field(FILE, pa.string()), pa.field(POSITION, pa.int64())])
 
 
-def table_schema(table: StoredTable) -> pa.Schema:
+def table_schema(table: IcebergTable) -> pa.Schema:
     """The Arrow schema of a table's columns."""
     return arrow_schema({column.name: column.type for column in table.shape.columns})
 
 
-def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
+def read_slice(
+    store: IcebergStore, table: IcebergTable, keys: pa.Table, since: int | None = None
+) -> pa.Table:
     """The rows of these keys, with `_file`, `_pos` and, where rows have ids, `_row_id`.
 
     `keys` has the key's columns and may repeat keys. `since`, in microseconds, leaves out versions that were
@@ -168,12 +170,12 @@ def searchable_columns(keys: pa.Table) -> pa.Table:
     return keys.select([field.name for field in keys.schema if any(is_(field.type) for is_ in SEARCHABLE)])
 
 
-def rows_of_keys(store: Store, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
+def rows_of_keys(store: IcebergStore, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
     """The rows of a frame with one of the keys, in the columns of the same names."""
     return _with_keys(store, frame, keys.group_by(keys.column_names).aggregate([]), None)
 
 
-def _with_keys(store: Store, frame: "DataFrame", distinct: pa.Table, since: int | None) -> "DataFrame":
+def _with_keys(store: IcebergStore, frame: "DataFrame", distinct: pa.Table, since: int | None) -> "DataFrame":
     """The rows with one of these keys: by a list, by which Iceberg skips files, or by a range and a join."""
     conditions = [] if since is None else [may_be_touched(since)]
     has_null = any(values.null_count for values in distinct.columns)
@@ -189,7 +191,7 @@ def _with_keys(store: Store, frame: "DataFrame", distinct: pa.Table, since: int 
     return frame if listed else _join_keys(store, frame, distinct)
 
 
-def _join_keys(store: Store, frame: "DataFrame", distinct: pa.Table) -> "DataFrame":
+def _join_keys(store: IcebergStore, frame: "DataFrame", distinct: pa.Table) -> "DataFrame":
     from pyspark.sql.functions import broadcast
 
     names = [f"key {place} {uuid.uuid4()}" for place in range(distinct.num_columns)]

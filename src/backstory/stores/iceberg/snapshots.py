@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from backstory.stores.iceberg.jvm import metadata_json
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 MAIN: Final = "main"
 
@@ -62,17 +62,17 @@ class Reference:
     max_age_ms: int | None
 
 
-def newest_snapshot(table: StoredTable) -> IcebergSnapshot | None:
+def newest_snapshot(table: IcebergTable) -> IcebergSnapshot | None:
     """The table's present snapshot; None for a table without commits."""
     return _snapshot_or_none(table.iceberg.currentSnapshot())
 
 
-def all_snapshots(table: StoredTable) -> list[IcebergSnapshot]:
+def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
     """Every commit that has not expired, oldest first, including those that were rolled back."""
     return [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
 
 
-def ancestry(table: StoredTable) -> Iterator[IcebergSnapshot]:
+def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
     """The present snapshot and its ancestors, newest first, up to an expired one."""
     snapshot = newest_snapshot(table)
     while snapshot is not None:
@@ -92,7 +92,7 @@ class CommitNote:
     is_ancestor: bool
 
 
-def commits(store: Store, table: StoredTable) -> list[CommitNote]:
+def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
     """Every commit that has not expired, in order, by one call of Java."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
@@ -106,7 +106,7 @@ def commits(store: Store, table: StoredTable) -> list[CommitNote]:
     ]
 
 
-def references(table: StoredTable) -> list[Reference]:
+def references(table: IcebergTable) -> list[Reference]:
     """The branches and tags of a table, without its main branch."""
     branches_and_tags = []
     for name, ref in dict(table.iceberg.refs()).items():

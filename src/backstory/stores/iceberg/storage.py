@@ -16,7 +16,7 @@ from backstory.errors import Refused, TryAgain
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.iceberg.scripts import NamedFile, Neighbour, files_of_history, neighbours_of
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 BLIND, FOLDER = "BLIND", "FOLDER"
 # Storages whose locations may omit the server, and schemes that mean the same storage.
@@ -84,7 +84,7 @@ class Surroundings:
     shared: Collection[str]
 
 
-def surroundings(store: Store, table: StoredTable, files: Collection[str]) -> Surroundings:
+def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str]) -> Surroundings:
     """The folders that the table shares with other tables and views of the catalog.
 
     Raises Refused if another one is in or above its own folder, or names one of its `files`.
@@ -201,7 +201,7 @@ class NamedFiles:
     rows: Any
 
 
-def named_files(store: Store, table: StoredTable, *, former: bool = False) -> NamedFiles:
+def named_files(store: IcebergStore, table: IcebergTable, *, former: bool = False) -> NamedFiles:
     """The files that any snapshot of the table names, and those of `former` metadata if asked for."""
     objects = store.jvm.java.util.HashMap()
     with translate_faults(table.shape.table):
@@ -221,7 +221,7 @@ HIDING: Final = ("POSITION_DELETES", "EQUALITY_DELETES")
 _KINDS: Final = ("DATA", "DELETES", "STATISTICS", "METADATA")
 
 
-def listed_files(table: StoredTable, shared: Collection[str] = ()) -> dict[str, ListedFile] | None:
+def listed_files(table: IcebergTable, shared: Collection[str] = ()) -> dict[str, ListedFile] | None:
     """The files in the table's present and former folders, except `shared` ones, by bare location.
 
     None if the storage cannot list files.
@@ -237,7 +237,7 @@ def listed_files(table: StoredTable, shared: Collection[str] = ()) -> dict[str, 
     return listed
 
 
-def _list_folder(table: StoredTable, folder: str) -> dict[str, ListedFile] | None:
+def _list_folder(table: IcebergTable, folder: str) -> dict[str, ListedFile] | None:
     from py4j.protocol import Py4JError
 
     files = {}
@@ -254,7 +254,7 @@ def _list_folder(table: StoredTable, folder: str) -> dict[str, ListedFile] | Non
 
 
 def strays(
-    table: StoredTable, listed: Mapping[str, ListedFile], around: Surroundings, *named: ReachableFiles
+    table: IcebergTable, listed: Mapping[str, ListedFile], around: Surroundings, *named: ReachableFiles
 ) -> Strays:
     """The listed files that are not among the `named` ones."""
     known = {bare_location(location) for reachable in named for location in reachable.all}
@@ -307,7 +307,7 @@ TORN: Final = "torn"
 _BEGINS: Final = (b"", b"{", b"\x1f")
 
 
-def _origin(table: StoredTable, file: ListedFile) -> _Origin:
+def _origin(table: IcebergTable, file: ListedFile) -> _Origin:
     """The origin of a metadata file; without a uuid if it cannot be read."""
     content = table.read_file(file.location, 0, file.bytes)
     try:
@@ -319,7 +319,7 @@ def _origin(table: StoredTable, file: ListedFile) -> _Origin:
         return _Origin(TORN if content[:1] in _BEGINS else "")
 
 
-def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: Iterable[str]) -> None:
+def refuse_writers(table: IcebergTable, listed: Mapping[str, ListedFile], own: Iterable[str]) -> None:
     """Raise TryAgain if some of these stray files are so new that their writer may still name them."""
     now = datetime.now(UTC)
     young = sorted(file for file in own if now - listed[file].written < WRITING)
@@ -335,7 +335,7 @@ def refuse_writers(table: StoredTable, listed: Mapping[str, ListedFile], own: It
         )
 
 
-def file_digests(store: Store, table: StoredTable, locations: Iterable[str]) -> list[dict[str, Any]]:
+def file_digests(store: IcebergStore, table: IcebergTable, locations: Iterable[str]) -> list[dict[str, Any]]:
     """Path, bytes and SHA-256 of each file that exists."""
     io, digests = table.iceberg.io(), []
     digest = store.jvm.org.apache.commons.codec.digest.DigestUtils

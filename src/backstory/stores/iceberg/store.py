@@ -81,7 +81,7 @@ LAYOUT_VERSION = "backstory.layout-version"
 
 
 @dataclass(frozen=True, slots=True)
-class Store:
+class IcebergStore:
     """An Iceberg catalog of a Spark session, by its name there.
 
     `session` may not have started yet. `format_version` is for new tables. `memory` is what deliveries may
@@ -147,7 +147,7 @@ class Store:
         return " ".join([self.catalog, *(re.sub(r"[^/@]*@|[?;].*", "", value) for value in values if value)])
 
     @property
-    def searched(self) -> str:
+    def description(self) -> str:
         """The warehouse and the origin of its name, for errors: people may have meant another one."""
         what = f"the warehouse {self.home}" if self.home else f"the catalog {self.address}"
         return f"{what} ({self.origin})" if self.origin else what
@@ -166,7 +166,7 @@ class Store:
 
 
 @dataclass(frozen=True)
-class StoredTable:
+class IcebergTable:
     """A table as it was when it was loaded: its shape, and Iceberg's object for it.
 
     `metadata` is the location of its metadata at that time; Iceberg's object may have been refreshed since.
@@ -281,7 +281,7 @@ def _names_by_id(schema: Any) -> dict[int, str]:
     return {int(field.fieldId()): str(field.name()) for field in schema.columns()}
 
 
-def load(store: Store, table: TableName) -> StoredTable | None:
+def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
     """The table as it is now, or None if there is no such table or schema.
 
     Raises UsageError for a table in a former folder of an embedded warehouse.
@@ -300,31 +300,31 @@ def load(store: Store, table: TableName) -> StoredTable | None:
             folders.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
         refresh(store, table, metadata)  # after the load, so that the session reads no older state
-        return StoredTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
+        return IcebergTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
 
 
-def require_here(store: Store, table: TableName) -> embedded_catalog.WarehouseFolders | None:
+def require_here(store: IcebergStore, table: TableName) -> embedded_catalog.WarehouseFolders | None:
     """The folders of an embedded warehouse, else None; UsageError if the table is in a former one."""
     return None if store.home is None else embedded_catalog.require_here(store.home, table)
 
 
-def exists(store: Store, table: TableName) -> bool:
+def exists(store: IcebergStore, table: TableName) -> bool:
     """Whether there is such a table; faster than loading it if mostly there is none."""
     require_here(store, table)
     with translate_faults(table):
         return bool(store.iceberg().tableExists(store.identifier(table)))
 
 
-def existing(store: Store, table: TableName) -> StoredTable:
+def existing(store: IcebergStore, table: TableName) -> IcebergTable:
     """The table as it is now; UsageError if there is none, Refused without its layout's columns."""
     return require_columns(existing_as_is(store, table))
 
 
-def existing_as_is(store: Store, table: TableName) -> StoredTable:
+def existing_as_is(store: IcebergStore, table: TableName) -> IcebergTable:
     """The table as it is now, even without columns of its layout, for checks; UsageError if there is none."""
     loaded = load(store, table)
     if loaded is None:
-        raise no_table(table, searched=store.searched)
+        raise no_table(table, searched=store.description)
     require_known_types(table, [column.name for column in loaded.shape.columns if _is_variant(column.type)])
     return loaded
 
@@ -334,7 +334,7 @@ def _is_variant(type_: ColumnType) -> bool:
     return type_.foreign == "variant" or any(_is_variant(part) for _, part in type_.parts)
 
 
-def shape_of(store: Store, table: TableName, iceberg: Any) -> Shape:
+def shape_of(store: IcebergStore, table: TableName, iceberg: Any) -> Shape:
     """The shape of a table by its schema and properties; inferred for a foreign table."""
     properties = iceberg.properties()
     columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, SOURCE_NAMES, {}))
@@ -353,7 +353,7 @@ def shape_of_properties(
     )
 
 
-def shape_at(store: Store, table: StoredTable, schema_id: int | None) -> Shape:
+def shape_at(store: IcebergStore, table: IcebergTable, schema_id: int | None) -> Shape:
     """The table's shape in an earlier state of its columns, with the names of that state in its key."""
     if schema_id is None or schema_id == table.schema_id:
         return table.shape
@@ -373,7 +373,7 @@ def source_names(shape: Shape) -> str:
     )
 
 
-def tables(store: Store, schema: str | None = None) -> list[TableName]:
+def tables(store: IcebergStore, schema: str | None = None) -> list[TableName]:
     """Every table of the catalog or of one of its schemas, sorted."""
     with translate_faults(store.catalog):
         catalog = store.iceberg()
@@ -386,7 +386,7 @@ def tables(store: Store, schema: str | None = None) -> list[TableName]:
         )
 
 
-def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> Store:
+def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> IcebergStore:
     """A catalog of the settings; an embedded one records its folder.
 
     Raises UsageError, before Java starts, for a catalog that the settings lack; also errors of `LateSpark`.
@@ -395,7 +395,7 @@ def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = Fa
         _require_configured(settings, catalog)
     session = LateSpark(settings, verbose=verbose)
     memory = Memory(settings.driver_memory)
-    store = Store(session, catalog, settings.format_version, memory, settings.origin)
+    store = IcebergStore(session, catalog, settings.format_version, memory, settings.origin)
     remember_if_writable(store.home)
     return store
 

@@ -36,7 +36,7 @@ class EmbeddedCatalog:
     origin: str = ""
 
     @property
-    def searched(self) -> str:
+    def description(self) -> str:
         """The warehouse, and the origin of its name."""
         return f"the warehouse {self.folder}" + (f" ({self.origin})" if self.origin else "")
 
@@ -107,12 +107,12 @@ def _metadata(table: TableName, location: str) -> dict[str, Any]:
 class SessionCatalog:
     """The tables of a session's catalog."""
 
-    store: iceberg.Store
+    store: iceberg.IcebergStore
 
     @property
-    def searched(self) -> str:
+    def description(self) -> str:
         """The warehouse, and the origin of its name."""
-        return self.store.searched
+        return self.store.description
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""

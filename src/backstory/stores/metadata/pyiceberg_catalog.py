@@ -169,7 +169,7 @@ class PyicebergCatalog:
 
     catalog: "catalog.Catalog"
     opened: dict[TableName, "Table"] = field(default_factory=dict)
-    searched: str = f"the catalog {CATALOG}"
+    description: str = f"the catalog {CATALOG}"
     home: Path | None = None
 
     def tables(self) -> list[TableName]:
@@ -209,7 +209,7 @@ class PyicebergCatalog:
 
 
 def open_catalog(
-    properties: Mapping[str, str], searched: str = f"the catalog {CATALOG}"
+    properties: Mapping[str, str], description: str = f"the catalog {CATALOG}"
 ) -> PyicebergCatalog | None:
     """The catalog with these properties; None if pyiceberg does not support one of them."""
     known = _pyiceberg_properties(properties)
@@ -219,7 +219,7 @@ def open_catalog(
 
     known |= {"py-io-impl": _OPENED_BY, _OPENED_FOR: str(uuid4())}
     home = home_of(Path(properties.get("warehouse", "")), properties.get("uri", ""))
-    return PyicebergCatalog(load_catalog(CATALOG, **known), searched=searched, home=home)
+    return PyicebergCatalog(load_catalog(CATALOG, **known), description=description, home=home)
 
 
 def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | None:

@@ -146,10 +146,10 @@ def deletes_by_value(summary: Callable[[str], str | None]) -> bool:
 
 
 class Catalog(Protocol):
-    """A catalog that describes tables; `searched` is its name, and the origin of that name."""
+    """A catalog that describes tables; `description` is its name, and the origin of that name."""
 
     @property
-    def searched(self) -> str: ...
+    def description(self) -> str: ...
 
     def tables(self) -> list[TableName]:
         """Every table, sorted."""
@@ -179,7 +179,7 @@ def existing(catalog: Catalog, table: TableName) -> TableMetadata:
     """The current metadata of a table; raises UsageError if it does not exist."""
     table_metadata = catalog.describe(table)
     if table_metadata is None:
-        raise no_table(table, searched=catalog.searched)
+        raise no_table(table, searched=catalog.description)
     return table_metadata
 
 

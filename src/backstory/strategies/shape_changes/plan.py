@@ -21,7 +21,7 @@ from backstory.stores.iceberg.conditions import (
 from backstory.stores.iceberg.frames import rows_of, rows_with_ids
 from backstory.stores.iceberg.literals import column, instant, literal, micros_of
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.port import DISORDER
 from backstory.strategies.shape_changes.operations import (
     Add,
@@ -186,8 +186,8 @@ def change_of(store: port.Store, table: port.StoredTable, operation: Operation) 
     raise NotImplementedError(store)
 
 
-@change_of.register(Store)
-def _on_iceberg(store: Store, table: StoredTable, operation: Operation) -> Change | None:
+@change_of.register(IcebergStore)
+def _on_iceberg(store: IcebergStore, table: IcebergTable, operation: Operation) -> Change | None:
     if isinstance(operation, Reshape):
         return _reshape(store, table, operation)
     if isinstance(operation, Rewriting):
@@ -213,7 +213,7 @@ def _rewrite_rows(rows: "DataFrame", operation: Rewriting) -> "DataFrame":
             return live_to_history(rows, micros_of(now))
 
 
-def _touch_rows(store: Store, table: StoredTable, operation: Touching) -> Change | None:
+def _touch_rows(store: IcebergStore, table: IcebergTable, operation: Touching) -> Change | None:
     from pyspark.sql.functions import lit
 
     match operation:
@@ -237,7 +237,7 @@ def _touch_rows(store: Store, table: StoredTable, operation: Touching) -> Change
 
 
 def _change_in_history(
-    store: Store, table: StoredTable, operation: AddInHistory | DropInHistory
+    store: IcebergStore, table: IcebergTable, operation: AddInHistory | DropInHistory
 ) -> Change | None:
     from pyspark.sql.functions import lit
 
@@ -255,7 +255,7 @@ def _change_in_history(
     )
 
 
-def _has_open_versions(store: Store, table: StoredTable, time: int) -> bool:
+def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> bool:
     """Whether there are open versions; TooEarly if one starts after `time`."""
     if not table.rows:
         return False
@@ -265,7 +265,7 @@ def _has_open_versions(store: Store, table: StoredTable, time: int) -> bool:
     return bool(counts.open)
 
 
-def _reshape(store: Store, table: StoredTable, operation: Reshape) -> Change:
+def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Change:
     """Change only the schema if stored values can stay as they are, else rewrite the rows."""
     into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):

@@ -18,7 +18,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.schema import fields_of
 from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.upkeep.laws.queries import (
     LAW_OF,
@@ -51,7 +51,7 @@ _BROKEN: Final = PREFIX + "broken"
 _OFFSET: Final = PREFIX + "offset"
 
 
-def read_terms(store: Store, table: StoredTable) -> TableTerms:
+def read_terms(store: IcebergStore, table: IcebergTable) -> TableTerms:
     """The terms of a table of versions, by its layout, properties, commits and marks."""
     newest = next((text for commit in ancestry(table) if (text := commit.get_property(RECORDED))), None)
     table_terms = terms_of_versions(table, _hashes(store, table), newest, _numbers(store, table))
@@ -68,15 +68,15 @@ def read_terms(store: Store, table: StoredTable) -> TableTerms:
         return table_terms.with_marks(arrow_of(marks).to_pylist())
 
 
-def _rows(store: Store, table: StoredTable) -> "DataFrame":
+def _rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
     return store.spark.table(store.sql_name(table.shape.table))
 
 
-def _numbers(store: Store, table: StoredTable) -> Mapping[str, int]:
+def _numbers(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
     return numbers_of(fields_of(store.jvm, table.iceberg.schema()))
 
 
-def _hashes(store: Store, table: StoredTable) -> tuple[str, ...]:
+def _hashes(store: IcebergStore, table: IcebergTable) -> tuple[str, ...]:
     """The hashes that a row may have, as Spark SQL."""
     if not (ways := read_row_hashes(table, _numbers(store, table))):
         return ()
@@ -120,7 +120,7 @@ def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, orde
     return rows.select(*map(quote, dict.fromkeys([*known, *laws])))
 
 
-def broken_spans(store: Store, table: StoredTable) -> Broken:
+def broken_spans(store: IcebergStore, table: IcebergTable) -> Broken:
     """The laws that versions break, how often, and up to ten keys of each."""
     return broken_in_frame(_rows(store, table), read_terms(store, table))
 
@@ -139,7 +139,7 @@ def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
     )
 
 
-def broken_rows(store: Store, table: StoredTable) -> Broken:
+def broken_rows(store: IcebergStore, table: IcebergTable) -> Broken:
     """The laws of keys and hashes that rows break in a table with one row for each record."""
     table_terms = terms_of_keys(table, _hashes(store, table))
     if not (identity := table_terms.identity):
@@ -151,7 +151,7 @@ def broken_rows(store: Store, table: StoredTable) -> Broken:
     return _run(table_terms.shape, rows, partial(examine, None, identity, table_terms.naming))
 
 
-def broken_log(store: Store, table: StoredTable) -> Broken:
+def broken_log(store: IcebergStore, table: IcebergTable) -> Broken:
     """The laws that a dataset's rows break, how often, and up to ten keys of each."""
     from pyspark.sql import Observation
 
@@ -183,7 +183,9 @@ def _observe_offsets(rows: "DataFrame", offset: str, seen: "Observation") -> "Da
     return observed.drop(f"{PREFIX}hash")
 
 
-def _offsets(store: Store, table: StoredTable, offset: str, seen: Mapping[str, Any]) -> tuple[int, list[str]]:
+def _offsets(
+    store: IcebergStore, table: IcebergTable, offset: str, seen: Mapping[str, Any]
+) -> tuple[int, list[str]]:
     """How many offsets are missing, repeated or in no block, and the first ten of them.
 
     Count and hash of the right offsets are known; only if the log has others is it read again.

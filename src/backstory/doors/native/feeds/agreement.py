@@ -52,7 +52,7 @@ from backstory.stores.iceberg.conditions import has_no_values
 from backstory.stores.iceberg.frames import keeps_row_ids
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import column_type
-from backstory.stores.iceberg.store import Store, StoredTable
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.feeds.terms import FeedTerms
 
 if TYPE_CHECKING:
@@ -82,8 +82,8 @@ class Agreement:
 
 
 def agree(
-    store: Store,
-    table: StoredTable | None,
+    store: IcebergStore,
+    table: IcebergTable | None,
     name: TableName,
     source: SourceRows,
     request: ApplyRequest,
@@ -245,7 +245,7 @@ def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettin
 
 
 def _agree_table_settings(
-    table: StoredTable, request: ApplyRequest, plain: frozenset[str], shape: EvolvedShape
+    table: IcebergTable, request: ApplyRequest, plain: frozenset[str], shape: EvolvedShape
 ) -> TableSettings:
     """The table's settings; new columns are ignored if they order the changes or the request ignores them."""
     stored = stored_settings(table.properties)
@@ -306,7 +306,7 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
     )
 
 
-def unmodified_text(request: ApplyRequest, table: StoredTable | None) -> str | None:
+def unmodified_text(request: ApplyRequest, table: IcebergTable | None) -> str | None:
     """The text of cells that leave their column unmodified; None without one, and for envelopes."""
     if request.envelope is not None:
         return None
@@ -372,8 +372,8 @@ class FeedInputs:
     The `salt` encodes names of files on their way through Spark's tasks.
     """
 
-    store: Store
-    table: StoredTable | None
+    store: IcebergStore
+    table: IcebergTable | None
     source: SourceRows
     request: ApplyRequest
     agreement: Agreement

@@ -15,7 +15,7 @@ from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.spark.parsed_queries import is_of_each_row
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ def _refuse_unsafe(rows: "DataFrame", alone: "DataFrame", expression: Expression
 
 
 def read_feed_rows(
-    store: Store, source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease
+    store: IcebergStore, source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease
 ) -> pa.Table:
     """All rows, with a column for each expression; raises TooLarge if the lease cannot hold them."""
     with suppress(Unreadable):

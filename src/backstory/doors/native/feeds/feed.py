@@ -39,7 +39,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, instant
 from backstory.stores.iceberg.positions import add_places, positions_of
 from backstory.stores.iceberg.snapshots import ancestry
-from backstory.stores.iceberg.store import Store, StoredTable, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.stores.port import require_layout
 from backstory.strategies.copies.plan import DRIVES
 
@@ -65,7 +65,7 @@ class StreamBatch:
         """The properties of its commit."""
         return {STREAM: self.query, BATCH: str(self.number)}
 
-    def is_committed(self, table: StoredTable) -> bool:
+    def is_committed(self, table: IcebergTable) -> bool:
         """Whether this batch, or a later one of its query, is committed."""
         for snapshot in ancestry(table):
             if snapshot.get_property(STREAM) == self.query:
@@ -89,7 +89,7 @@ class NativeFeed:
         return [self.name]
 
     @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[Answer]]:
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
         """The plan against the table's current state; raises Refused for a feed that would not be right."""
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)

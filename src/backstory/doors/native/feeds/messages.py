@@ -38,7 +38,7 @@ from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import bucket_of, buckets_for, bytes_of
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import carry_errors, map_batches
 from backstory.strategies.feeds.terms import BEFORE_IMAGE
 
@@ -75,7 +75,9 @@ class MessageRows:
     log: LogSource | None = None
 
 
-def unwrap_here(store: Store, messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> FeedRows:
+def unwrap_here(
+    store: IcebergStore, messages: pa.Table, request: ApplyRequest, key: Sequence[str]
+) -> FeedRows:
     """The rows of messages, and a request that reads them; empty if no message is a change.
 
     Without a change the columns of the order are unknown. Raises the errors of `unwrap_messages`.
@@ -319,13 +321,13 @@ class Messages:
     frame: "Callable[[], DataFrame]"
 
 
-def messages_of_rows(store: Store, rows: SourceRows) -> Messages:
+def messages_of_rows(store: IcebergStore, rows: SourceRows) -> Messages:
     """The rows of a source as messages."""
     return Messages(partial(read_feed_rows, store, rows, {}), rows.frame)
 
 
 def messages_of_lines(
-    store: Store, files: Sequence[SourceFile], request: ApplyRequest, resources: ExitStack
+    store: IcebergStore, files: Sequence[SourceFile], request: ApplyRequest, resources: ExitStack
 ) -> Messages:
     """The lines of files as messages of Debezium; temporary files are removed with `resources`."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
@@ -349,7 +351,7 @@ def messages_of_lines(
 
 
 def unwrap_feed(
-    store: Store, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
+    store: IcebergStore, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
     """The rows of messages and the request that reads them, by the driver or else in Spark's tasks."""
 
