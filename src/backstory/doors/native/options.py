@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Union, Unpack, cast, get_args
 
 from backstory.errors import UsageError
-from backstory.formats.envelopes.unwrapped import LogSource
+from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.file_options import FileOptions
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of

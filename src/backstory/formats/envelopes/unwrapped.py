@@ -1,31 +1,11 @@
-"""The events that the messages of an envelope are.
-
-Whose log the messages of an envelope are of.
-"""
+"""The events that the messages of an envelope are."""
 
 from dataclasses import dataclass, field
 from typing import Final
 
 import pyarrow as pa
 
-
-@dataclass(frozen=True, slots=True)
-class LogSource:
-    """Whose log messages are of: connectors, servers and tables, as the messages name them (V136, V137).
-
-    Of one log there is one of each at most; reads of a snapshot may not name the server.
-    """
-
-    connectors: frozenset[str] = frozenset()
-    servers: frozenset[str] = frozenset()
-    tables: frozenset[str] = frozenset()
-
-    def join(self, other: "LogSource") -> "LogSource":
-        """The sources of two parts of one delivery."""
-        return LogSource(
-            self.connectors | other.connectors, self.servers | other.servers, self.tables | other.tables
-        )
-
+from backstory.formats.envelopes.log_source import LogSource
 
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
