@@ -38,9 +38,9 @@ print(f'The wheel runs the demo outside the clone: {len(commits)} commits.')"
 "$folder/empty/bin/python" -c "
 from urllib.request import urlopen
 from backstory.explorer.opening import open_explorer
-from backstory.explorer.catalog_reader import source_of
+from backstory.explorer.catalog_reader import table_reader
 from backstory.settings import load
-running = open_explorer(source_of(load('$folder/warehouse')), port=0)
+running = open_explorer(table_reader(load('$folder/warehouse')), port=0)
 assert b'demo.countries' in urlopen(running.link).read()
 assert urlopen(running.link + 'static/explore.js').status == 200
 print('The wheel has the pages of the explorer.')"

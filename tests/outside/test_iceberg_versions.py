@@ -25,16 +25,16 @@ from own_sessions import ANSWERS, catalog_of, own_session, walk
 from store_contract import check
 import backstory
 from backstory.settings import Settings
-from backstory.spark.session import start
+from backstory.spark.session import start_session
 from backstory.stores.iceberg.jvm import version
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 folder, package = Path(sys.argv[1]), sys.argv[2]
 ask_as_spark_4()
 own = {"spark.master": "local[2]", "spark.driver.memory": "1g", "spark.sql.shuffle.partitions": "2"} | PLANS
-spark = start(Settings(folder / "warehouse", spark={**own, "spark.jars.packages": package}))
+spark = start_session(Settings(folder / "warehouse", spark={**own, "spark.jars.packages": package}))
 backstory.open(spark=spark)
-store = Store(spark)
+store = IcebergStore(spark)
 print("Iceberg", version(store.jvm), "Spark", spark.version[:3], flush=True)
 with serving({"backstory": store}) as address:
     check(Sender.to(address, folder), store, "contract")

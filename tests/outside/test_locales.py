@@ -22,9 +22,9 @@ from pyspark.sql import SparkSession
 import backstory
 from backstory.errors import UsageError
 from backstory.settings import Settings
-from backstory.spark.jars import connectors
+from backstory.spark.jars import jar_properties
 builder = SparkSession.builder.master("local[1]").config("spark.ui.enabled", "false")
-for name, value in connectors({}).items():
+for name, value in jar_properties({}).items():
     builder = builder.config(name, value)
 builder = (
     builder.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")

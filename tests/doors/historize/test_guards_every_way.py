@@ -49,7 +49,7 @@ GUARDS = {
 # What is raised of the schema, before a way is chosen.
 BEFOREHAND = {"HIST_COLUMNS"}
 
-AS_THEY_COME = "more rows than a step: planned as they come"
+AS_THEY_COME = "more rows than a step: planned in their order"
 # The bytes that the driver may hold, and what is logged.
 WAYS = {
     "whole": (None, None),

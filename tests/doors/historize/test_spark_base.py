@@ -436,7 +436,7 @@ def test_random_stages_become_their_base(place, monkeypatch):
         before, base, hist = now, rows, versions_
 
 
-AS_THEY_COME = "more rows than a step: planned as they come"
+AS_THEY_COME = "more rows than a step: planned in their order"
 SIFTED = "more rows than a step: planned where fingerprints differ"
 
 

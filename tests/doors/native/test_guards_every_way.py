@@ -42,7 +42,7 @@ COPIES = {
 BEFOREHAND = {"refuse_copy_faults", "refuse_untyped_key"}
 OF_FAULTS = {"refuse_null_keys", "refuse_duplicates", "refuse_spoilt"}
 
-AS_THEY_COME = "more rows than a step: planned as they come"
+AS_THEY_COME = "more rows than a step: planned in their order"
 # The bytes that the driver may hold, whether rows come in another order than the table's, and what is logged.
 WAYS = {
     "whole": (None, False, None),

@@ -27,8 +27,8 @@ STUCK = """
 import itertools, sys, time
 from backstory.cli.app import main
 from backstory.stores.iceberg import data_files as files
-lies_in, removed, most = files.lies_in, itertools.count(), int(sys.argv.pop(1))
-files.lies_in = lambda *file: time.sleep(3600 * (next(removed) >= most)) or lies_in(*file)
+is_inside, removed, most = files.is_inside, itertools.count(), int(sys.argv.pop(1))
+files.is_inside = lambda *file: time.sleep(3600 * (next(removed) >= most)) or is_inside(*file)
 main()
 """
 MOST = {BEFORE: 0, BETWEEN: 0, AMID: 1}

@@ -35,7 +35,7 @@ PAGE = 4096
 IMPATIENT = (
     sys.executable,
     "-c",
-    "from backstory.engine import attempts; attempts.ATTEMPTS = 2; from backstory.cli.app import main; main()",
+    "from backstory.engine import deliver; deliver.ATTEMPTS = 2; from backstory.cli.app import main; main()",
 )
 # Mounts the first argument as a small file system, and runs the rest as the user who asks.
 NAMESPACE = f"""

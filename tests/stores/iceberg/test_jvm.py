@@ -19,7 +19,7 @@ from backstory.stores.iceberg.store import existing
 from backstory.stores.table_files import local_path
 
 FACADE = SOURCE / "stores" / "iceberg" / "jvm.py"
-NAMES = ("scripts.py", "vector_script.py", "history_script.py")
+NAMES = ("scripts.py",)
 SCRIPTS = {SOURCE / "stores" / "iceberg" / name for name in NAMES}
 # What settings name: jars and classes that Spark loads by itself.
 SETTINGS = {"spark/jars.py", "spark/session.py", "stores/metadata/pyiceberg_catalog.py"}

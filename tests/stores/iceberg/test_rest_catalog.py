@@ -34,14 +34,14 @@ from pathlib import Path
 from destination import LIVE, Place, serving
 from store_contract import STORED
 from backstory.settings import Settings
-from backstory.spark.session import start
-from backstory.stores.iceberg.store import Store
+from backstory.spark.session import start_session
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 folder, catalog = Path(sys.argv[1]), json.loads(sys.argv[2])
 own = {"spark.master": "local[1]", "spark.driver.memory": "512m", **java.PLANS}
-spark = start(Settings(folder / "near", {"rest": catalog}, spark=own))
-with serving({"rest": Store(spark, "rest")}) as address:
-    place = Place.made(Sender.to(address, folder), Store(spark, "rest"), "killed", LIVE, STORED)
+spark = start_session(Settings(folder / "near", {"rest": catalog}, spark=own))
+with serving({"rest": IcebergStore(spark, "rest")}) as address:
+    place = Place.made(Sender.to(address, folder), IcebergStore(spark, "rest"), "killed", LIVE, STORED)
     print(place.table.name, spark.sparkContext._gateway.proc.pid, flush=True)
     sys.stdin.readline()
     place.write(replace=STORED.replace("T1", "T2"))
