@@ -23,7 +23,7 @@ from backstory.settings import Settings
 from backstory.spark.session import start_session
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.scripts import files_of_commit
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.table import Table
 
 NAME = TableName("bench", "changes")
@@ -97,7 +97,7 @@ def measure(store, what, since, **asked):
 def main(count=1_000_000):
     with tempfile.TemporaryDirectory() as folder:
         spark = start_session(Settings(Path(folder), spark=SPARK))
-        store = Store(spark)
+        store = IcebergStore(spark)
         columns = {"id": Kind.LONG, "text": Kind.STRING, "n": Kind.DOUBLE}
         shape = Shape(
             NAME,

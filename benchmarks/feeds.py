@@ -16,7 +16,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.warehouse import Warehouse
 from benchmarks import fivetran
 from benchmarks.asked import Asked, asked, scratch
@@ -50,7 +50,7 @@ class Ground:
     def __init__(self, folder: Path, keys: int) -> None:
         self.keys, self.folder = keys, folder
         self.bench = fivetran.Bench(folder)
-        self.warehouse = Warehouse(Store(self.bench.spark), embedded=False)
+        self.warehouse = Warehouse(IcebergStore(self.bench.spark), embedded=False)
         self.at = BEGIN + 100 * DAY
         self.number = 0
         for table, versions in ((SMALL, VERSIONS), (LATE, VERSIONS), (LARGE, 4 * VERSIONS)):

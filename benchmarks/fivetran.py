@@ -144,12 +144,12 @@ class Bench:
         from backstory.observe.logs import log_for_people
         from backstory.settings import Settings
         from backstory.spark.session import start_session
-        from backstory.stores.iceberg.store import Store
+        from backstory.stores.iceberg.store import IcebergStore
 
         log_for_people()
         settings = Settings(folder / "warehouse", spark={"spark.master": "local[2]"})
         self.spark = start_session(settings)
-        self.running = listen(Destination({"backstory": Store(self.spark)}), "127.0.0.1", 0)
+        self.running = listen(Destination({"backstory": IcebergStore(self.spark)}), "127.0.0.1", 0)
         self.folder = folder
         self.sender = Sender.to(f"127.0.0.1:{self.running.port}", folder)
 

@@ -10,7 +10,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS
-from backstory.stores.iceberg.store import Store
+from backstory.stores.iceberg.store import IcebergStore
 
 FACTS, VERSIONS, EACH = 1_000_000, 4_000_000, 4
 DAY, SINCE = 86_400, 1_577_836_800
@@ -66,7 +66,7 @@ def table_of(layout_: Layout, *, hot: bool = False) -> TableName:
     return TableName("bench", "hot" if hot else "c_hist" if layout_ is Layout.HIST else layout_.name.lower())
 
 
-def make(store: Store, layout_: Layout, count: int, *, hot: bool = False) -> TableName:
+def make(store: IcebergStore, layout_: Layout, count: int, *, hot: bool = False) -> TableName:
     """A table of so many versions, by one INSERT that no door sees."""
     table = table_of(layout_, hot=hot)
     shape = Shape(table, COLUMNS[layout_], ("id",), layout_)

@@ -19,7 +19,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import Settings
 from backstory.spark.session import start_session
-from backstory.stores.iceberg.store import Store, existing
+from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.table import Table
 from benchmarks.asked import Asked, asked, scratch
 from benchmarks.reading import ground
@@ -86,7 +86,7 @@ def in_turn(meter: Meter, acts: Mapping[str, Act], given: Asked) -> dict[str, li
     return found
 
 
-def by_hand(store: Store, table: TableName, kept: Layout) -> dict[str, str]:
+def by_hand(store: IcebergStore, table: TableName, kept: Layout) -> dict[str, str]:
     """What a person writes for an instant, and for now.
 
     Of versions that Fivetran brought it takes the start of the next one to tell until when each was true.
@@ -116,7 +116,7 @@ def by_hand(store: Store, table: TableName, kept: Layout) -> dict[str, str]:
     return told
 
 
-def points(store: Store, meter: Meter, given: Asked, report: Report) -> None:
+def points(store: IcebergStore, meter: Meter, given: Asked, report: Report) -> None:
     """`as_of` and `current` of each layout, and a native table as it was known then."""
     head = ("what", "ours", "processor", "by hand", "processor", "ratio", "by processor", "at most")
     lines: list[tuple[str, ...]] = []
@@ -137,7 +137,7 @@ def points(store: Store, meter: Meter, given: Asked, report: Report) -> None:
             told_line("as_of", report, head, lines)
 
 
-def joins(store: Store, meter: Meter, given: Asked, report: Report, folder: Path) -> None:
+def joins(store: IcebergStore, meter: Meter, given: Asked, report: Report, folder: Path) -> None:
     """`join_as_of` beside the equi-join; and with half of all rows on one key, where that never ends."""
     head = ("what", "ours", "processor", "against", "processor", "ratio", "by processor", "at most")
     count, keys = int(ground.FACTS * given.scale), int(ground.VERSIONS * given.scale) // ground.EACH
@@ -169,7 +169,7 @@ def joins(store: Store, meter: Meter, given: Asked, report: Report, folder: Path
         told_line("join_as_of", report, head, lines)
 
 
-def scans(store: Store, meter: Meter, given: Asked, report: Report) -> None:
+def scans(store: IcebergStore, meter: Meter, given: Asked, report: Report) -> None:
     """`check` of each layout: the rows that it reads, against those of the table."""
     head = ("table", "clock", "processor", "rows read", "of", "scans")
     lines: list[tuple[str, ...]] = []
@@ -215,7 +215,7 @@ def main() -> None:
     with scratch("reading") as folder:
         spark = start_session(Settings(folder / "warehouse", spark=SPARK))
         spark.conf.set("spark.sql.autoBroadcastJoinThreshold", "-1")
-        store, meter = Store(spark), Meter(spark)
+        store, meter = IcebergStore(spark), Meter(spark)
         for kept in LAYOUTS:
             ground.make(store, kept, count)
         ground.make(store, Layout.VERSIONS, count, hot=True)
