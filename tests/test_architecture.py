@@ -32,6 +32,8 @@ NO_NAMES = {
     "told",
     "wanted",
 }
+# Verbs, a public name, and a count of repairs.
+VERBS_AND_NOUNS = {"feed", "need", "seed", "labeled", "mended"}
 
 
 def shown(path: Path) -> str:
@@ -60,6 +62,15 @@ def test_functions_and_modules_are_called_by_what_they_are():
     misnamed = {shown(path): names for path in MODULES if (names := named_by_participles(path))}
 
     assert misnamed == {}
+
+
+def test_no_function_is_a_bare_participle():
+    """`joined` and `_staged` are `join_sides` and `_stage_rows`."""
+    functions = (ast.FunctionDef, ast.AsyncFunctionDef)
+    nodes = (node for path in MODULES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    names = {node.name.strip("_") for node in nodes if isinstance(node, functions)}
+
+    assert {name for name in names if re.fullmatch(r"[a-z]+(ed|wn|ught|ept)", name)} - VERBS_AND_NOUNS == set()
 
 
 def names_of_columns(path: Path) -> list[str]:
