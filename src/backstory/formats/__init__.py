@@ -1,1 +1,1 @@
-"""Bytes become rows: one reader for each format, whoever asks."""
+"""Readers that turn bytes into rows, one for each format."""

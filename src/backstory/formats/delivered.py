@@ -1,4 +1,4 @@
-"""All files of one kind as rows."""
+"""Readers of a delivery's batch files, and conversions of Arrow rows to a table's columns."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -20,40 +20,47 @@ THREADS = 2
 
 
 def arrow_schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
-    """The Arrow schema of columns of these types."""
+    """The Arrow schema of columns with these types."""
     return pa.schema([pa.field(name, arrow_type(type_)) for name, type_ in columns.items()])
 
 
 def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A few rows as an Arrow table of these columns; what a row lacks is NULL."""
-    schema = arrow_schema({each.name: each.type for each in columns})
+    """A few rows as an Arrow table with these columns; missing values are NULL."""
+    schema = arrow_schema({column.name: column.type for column in columns})
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
 def shape_rows(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
-    """The rows with these columns, those that they lack NULL, and their ids if they have any, or shall."""
-    kept = [pa.field(ROW_ID, pa.int64())] if ids or ROW_ID in rows.column_names else []
-    return in_schema(rows, pa.schema([*arrow_schema({each.name: each.type for each in columns}), *kept]))
+    """The rows with these columns, and with row ids if the rows have them or `ids` is set.
+
+    Missing columns, and missing ids, are NULL.
+    """
+    row_id = [pa.field(ROW_ID, pa.int64())] if ids or ROW_ID in rows.column_names else []
+    named = arrow_schema({column.name: column.type for column in columns})
+    return in_schema(rows, pa.schema([*named, *row_id]))
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows in these columns and types; columns, and parts of structs, that they lack are NULL."""
-    there = set(rows.column_names)
+    """The rows with these columns and types; missing columns and struct fields are NULL."""
+    present = set(rows.column_names)
     values = [
-        _in_type(rows[field.name], field.type) if field.name in there else pa.nulls(len(rows), field.type)
+        _in_type(rows[field.name], field.type) if field.name in present else pa.nulls(len(rows), field.type)
         for field in schema
     ]
     return pa.table(values, schema=schema)
 
 
 def _in_type(values: pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """The values in a type; of structs by name, for the file or the table may be older than a part."""
+    """The values cast to a type.
+
+    Struct fields are matched by name, because the file or the table may be older than a field.
+    """
     if not pa.types.is_struct(type_) or values.type == type_:
         return values.cast(type_)
     whole = values.combine_chunks()
-    there = {part.name for part in whole.type}
+    present = {part.name for part in whole.type}
     parts = [
-        whole.field(part.name).cast(part.type) if part.name in there else pa.nulls(len(whole), part.type)
+        whole.field(part.name).cast(part.type) if part.name in present else pa.nulls(len(whole), part.type)
         for part in type_
     ]
     return pa.StructArray.from_arrays(parts, fields=list(type_), mask=whole.is_null())
@@ -66,11 +73,11 @@ def read_files(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> list[tuple[BatchFile, Rows]]:
-    """Each file that has rows and its rows, in the order given, with the columns of its header.
+    """The files that have rows, each with its rows, in the order of `files`, with the columns of its header.
 
-    Files are read side by side: decryption, decompression and parsing all leave the interpreter
-    free. Raises Refused for the first file in order that cannot be read, TooLarge if the rows are
-    more than the lease can hold.
+    Files are read in parallel threads: decryption, decompression and parsing release the interpreter lock.
+    Raises Refused for the first file in order that cannot be read. Raises TooLarge if the rows exceed the
+    lease.
     """
 
     def whole(file: BatchFile) -> Rows | None:
@@ -86,5 +93,5 @@ def read_files(
 def stream_file(
     file: BatchFile, encoding: Encoding, columns: Mapping[str, ColumnType], wanted: frozenset[str]
 ) -> Iterator[Rows]:
-    """One file's rows in order, some at a time; what stays in memory does not grow with their number."""
+    """One file's rows in order, in parts; the memory does not grow with the number of rows."""
     return _READERS[encoding.format](file, encoding, columns, wanted)

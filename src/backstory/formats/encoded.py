@@ -1,4 +1,4 @@
-"""Text of any encoding as UTF-8, a block at a time, and what is not of its encoding by its line."""
+"""Text files of any encoding as UTF-8, in blocks or lines, with errors that name the line."""
 
 import codecs
 import io
@@ -17,24 +17,24 @@ LF = 10
 SHORT = 1 << 12
 BOM = "\ufeff".encode()
 REMEDY = "Fix the file, or name its encoding with `encoding` in `read`."
-# The error for a file that is not of its format, by its name, place, cause and remedy.
+# Makes the error for a malformed file from its name, place, cause and remedy.
 Wrong = Callable[[str, str, str, str], Refused]
 
 
 def encoding(name: str) -> str:
-    """Python's name of a text encoding; UsageError if there is none of this name."""
+    """Python's name of a text encoding; UsageError if the name is unknown."""
     try:
-        with io.TextIOWrapper(io.BytesIO(), encoding=name):  # it takes encodings of text only
+        with io.TextIOWrapper(io.BytesIO(), encoding=name):  # accepts text encodings only
             return codecs.lookup(name).name
     except (LookupError, ValueError):
-        told = f"The option `encoding` of the reader: `{name}` is not known."
-        raise UsageError("unsupported-option", told, "Use one like `utf8` or `latin1`.") from None
+        message = f"The option `encoding` of the reader: `{name}` is not known."
+        raise UsageError("unsupported-option", message, "Use one like `utf8` or `latin1`.") from None
 
 
 def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_row) -> Iterator[bytes]:
-    """The file's text without a byte order mark.
+    """The file's text as UTF-8 without a byte order mark.
 
-    Raises `wrong` for what is not of the encoding; what says it is UTF-8 already is not looked at.
+    Raises `wrong` for bytes that are invalid in the encoding. Files in UTF-8 are passed through unchecked.
     """
     decoder = None if encoding == UTF8 else codecs.getincrementaldecoder(encoding)()
     line, first = 1, True
@@ -55,21 +55,24 @@ def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_r
 
 
 def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]]:
-    """The file's lines with their numbers from 1; Refused for what is not of the encoding."""
-    held, number = b"", 1
+    """The file's lines, numbered from 1; Refused for bytes that are invalid in the encoding."""
+    rest, number = b"", 1
     for block in utf8_blocks(path, name, encoding):
-        *whole, held = (held + block).split(b"\n")
+        *whole, rest = (rest + block).split(b"\n")
         for line in whole:
             yield number, decode(line, name, number)
             number += 1
-        if len(held) > LONGEST_LINE:
+        if len(rest) > LONGEST_LINE:
             raise malformed_row(name, f"line {number}", f"it is longer than {LONGEST_LINE >> 20} MiB")
-    if held:
-        yield number, decode(held, name, number)
+    if rest:
+        yield number, decode(rest, name, number)
 
 
 def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> str:
-    """UTF-8 as text; `line` is the first one's number. Raises `wrong` with the line that is not UTF-8."""
+    """UTF-8 as text; `line` is the number of its first line.
+
+    Raises `wrong` with the line of an invalid byte.
+    """
     try:
         return text.decode()
     except UnicodeDecodeError as stop:
@@ -77,11 +80,11 @@ def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> s
 
 
 def lines(text: bytes) -> int:
-    """How many lines end in the text: after LF, CR LF or CR."""
-    # Bytes are counted one after the other where they find a letter; numpy takes many at a time.
+    """The number of lines that end in the text, after LF, CR LF or CR."""
+    # `bytes.count` is slow if there are many matches; numpy counts in bulk.
     many = len(text) > SHORT
-    found = int(np.count_nonzero(np.frombuffer(text, np.uint8) == LF)) if many else text.count(b"\n")
-    return found + text.count(b"\r") - text.count(b"\r\n") if b"\r" in text else found
+    ends = int(np.count_nonzero(np.frombuffer(text, np.uint8) == LF)) if many else text.count(b"\n")
+    return ends + text.count(b"\r") - text.count(b"\r\n") if b"\r" in text else ends
 
 
 def _not_encoded(name: str, line: int, encoding: str, wrong: Wrong) -> Refused:

@@ -1,4 +1,4 @@
-"""What a column's values must be: its type as the manifest calls it (section 1.9)."""
+"""Declared types of columns, with the manifest's names, units and lengths (section 1.9)."""
 
 import json
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ _ARROW = {
     pa.binary(): "Binary",
     pa.null(): "Null",
 }
-_TYPE = b"odf"  # the metadata in which a field keeps its type
+_TYPE = b"odf"  # the metadata key of a field's declared type
 TIME, DURATION, NULL = "time", "duration", "null"
-# The integers whose Arrow type holds more than they do.
+# The integers whose Arrow type has a wider range.
 RANGES = {
     "int8": (-(1 << 7), (1 << 7) - 1),
     "int16": (-(1 << 15), (1 << 15) - 1),
@@ -35,14 +35,14 @@ _UNIT = "Millisecond"
 
 
 def type_name(field: pa.Field) -> str:
-    """The type of a field, as error messages write it: `Decimal(10, 2)`."""
+    """The type of a field in error messages, such as `Decimal(10, 2)`."""
     type_, declared = field.type, _declared_type(field)
     name = str(declared.get("kind", _ARROW.get(type_, str(type_))))
     if pa.types.is_nested(type_):
         name = str(type_).split("<", maxsplit=1)[0].capitalize()
     if name.lower() in {TIME, DURATION}:
         return f"{name}({declared.get('unit', _UNIT)})"
-    # UInt64 is stored as a decimal, and a decimal is more than its name.
+    # UInt64 is stored as a decimal; the name of a decimal includes precision and scale.
     if pa.types.is_decimal(type_) and name.lower() not in RANGES:
         return f"Decimal({type_.precision}, {type_.scale})"
     fixed = length(field)
@@ -50,45 +50,45 @@ def type_name(field: pa.Field) -> str:
 
 
 def kind_of(field: pa.Field) -> str:
-    """The kind of the field's type in the manifest, in small letters; empty if it is not kept."""
+    """The kind of the field's type in the manifest, in small letters; empty if it is not declared."""
     return _kind(_declared_type(field))
 
 
 def unit(field: pa.Field) -> str:
-    """The unit of a Time or a Duration, as Arrow calls it."""
+    """Arrow's name for the unit of a Time or a Duration."""
     return _UNITS[str(_declared_type(field).get("unit", _UNIT)).lower()]
 
 
 def length(field: pa.Field) -> int | None:
-    """How many bytes or items a value has to have; None if that is open."""
+    """The number of bytes or items that a value must have; None if any length is valid."""
     return _declared_type(field).get("fixedLength")
 
 
 def is_narrow(field: pa.Field) -> bool:
-    """Whether the field's Arrow type holds more than its type does, or one that is in it."""
+    """Whether the Arrow type of the field, or of a field nested in it, allows more values than declared."""
     return _is_narrow(_declared_type(field))
 
 
 def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
-    """A field of a struct or, with its `key`, of a list or map, under the name that messages give it.
+    """A field of a struct or, with its `key`, of a list or map, under its name in messages.
 
-    It keeps its own type out of those that the metadata of the outer field tell of.
+    Its metadata contain its declared type, taken from the metadata of the outer field.
     """
     declared = _declared_type(field)
     if key:
         inner = declared.get(key)
     else:
         fields = declared.get("fields", ())
-        inner = next((each.get("type") for each in fields if each.get("name") == within.name), None)
+        inner = next((child.get("type") for child in fields if child.get("name") == within.name), None)
     built = within.with_name(f"{field.name}.{_NAMES.get(key, within.name)}")
     return built if inner is None else built.with_metadata({_TYPE: json.dumps(inner)})
 
 
 def inner_fields(field: pa.Field) -> list[pa.Field]:
-    """The fields of what is nested, under their names in messages: of a map its key and its value."""
+    """The fields inside a nested field, under their names in messages; a map has its key and its value."""
     type_ = field.type
     if pa.types.is_struct(type_):
-        return [child_field(field, each) for each in type_]
+        return [child_field(field, child) for child in type_]
     if pa.types.is_map(type_):
         return [
             child_field(field, type_.key_field, "keyType"),
@@ -107,7 +107,7 @@ def _is_narrow(declared: dict[str, Any]) -> bool:
 
 def _inner(declared: dict[str, Any]) -> Iterator[dict[str, Any]]:
     yield from (_without_option(declared[key]) for key in _NAMES if key in declared)
-    yield from (_without_option(each.get("type")) for each in declared.get("fields", ()))
+    yield from (_without_option(child.get("type")) for child in declared.get("fields", ()))
 
 
 def _kind(declared: dict[str, Any]) -> str:
@@ -115,9 +115,9 @@ def _kind(declared: dict[str, Any]) -> str:
 
 
 def _declared_type(field: pa.Field) -> dict[str, Any]:
-    """The field's type in the manifest, without its Option; empty if it is not kept."""
-    kept = (field.metadata or {}).get(_TYPE)
-    return _without_option(json.loads(kept)) if kept else {}
+    """The field's type in the manifest, without its Option; empty if it is not declared."""
+    declared = (field.metadata or {}).get(_TYPE)
+    return _without_option(json.loads(declared)) if declared else {}
 
 
 def _without_option(type_: Any) -> dict[str, Any]:

@@ -1,4 +1,4 @@
-"""The columns that files have between them, as the files are written, and what they are refused for."""
+"""Columns and types that the files of a source have in common, and the errors of disagreeing files."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ Known = Mapping[str, pa.Field]
 
 @contextmanager
 def as_files_of_a_user() -> Iterator[None]:
-    """Refusals of readers advise what a manifest could say; here is none."""
+    """Replace remedies that mention a manifest, because the caller has none."""
     try:
         yield
     except Refused as refused:
@@ -42,35 +42,40 @@ def as_files_of_a_user() -> Iterator[None]:
 
 
 def refuse_whole_headers(files: Sequence[SourceFile], options: Options) -> None:
-    """Raise Refused for a CSV whose header is one column, where another separator splits header and rows."""
+    """Raise Refused for a CSV with a one-column header that another separator would split."""
     if not isinstance(options, CsvOptions):
         return
 
     def remedy(separator: str) -> str:
-        kept = option("separator", options.separator)
-        return f"use {option('separator', separator)}, or {kept} if it is one"
+        current = option("separator", options.separator)
+        return f"use {option('separator', separator)}, or {current} if it is one column"
 
-    for each in files:
-        refuse_whole_header(file_source(each.path, each.name, options.encoding), options, remedy)
+    for file in files:
+        refuse_whole_header(file_source(file.path, file.name, options.encoding), options, remedy)
 
 
 def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> pa.Schema:
-    """The columns of files, of which some have types that the caller names."""
+    """The columns of files with the types that the caller declared for some of them."""
     if lacking := [column for column in types if column not in schema.names]:
+        declared = {column: str(types[column]) for column in lacking}
         raise UsageError(
             "bad-option",
-            f"{option('type', {each: str(types[each]) for each in lacking})}: {name} has no such column.",
+            f"{option('type', declared)}: {name} has no such column.",
             f"Its columns are {', '.join(name for name in schema.names if column_of_kept(name) is None)}.",
             lacking,
         )
     return pa.schema(
-        [pa.field(each.name, arrow_type(types[each.name])) if each.name in types else each for each in schema]
+        [
+            pa.field(field.name, arrow_type(types[field.name])) if field.name in types else field
+            for field in schema
+        ]
     )
 
 
 def reader_options(
     source: SourceFiles, files: Sequence[SourceFile], written: FileOptions = AS_EXPECTED
 ) -> Options:
+    """The reader's options for a source; JSON is read a row a line unless every file is an array."""
     if source.format == "csv":
         return written.csv()
     if source.format == "parquet":
@@ -80,7 +85,7 @@ def reader_options(
 
 
 def _is_array(path: Path) -> bool:
-    """Whether JSON is one array of rows, and not a row a line."""
+    """Whether a JSON file is one array of rows, not a row a line."""
     with path.open("rb") as file:
         return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
@@ -88,7 +93,7 @@ def _is_array(path: Path) -> bool:
 def columns_as_written(
     files: Sequence[SourceFile], options: Options, written: FileOptions, known: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """`columns_of` files whose separator and types are as `written` says; Refused where they are not."""
+    """`columns_of` files, with the separator and types in `written`; Refused if the separator is wrong."""
     if written.separator is None:
         refuse_whole_headers(files, options)
     fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}
@@ -97,7 +102,7 @@ def columns_as_written(
 
 
 def comma_notes(columns: Iterable[str]) -> list[str]:
-    """What is said of columns of texts that would be numbers if a comma were the decimal point."""
+    """Notes on text columns that would be numbers with a decimal comma."""
     return [
         f"column {name} is text with decimal commas; read as numbers with {option('decimal', ',')}"
         for name in sorted(columns)
@@ -107,16 +112,17 @@ def comma_notes(columns: Iterable[str]) -> list[str]:
 def columns_of(
     files: Sequence[SourceFile], options: Options, known: Known, fixed: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """The columns that files have between them, and those that are numbers with decimal commas.
+    """The common columns of the files, and the names of columns that are numbers with decimal commas.
 
-    Of `fixed` columns, whose types the caller names, JSON need not have a type that all values are of.
+    The caller declares the types of `fixed` columns, so their JSON values need no common type.
     """
     named = [(file.path, file.name) for file in files]
     if isinstance(options, CsvOptions):
         return csv_columns(named, options, known)
     if isinstance(options, JsonOptions):
         columns = json_columns(named, options, known, fixed)
-        return pa.schema([pa.field(each.name, _json_type(each, known)) for each in columns]), frozenset()
+        typed = [pa.field(column.name, _json_type(column, known)) for column in columns]
+        return pa.schema(typed), frozenset()
     schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
     first, whole = schemas[0]
     for name, other in schemas[1:]:
@@ -125,18 +131,18 @@ def columns_of(
 
 
 def _json_type(field: pa.Field, known: Known) -> pa.DataType:
-    """The type of a column of JSON: the table's, as far as values of the files may be of it."""
+    """The type of a JSON column: the table's type if the files' values may have it."""
     if field.name not in known or pa.types.is_null(field.type):
         return field.type
     return _of_stored(field.type, known[field.name].type)
 
 
 def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    """The stored type where JSON writes its values so, also of objects without all of its fields."""
+    """The stored type if JSON writes its values as `type_`; objects may lack some of its fields."""
     t = pa.types
     if t.is_struct(type_) and t.is_struct(stored):
-        own = {each.name: each.type for each in type_}
-        both = [(each.name, _inside(own.pop(each.name, pa.null()), each.type)) for each in stored]
+        own = {field.name: field.type for field in type_}
+        both = [(field.name, _inside(own.pop(field.name, pa.null()), field.type)) for field in stored]
         return pa.struct([*both, *own.items()])
     if t.is_list(type_) and t.is_list(stored):
         return pa.list_(_inside(type_.value_type, stored.value_type))
@@ -145,14 +151,17 @@ def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
 
 
 def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    """The same inside of objects and arrays, where numbers are read as those that are stored, if they fit."""
+    """The same inside objects and arrays, where numbers also take a stored float or decimal type."""
     number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
     return stored if pa.types.is_null(type_) or (number and wider) else _of_stored(type_, stored)
 
 
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
-    """The columns of two files in types that hold both; Refused by name where there is none."""
+    """The columns of two files, in types that hold the values of both.
+
+    Raises Refused for a missing column, and for a column without such a type.
+    """
     for here, there in ((one, other), (other, one)):
         if lacking := [column for column in here.names if column not in there.names]:
             raise missing(name, lacking[0], list(there.names))

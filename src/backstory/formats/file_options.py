@@ -1,4 +1,4 @@
-"""How the files of a source are written, where a reader would expect otherwise."""
+"""Options of the caller for the format of a source's files, where it differs from the default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -17,15 +17,15 @@ _OF_JSON: Final = frozenset({"encoding", "type"})
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """The options that describe files; None where the caller says nothing, and the reader's default holds.
+    """The options that describe files; None keeps the reader's default.
 
     Attributes:
-        separator: one ASCII letter between cells; `tab` is one, too.
-        encoding: the encoding of the text, as Python names it.
-        decimal: the decimal point of numbers, a point or a comma.
-        null: the text that stands for NULL.
-        quote: one ASCII letter around values, empty where no value is quoted.
-        type: types of columns, by the names that the file has for them.
+        separator: one ASCII character between cells, or `tab`.
+        encoding: Python's name of the text encoding.
+        decimal: the decimal separator of numbers, a point or a comma.
+        null: the text that means NULL.
+        quote: one ASCII character around values; empty if no value is quoted.
+        type: types of columns by their names in the file.
     """
 
     separator: str | None = None
@@ -46,29 +46,29 @@ class FileOptions:
             self.csv()
 
     def csv(self) -> "CsvOptions":
-        """The options of a CSV; UsageError for what no reader takes."""
+        """Return the options of a CSV; raise UsageError for a value that the reader does not support."""
         from backstory.formats.options import CsvOptions
         from backstory.formats.values.texts import TextForms
 
-        given: dict[str, Any] = {name: getattr(self, name) for name in ("null", "quote")}
+        values: dict[str, Any] = {name: getattr(self, name) for name in ("null", "quote")}
         if self.separator is not None:
-            given["separator"] = _SPELLED.get(self.separator, self.separator)
+            values["separator"] = _SPELLED.get(self.separator, self.separator)
         return CsvOptions(
             encoding=self.text_encoding,
             forms=TextForms(decimal=self.decimal or "."),
             infer=True,
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in values.items() if value is not None},
         )
 
     @property
     def text_encoding(self) -> str:
-        """Python's name of the encoding; UsageError for none."""
+        """Python's name of the encoding; UsageError for an unknown one."""
         from backstory.formats.encoded import UTF8, encoding
 
         return UTF8 if self.encoding is None else encoding(self.encoding)
 
     def refuse_all(self, what: str, but: frozenset[str] = frozenset()) -> None:
-        """Raise UsageError where an option is given that `what` does not have."""
+        """Raise UsageError if an option is set that does not apply to `what`; `but` lists the exceptions."""
         for name in self.__slots__:
             value = getattr(self, name)
             if value not in (None, {}) and name not in but:
@@ -79,7 +79,7 @@ class FileOptions:
                 )
 
     def refuse_misplaced(self, format_: str) -> None:
-        """Raise UsageError where an option is given that files of a format do not have."""
+        """Raise UsageError if an option is set that does not apply to the format."""
         if format_ == "parquet":
             self.refuse_all("Parquet files")
         elif format_ != "csv":

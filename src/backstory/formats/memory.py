@@ -1,4 +1,4 @@
-"""How much clear text deliveries may hold: together on the driver, and each file against a bomb."""
+"""Limits on the clear text of deliveries: all deliveries together on the driver, and each file."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,21 +11,21 @@ from backstory.formats.wrapping.batch_file import BatchFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A file that grows beyond both is no delivery: real ones, of distinct keys, grow ten- to thirtyfold.
+# A file that exceeds both is taken for a bomb: real files with distinct keys grow ten- to thirtyfold.
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
 
-# Bytes of the driver's memory: of a value of a stored row, of one of a text, and for one of a Parquet file.
+# Bytes of the driver's memory per value of a stored row, per text value, and per byte of a Parquet file.
 CELL, TEXT, UNPACKED = 64, 32, 8
 
-# A plan holds the rows that came, those that are stored, the order of both, and what becomes of them.
+# A plan holds the delivered rows, the stored rows, the order of both, and the resulting rows.
 CLEAR_TEXT_SHARE = 6
 
-# Rows that gather leave such a part of the memory to those that are yet to be read.
+# Collected rows leave one part in so many of the memory for rows that are not read yet.
 LEFT = 3
 
 
 class TooLarge(Failed):
-    """A delivery needs more of the driver's memory than is left; Spark's tasks must take it."""
+    """A delivery needs more of the driver's memory than is left; Spark tasks must read it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -36,23 +36,23 @@ class TooLarge(Failed):
 
 
 def unpacked_size(rows: int, columns: int, size: int) -> int:
-    """What the rows of Parquet files of this size may take, as Arrow tables."""
+    """The estimated bytes of Parquet files' rows as Arrow tables; `size` is the files' bytes."""
     return max(1, rows * columns * CELL, size * UNPACKED)
 
 
 def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
-    """The same for columns of these types, more exactly; texts are taken for short ones."""
+    """A closer estimate for columns of these types; texts are assumed to be short."""
     from pyarrow.types import is_decimal, is_primitive
 
-    fixed = [each.bit_width for each in types if is_primitive(each) or is_decimal(each)]
-    widths = [*(max(each // 8, 1) for each in fixed), *[TEXT] * (len(types) - len(fixed))]
+    bits = [type_.bit_width for type_ in types if is_primitive(type_) or is_decimal(type_)]
+    widths = [*(max(width // 8, 1) for width in bits), *[TEXT] * (len(types) - len(bits))]
     return max(1, rows * sum(widths), size * UNPACKED)
 
 
 class Memory:
-    """What all deliveries of a process may take of the driver's memory at a time.
+    """The driver's memory that all deliveries of a process share.
 
-    They are held to a share of it in clear text: the rest is for what becomes of that.
+    Their clear text may use one share of it; the rest is for the plans that are made from it.
     """
 
     def __init__(self, most: int) -> None:
@@ -62,7 +62,7 @@ class Memory:
 
     @contextmanager
     def lease(self) -> Iterator["MemoryLease"]:
-        """A delivery's part, given back at the end."""
+        """A lease for one delivery, released at the end."""
         lease = MemoryLease(self)
         try:
             yield lease
@@ -71,11 +71,14 @@ class Memory:
 
     @property
     def most(self) -> int:
-        """The bytes of clear text that deliveries may hold together."""
+        """The bytes of clear text that all deliveries together may hold."""
         return self._most
 
     def take(self, size: int, leaving: int = 0) -> None:
-        """Take bytes, or give them back; raises TooLarge, and takes none, if so many would not be left."""
+        """Reserve bytes; a negative size releases them.
+
+        Raises TooLarge, and reserves nothing, if fewer than `leaving` bytes would be left.
+        """
         with self._lock:
             if size > 0 and self._held + size > self._most - leaving:
                 raise TooLarge
@@ -83,7 +86,7 @@ class Memory:
 
 
 class MemoryLease:
-    """What one delivery holds, file by file."""
+    """The memory of one delivery, by file."""
 
     def __init__(self, memory: Memory) -> None:
         self._memory = memory
@@ -92,15 +95,15 @@ class MemoryLease:
 
     @property
     def size(self) -> int:
-        """The bytes of all files."""
+        """The bytes of all its files."""
         return sum(self._files.values())
 
     def hold(self, file: str, size: int) -> None:
-        """The file now takes this much; raises TooLarge if that is more than is left."""
+        """Set the file's bytes; raise TooLarge if more are needed than are left."""
         self._hold(file, size, 0)
 
     def gather(self, file: str, size: int) -> None:
-        """The same for what could be spilled as well; raises TooLarge if little would be left."""
+        """Set the bytes of a file that could also be spilled; raise TooLarge if too little would be left."""
         self._hold(file, size, self._memory.most // LEFT)
 
     def _hold(self, file: str, size: int, leaving: int) -> None:
@@ -110,7 +113,7 @@ class MemoryLease:
 
 
 class Meter:
-    """Counts the clear bytes of one file as they come."""
+    """Counts the clear bytes of one file during reading."""
 
     def __init__(self, file: BatchFile, lease: MemoryLease | None = None) -> None:
         self._file = file
@@ -119,11 +122,11 @@ class Meter:
         self._count = 0
 
     def add(self, size: int) -> None:
-        """So many bytes more; raises Refused for a bomb, TooLarge for more than the lease can hold."""
+        """Add bytes; raise Refused for a bomb, TooLarge if the lease is exceeded."""
         self._count += size
         if self._count > self._most:
             raise self._file.unreadable(
-                f"it holds more than {BOMB_BYTES >> 30} GiB and {BOMB_RATIO} times its own size"
+                f"it contains more than {BOMB_BYTES >> 30} GiB and {BOMB_RATIO} times its own size"
             )
         if self._lease:
             self._lease.hold(str(self._file.path), self._count)

@@ -1,11 +1,4 @@
-"""How a CSV is written: the options of doors, checked before the file is read (section 1.6, D23).
-
-How a JSON file is laid out (section 1.6).
-
-How a Parquet file is read (section 1.6).
-
-Which shapefile of a zip is read (section 1.6).
-"""
+"""Reader options for CSV, JSON, Parquet and shapefiles, checked before a file is read (section 1.6, D23)."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -18,21 +11,21 @@ _NEWLINES: Final = {"\r", "\n"}
 
 @dataclass(frozen=True, slots=True)
 class CsvOptions:
-    """A file as RFC 4180 has it, but for what is said otherwise; UsageError for what cannot be read.
+    """A CSV file as in RFC 4180, except for the options here; UsageError for an invalid separator or quote.
 
     Attributes:
-        separator: one ASCII letter.
-        quote: one ASCII letter, empty where no value is quoted; a doubled one stands for itself.
-        escape: what may stand before a quote within quotes; empty where nothing does.
+        separator: one ASCII character.
+        quote: one ASCII character, empty if no value is quoted; a doubled quote means one quote.
+        escape: the character before a literal quote within quotes; empty for no escape.
         header: whether the first row names the columns.
         encoding: Python's name of the text's encoding.
-        null: the text that stands for NULL; None where none does.
-        quoted_null: whether it does in quotes, too.
-        forms: how numbers, dates and times are written.
-        unmodified: the text of cells that leave their column as it was; None where there is none. A column
-            beside says of each such column which cells these are.
-        infer: whether columns that nobody declares are what all their cells are, else they are texts.
-        strict: whether columns that nobody declares are refused.
+        null: the text that means NULL; None for no such text.
+        quoted_null: whether this text also means NULL in quotes.
+        forms: the formats of numbers, dates and times.
+        unmodified: the text of cells that leave their column unchanged; None for no such text. An extra
+            boolean column flags these cells.
+        infer: whether undeclared columns get the type that all their cells have; otherwise they are texts.
+        strict: whether undeclared columns are refused.
     """
 
     separator: str = ","
@@ -58,27 +51,27 @@ class CsvOptions:
             raise unsupported_option("separator", "it is empty", "Use one ASCII character.")
         if self.separator in {self.quote, self.escape}:
             raise unsupported_option(
-                "separator", "it is the quote or the escape too", "Use another character."
+                "separator", "it is also the quote or the escape", "Use another character."
             )
 
 
 def unsupported_option(option: str, why: str, remedy: str) -> UsageError:
-    """The error for an option that no reader has, or not with this value."""
+    """The error for an unknown option or an unsupported value."""
     return UsageError("unsupported-option", f"The option `{option}` of the reader: {why}.", remedy)
 
 
 @dataclass(frozen=True, slots=True)
 class JsonOptions:
-    """An array of objects, or one a line.
+    """A JSON file: an array of objects, or an object a line.
 
     Attributes:
-        lines: whether a row stands on a line of its own.
+        lines: whether each line is a row.
         geo: whether rows are the features of GeoJSON.
-        sub_path: the dotted path to the array; None: the root, or the features.
+        sub_path: the dotted path to the array; None for the root or the features.
         encoding: Python's name of the text's encoding.
-        forms: how numbers, dates and times are written.
-        strict: whether keys that nobody declares are refused.
-        keeps: whether a column beside another one says which rows do not have it (V138).
+        forms: the formats of numbers, dates and times.
+        strict: whether undeclared keys are refused.
+        keeps: whether an extra boolean column flags the rows that lack a column (V138).
     """
 
     lines: bool = False
@@ -95,8 +88,8 @@ class ParquetOptions:
     """A Parquet file.
 
     Attributes:
-        strict: whether columns that nobody declares are refused.
-        naive: whether times without a zone, of columns that nobody declares, stay so; else they are UTC.
+        strict: whether undeclared columns are refused.
+        naive: whether undeclared times without a zone stay without one; otherwise they are UTC.
     """
 
     strict: bool = False
@@ -105,7 +98,7 @@ class ParquetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShapefileOptions:
-    """A zip with one shapefile, or one that `sub_path` chooses; `strict` is as for other formats."""
+    """A zip with one shapefile, or with several and a `sub_path`; `strict` refuses undeclared columns."""
 
     sub_path: str | None = None
     strict: bool = False

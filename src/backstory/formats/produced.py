@@ -1,4 +1,4 @@
-"""Rows that a reader gives, and how it refuses what it cannot give exactly (R69)."""
+"""Rows from a reader, and the errors for values that it cannot read exactly (R69)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -19,26 +19,26 @@ SHOWN_NAMES = 20
 MEND = "Nothing was written; fix the file"
 
 
-# Columns by name that a file without a read schema has types for all the same: those of its dataset (O25).
+# The dataset's columns by name; their types apply to a file without a read schema (O25).
 Told = Mapping[str, pa.Field]
 UNTOLD: Final[Told] = MappingProxyType({})
 
 
 @dataclass(frozen=True, slots=True)
 class ProducedRows:
-    """Rows in the order of their file; what cannot be read is refused when its batch is asked for."""
+    """Rows in the order of their file; iterating raises Refused at the batch of an unreadable row."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
 
 def malformed_row(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
-    """The error for a row, or a file, that is not of its format; `place` is its line or row."""
+    """The error for a row or a file that violates its format; `place` is the line or row."""
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
 
 
 def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:
-    """The error for a value that is not of its column's type."""
+    """The error for a value that does not match its column's type."""
     return Refused(
         "unreadable-value",
         f"{name}, {place}, column `{column}`: `{excerpt(value)}` is not of type {expected}.",
@@ -47,7 +47,7 @@ def unreadable(name: str, place: str, column: str, value: object, expected: str)
 
 
 def excerpt(value: object) -> str:
-    """The value on one line, 40 characters of it, and what is no Unicode as its escape."""
+    """The value on one line, at most 40 characters, with invalid Unicode escaped."""
     text = str(value).encode(errors="backslashreplace").decode()
     text = " ".join(text.split()) or text
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
@@ -55,18 +55,18 @@ def excerpt(value: object) -> str:
 
 def missing(name: str, column: str, present: list[str], place: str = "") -> Refused:
     """The error for a declared column that a file with named columns does not have."""
-    there = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
-    told_there = f"its columns are {there}" if present else "it has none"
+    shown = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
+    columns = f"its columns are {shown}" if present else "it has no columns"
     return Refused(
         "missing-column",
-        f"{name}{place and f', {place}'} has no column `{column}`; {told_there}.",
+        f"{name}{place and f', {place}'} has no column `{column}`; {columns}.",
         f"{MEND}, or `schema` in the manifest; names compare exactly.",
         [column],
     )
 
 
 def unknown_columns(name: str, columns: list[str], place: str = "") -> Refused:
-    """The error for columns that the schema does not declare, where `unknownFields` is `error`."""
+    """The error for undeclared columns if `unknownFields` is `error`."""
     names = ", ".join(f"`{column}`" for column in columns[:SHOWN_NAMES])
     return Refused(
         "unknown-fields",
@@ -77,21 +77,21 @@ def unknown_columns(name: str, columns: list[str], place: str = "") -> Refused:
 
 
 def repeated_names(names: list[str]) -> list[str]:
-    """The names that stand more than once."""
+    """The names that occur more than once."""
     seen: set[str] = set()
     return list(dict.fromkeys(name for name in names if name in seen or seen.add(name)))  # type: ignore[func-returns-value]
 
 
 def refuse_repeated(name: str, names: list[str], place: str = "") -> None:
-    """Refused if two columns have one name; `place` is the line that names them, if there is one."""
+    """Raise Refused if two columns have the same name; `place` is the header's line, if there is a header."""
     if twice := repeated_names(names):
         shown = ", ".join(f"`{column}`" for column in twice[:SHOWN_NAMES])
-        told = (
+        message = (
             f"{name}, {place}: the header names {shown} more than once."
             if place
             else f"{name} has {shown} twice."
         )
-        raise Refused("repeated-column", told, "Nothing was written; name each column once.", twice)
+        raise Refused("repeated-column", message, "Nothing was written; name each column once.", twice)
 
 
 def typed_or_refused(
@@ -101,9 +101,9 @@ def typed_or_refused(
     name: str,
     place: Callable[[int], str],
 ) -> pa.Array:
-    """`convert(values)`, within the bounds of the type and not NULL where the field is required.
+    """Return `convert(values)`, checked for the bounds of the type and for NULL in a required field.
 
-    Refused for the first value that is not so; `place` tells where a row of the array stands.
+    Raises Refused for the first invalid value; `place` returns the place of a row of the array.
     """
     row = -1
     try:
@@ -114,9 +114,9 @@ def typed_or_refused(
         row = first_failing(values, convert)
     if row >= 0:
         raise unreadable(name, place(row), field.name, _text_of(values[row]), type_name(field))
-    if found := first_unfit(built, field):
-        value = values[found.row] if found.field is field else found.value
-        raise unreadable(name, place(found.row), found.field.name, _text_of(value), type_name(found.field))
+    if unfit := first_unfit(built, field):
+        value = values[unfit.row] if unfit.field is field else unfit.value
+        raise unreadable(name, place(unfit.row), unfit.field.name, _text_of(value), type_name(unfit.field))
     if not field.nullable:
         refuse_nulls(built, field.name, name, place)
     return built
@@ -125,12 +125,12 @@ def typed_or_refused(
 def _text_of(value: pa.Scalar) -> str:
     try:
         return str(value.as_py()) if value.is_valid else "NULL"
-    except (ValueError, OverflowError):  # Python has no nanoseconds, and no year 10000
+    except (ValueError, OverflowError):  # Python supports no nanoseconds and no year 10000
         return str(pa.array([value], value.type).to_string())[1:-1]
 
 
 def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int], str]) -> None:
-    """Refused if a value is NULL, in the words of the reference (section 2.8)."""
+    """Raise Refused if a value is NULL, with the reference's wording (section 2.8)."""
     if values.null_count:
         first = pc.index(values.is_null(), True).as_py()
         raise Refused(

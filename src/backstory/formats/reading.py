@@ -1,4 +1,4 @@
-"""The rows of a file of any format, as its options say it is written (section 1.6)."""
+"""Rows of a file of any format, read with the options for that format (section 1.6)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -19,9 +19,9 @@ Options = CsvOptions | JsonOptions | ParquetOptions | ShapefileOptions
 
 
 def refuse_unwritable(options: Options, schema: pa.Schema) -> None:
-    """Raises UsageError for a type that no file of the format has a form for."""
+    """Raise UsageError for a declared type that the format cannot represent."""
     if isinstance(options, ParquetOptions):
-        return  # what can become of its columns is seen in the file
+        return  # a conversion is checked against the file's own schema
     forms = TextForms() if isinstance(options, ShapefileOptions) else options.forms
     for field in schema:
         _refuse_unwritable(field, forms, nested=isinstance(options, JsonOptions))
@@ -40,35 +40,41 @@ def rows_of(
     name: str,
     options: Options,
     schema: pa.Schema | None,
-    told: Told = UNTOLD,
+    dataset_types: Told = UNTOLD,
     bound: Bound | None = None,
 ) -> ProducedRows:
-    """The rows of a file in its order, with the declared columns or with those that are in it.
+    """The rows of a file in its order, with the declared columns or else with the file's own columns.
 
-    `name` is what messages call the file. Without a schema a column is of the type that `told` has for it;
-    every other is optional, and one without a single value of type null; a file without a byte has no
-    columns then. `bound` is that of what is unpacked, without it every door's. Raises UsageError for a
-    declared type that the format has no form for, and Refused for what is not of the format or of the
-    schema: what concerns all rows at once, the others when their batch is asked for.
+    `name` is the file's name in messages. Without a schema, a column has its type in `dataset_types`. Every
+    other column is optional, and a column without any value has type null. An empty file has no columns
+    then. `bound` limits the unpacked bytes; its default is the limit of every door.
+
+    Raises UsageError for a declared type that the format cannot represent. Raises Refused for a file that
+    violates its format or the schema. Errors of single rows are raised when their batch is read.
     """
     stamp = stamp_of(path)
     with refuse_changes(stamp):
-        rows = _rows_of(path, name, options, schema, told, bound)
+        rows = _rows_of(path, name, options, schema, dataset_types, bound)
     return replace(rows, batches=while_unchanged(rows.batches, stamp))
 
 
 def _rows_of(
-    path: Path, name: str, options: Options, schema: pa.Schema | None, told: Told, bound: Bound | None
+    path: Path,
+    name: str,
+    options: Options,
+    schema: pa.Schema | None,
+    dataset_types: Told,
+    bound: Bound | None,
 ) -> ProducedRows:
     match options:
         case CsvOptions():
-            return csv_rows(path, name, options, schema, told)
+            return csv_rows(path, name, options, schema, dataset_types)
         case ParquetOptions():
-            return parquet_rows(path, name, options, schema, told)
+            return parquet_rows(path, name, options, schema, dataset_types)
         case ShapefileOptions():
-            # pyshp is asked for by shapefiles only.
+            # pyshp is needed for shapefiles only.
             from backstory.formats.shapefile import shapefile_rows
 
-            return shapefile_rows(path, name, options, schema, told, bound)
+            return shapefile_rows(path, name, options, schema, dataset_types, bound)
         case JsonOptions():
-            return json_rows(path, name, options, schema, told)
+            return json_rows(path, name, options, schema, dataset_types)

@@ -1,10 +1,7 @@
-"""Delivered rows: typed values, and for each cell whether it carries one.
+"""Delivered rows: typed values, a flag per cell, the readers' corrections, and a digest of rows.
 
-What readers correct in the values of a file, and how it is reported: never with a value (F11, F18).
-
-Which cells of rows leave their column as it was: a column of booleans beside the column.
-
-A digest that distinguishes the rows of one delivery from those of another.
+The flag is false where a cell was left unmodified. Corrections are reported as counts, never with a value
+(F11, F18).
 """
 
 import io
@@ -21,15 +18,15 @@ from backstory.model.types import ColumnType, Kind
 
 log = structlog.get_logger()
 
-# How many values by file, column (empty: all of the file's) and what was done to them.
+# Counts of corrected values by file, column (empty for a count over the whole file) and correction.
 Mended = Counter[tuple[str, str, str]]
 ROUNDED, RAW = "rounded", "raw"
 
 
 def log_mended(mended: Mended) -> None:
-    """Log one warning a file and column for rounded decimals, one a file for BINARY that is not base64."""
-    for (file, column, deed), values in sorted(mended.items()):
-        if deed == ROUNDED:
+    """Warn about rounded decimals per file and column, and about BINARY that is not base64 per file."""
+    for (file, column, correction), values in sorted(mended.items()):
+        if correction == ROUNDED:
             log.warning(
                 "decimals with more digits than their column were rounded",
                 file=file,
@@ -41,40 +38,40 @@ def log_mended(mended: Mended) -> None:
 
 
 def with_mended(counts: Mapping[str, int], mended: Mended) -> dict[str, int]:
-    """The counts of a commit, with `rounded` if any decimal was."""
-    rounded = sum(values for (_, _, deed), values in mended.items() if deed == ROUNDED)
+    """The counts of a commit, with `rounded` added if any decimal was rounded."""
+    rounded = sum(values for (_, _, correction), values in mended.items() if correction == ROUNDED)
     return {**counts, **({ROUNDED: rounded} if rounded else {})}
 
 
-# No column of a source is called so.
+# No column of a source has such a name.
 KEEPS: Final = "backstory: keeps {}"
 _BEFORE: Final = KEEPS.format("")
 
 
 def column_of_kept(name: str) -> str | None:
-    """The column of which one with this name says which cells are kept; None for any other column."""
+    """The column whose kept cells a column with this name flags; None if the name is not of this form."""
     return name.removeprefix(_BEFORE) if name.startswith(_BEFORE) else None
 
 
 def digest(rows: pa.Table) -> int:
-    """A number for rows in this order; the same rows give the same one."""
+    """A number that is equal for equal rows in the same order."""
     read = _Read()
     with pa.PythonFile(read, "w") as sink, pa.ipc.new_stream(sink, rows.schema) as stream:
         stream.write_table(rows.combine_chunks())
-    return int.from_bytes(read.found.digest(), "big", signed=True)
+    return int.from_bytes(read.hash.digest(), "big", signed=True)
 
 
 class _Read(io.RawIOBase):
-    """A file whose bytes are digested, and not kept."""
+    """A file that hashes the written bytes without storing them."""
 
     def __init__(self) -> None:
-        self.found = blake2b(digest_size=8)
+        self.hash = blake2b(digest_size=8)
 
     def writable(self) -> bool:
         return True
 
     def write(self, content: Any) -> int:
-        self.found.update(content)
+        self.hash.update(content)
         return memoryview(content).nbytes
 
 
@@ -93,9 +90,9 @@ _ARROW = {
 
 
 def arrow_type(type_: ColumnType) -> pa.DataType:
-    """The Arrow type in which values of a column are planned and stored.
+    """The Arrow type for planning and storing a column's values.
 
-    SHORT is 32 bits wide because Iceberg has nothing smaller; NAIVE_TIME, XML and JSON are text.
+    SHORT is 32 bits wide because Iceberg has no smaller integer; NAIVE_TIME, XML and JSON are text.
     """
     if type_.kind is Kind.DECIMAL:
         return pa.decimal128(type_.precision, type_.scale)
@@ -113,9 +110,9 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
 class Rows:
     """Rows of a delivery.
 
-    `values` has a column for each column of the table that the rows speak of, `known` a boolean
-    column of the same name that is false where a cell was left unmodified. A column that is in
-    neither was not delivered at all. `mended` tells what was done to values that did not quite fit.
+    `values` has the delivered columns of the table. `known` has a boolean column of the same name for each;
+    it is false where a cell was left unmodified. A column that is in neither table was not delivered.
+    `mended` counts the corrections of values that did not fit exactly.
     """
 
     values: pa.Table
@@ -124,7 +121,7 @@ class Rows:
 
     @classmethod
     def concat(cls, parts: Iterable[Self], empty: pa.Schema) -> Self:
-        """All rows in order, with the columns of `empty`; a column a part lacks is unknown there."""
+        """All rows in order, with the columns of `empty`; missing columns of a part are unknown."""
         parts = [part.align(empty) for part in parts]
         if not parts:
             nothing = empty.empty_table()
@@ -133,7 +130,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """All rows in order, of parts that have the same columns."""
+        """All rows in order; the parts must have the same columns."""
         return cls(
             pa.concat_tables(part.values for part in parts),
             pa.concat_tables(part.known for part in parts),
@@ -146,19 +143,20 @@ class Rows:
         return int(self.values.num_rows)
 
     def rename(self, names: Mapping[str, str]) -> Self:
-        """The same rows with other names for their columns."""
+        """The same rows with their columns renamed."""
         new = [names[name] for name in self.values.column_names]
         return type(self)(self.values.rename_columns(new), self.known.rename_columns(new), self.mended)
 
     def align(self, schema: pa.Schema) -> Self:
-        """The same rows with exactly the columns of `schema`; what was not delivered is unknown."""
+        """The same rows with exactly the columns of `schema`; columns that were not delivered are unknown."""
         count = self.count
-        here = set(self.values.column_names)
+        delivered = set(self.values.column_names)
         values = [
-            self.values[field.name] if field.name in here else pa.nulls(count, field.type) for field in schema
+            self.values[field.name] if field.name in delivered else pa.nulls(count, field.type)
+            for field in schema
         ]
         known = [
-            self.known[field.name] if field.name in here else pa.repeat(pa.scalar(False), count)
+            self.known[field.name] if field.name in delivered else pa.repeat(pa.scalar(False), count)
             for field in schema
         ]
         return type(self)(

@@ -1,13 +1,7 @@
-"""The table of a shapefile: fixed fields of text, read as text, so that no cell is guessed at.
+"""Rows of an ESRI shapefile in a zip: its table's fields, and the geometry as GeoJSON (section 1.6, O24).
 
-Which rings of a shapefile's polygon are holes, and the outer ring of each (decision O24).
-
-Outer rings run clockwise, holes the other way; a hole is of the smallest outer ring around it.
-Rings may touch, and they do not cross.
-
-The geometries of a shapefile as GeoJSON; pyshp reads their points, after a look at their bounds (O24).
-
-Rows of an ESRI shapefile in a zip: the fields of its table, the geometry as GeoJSON (section 1.6, O24).
+Outer rings of polygons run clockwise and holes counterclockwise. A hole belongs to the smallest outer ring
+around it; rings may touch but not cross.
 """
 
 import codecs
@@ -58,7 +52,7 @@ _YES, _NO, _UNKNOWN = set("YyTt"), set("NnFf"), {"?", ""}
 
 @dataclass(frozen=True, slots=True)
 class DbfField:
-    """A column: its letter in the file, where its bytes stand in a record, and its digits after the point."""
+    """A column: its type letter, the place of its bytes in a record, and its digits after the point."""
 
     name: str
     letter: str
@@ -68,7 +62,7 @@ class DbfField:
 
     @property
     def type(self) -> pa.DataType | None:
-        """What the file says that the column is; None for what is no text."""
+        """The column's type by the file; None for a letter that is not supported."""
         return pa.int64() if self.letter == "N" and not self.decimals else _TYPES.get(self.letter)
 
     def cell(self, record: bytes) -> bytes:
@@ -76,7 +70,7 @@ class DbfField:
         return record[self.start : self.start + self.length]
 
     def text(self, cell: str) -> str | None:
-        """The cell as text of the column's type; blanks are NULL, and so are stars for a number."""
+        """The cell as text of the column's type; blanks are NULL, and so are stars in a number."""
         if self.letter == "C":
             return cell.rstrip(" \0") or None
         cell = cell.strip(" \0")
@@ -91,7 +85,7 @@ class DbfField:
 
 @dataclass(frozen=True, slots=True)
 class Dbf:
-    """A file, its fields and the bounds of its records."""
+    """A table file: its fields, and the place, number and length of its records."""
 
     path: Path
     name: str
@@ -110,7 +104,7 @@ class Dbf:
                     raise malformed_row(
                         self.name,
                         f"row {number}",
-                        f"the table ends here, although its header says {self.count} rows",
+                        f"the table ends here, although its header specifies {self.count} rows",
                     )
                 yield None if record[:1] == _DELETED else record
 
@@ -128,20 +122,23 @@ class Dbf:
 
 
 def dbf(path: Path, name: str, encoding: str) -> Dbf:
-    """The table's layout; Refused for what is no dBASE table."""
+    """The table's layout; Refused if the file is not a dBASE table."""
     with path.open("rb") as file:
         head = file.read(_TABLE_HEADER.size)
         if len(head) < _TABLE_HEADER.size:
             raise _no_table(name)
         count, start, length = _TABLE_HEADER.unpack(head)
-        told = file.read(max(0, start - _TABLE_HEADER.size))
+        header = file.read(max(0, start - _TABLE_HEADER.size))
     fields, position, place = [], 1, 0
-    while told[place : place + 1] not in {_END_OF_FIELDS, b""}:
-        if len(told) < place + _FIELD.size:
+    while header[place : place + 1] not in {_END_OF_FIELDS, b""}:
+        if len(header) < place + _FIELD.size:
             raise _no_table(name)
-        raw, letter, size, decimals = _FIELD.unpack_from(told, place)
+        raw, letter, size, decimals = _FIELD.unpack_from(header, place)
         if letter == b"C":
-            size, decimals = size + (decimals << 8), 0  # long texts keep the upper half here
+            size, decimals = (
+                size + (decimals << 8),
+                0,
+            )  # for long texts this byte is the upper half of the size
         named = raw.split(b"\0")[0]
         try:
             column = named.decode(encoding).strip()
@@ -164,38 +161,38 @@ _Plane = npt.NDArray[np.float64]
 
 
 def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
-    """Polygons in the order of their outer rings, each that ring and then its holes.
+    """Polygons in the order of their outer rings, each with the outer ring first, then its holes.
 
-    A ring that runs as a hole and lies in no outer ring runs the wrong way: it is one itself.
+    A counterclockwise ring outside every outer ring has the wrong direction; it counts as an outer ring.
     """
     planes = [np.array([point[:2] for point in ring], np.float64).reshape(-1, 2) for ring in rings]
     areas = [_area(plane) for plane in planes]
     outer = [place for place, area in enumerate(areas) if area < 0]
-    lows = np.array([planes[each].min(0) for each in outer]).reshape(-1, 2)
-    highs = np.array([planes[each].max(0) for each in outer]).reshape(-1, 2)
+    lows = np.array([planes[place].min(0) for place in outer]).reshape(-1, 2)
+    highs = np.array([planes[place].max(0) for place in outer]).reshape(-1, 2)
     holes: dict[int, list[Ring]] = {}
-    gone = set()
+    assigned = set()
     for hole in sorted(set(range(len(rings))).difference(outer)):
         plane = planes[hole]
         if not len(plane):
             continue
-        # Bounds tell most outer rings out: a coast has thousands of them.
+        # Bounding boxes rule out most outer rings; a coast has thousands of them.
         near = np.flatnonzero(((lows <= plane.min(0)) & (plane.max(0) <= highs)).all(1))
-        found = [outer[each] for each in near if _within(plane, planes[outer[each]])]
-        if found:
-            holes.setdefault(min(found, key=lambda each: -areas[each]), []).append(rings[hole])
-            gone.add(hole)
-    return [[ring, *holes.get(place, [])] for place, ring in enumerate(rings) if place not in gone]
+        around = [outer[index] for index in near if _within(plane, planes[outer[index]])]
+        if around:
+            holes.setdefault(min(around, key=lambda place: -areas[place]), []).append(rings[hole])
+            assigned.add(hole)
+    return [[ring, *holes.get(place, [])] for place, ring in enumerate(rings) if place not in assigned]
 
 
 def _area(plane: _Plane) -> float:
-    """Twice the area, negative if the ring runs clockwise; measured from its first point, to keep digits."""
+    """Twice the area, negative for a clockwise ring; measured from its first point to keep digits."""
     x, y = (plane - plane[:1]).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
 
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
-    """Whether a ring lies in another: its first point, or middle of an edge, that is not on it tells."""
+    """Whether a ring is inside another, by its first point or edge middle that is not on the other."""
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
@@ -211,7 +208,7 @@ def _side(x: float, y: float, ring: _Plane) -> int:
     between &= (np.minimum(y0, y1) <= y) & (y <= np.maximum(y0, y1))
     if bool((between & (turn == 0)).any()):
         return 0
-    # How many edges does a ray to the right meet? One that goes up has the point at its left then.
+    # Count the edges that a ray to the right meets; a rising edge has the point at its left.
     up, down = (y0 <= y) & (y < y1), (y1 <= y) & (y < y0)
     met = np.count_nonzero(up & (turn > 0)) + np.count_nonzero(down & (turn < 0))
     return 1 if met % 2 else -1
@@ -220,7 +217,7 @@ def _side(x: float, y: float, ring: _Plane) -> int:
 _FILE_CODE = struct.pack(">i", 9994)
 _HEADER = 100
 _RECORD = struct.Struct(">ii")
-_SHORTEST = 4  # bytes of a record: its kind alone
+_SHORTEST = 4  # bytes of a record that has only its kind
 _POINTS = {shapefile.POINT, shapefile.POINTZ, shapefile.POINTM}
 _MULTIPOINTS = {shapefile.MULTIPOINT, shapefile.MULTIPOINTZ, shapefile.MULTIPOINTM}
 _LINES = {shapefile.POLYLINE, shapefile.POLYLINEZ, shapefile.POLYLINEM}
@@ -230,10 +227,10 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
-    """`count` geometries, NULL for an empty one; Refused if there are more or fewer, or one is broken."""
+    """`count` geometries, NULL for an empty one; Refused for another count or a broken geometry."""
     _refuse_broken_bounds(file, name, count)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of another length in the header; the bounds were looked at
+        warnings.simplefilter("ignore")  # a wrong length in the header; the bounds are already checked
         shapes = shapefile.Reader(shp=file).iterShapes()
     for number in range(1, count + 1):
         try:
@@ -244,7 +241,7 @@ def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]
 
 
 def _geometry_text(shape: Any) -> str | None:
-    """GeoJSON, of each number the digits that make it this number again; measures have no place in it."""
+    """A shape as GeoJSON with exact numbers; GeoJSON has no place for measures."""
     if shape is None or shape.shapeType == shapefile.NULL:
         return None
     points = [(float(x), float(y)) for x, y in (point[:2] for point in shape.points)]
@@ -256,7 +253,7 @@ def _geometry_text(shape: Any) -> str | None:
 
 
 def _geojson(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
-    """The kind of GeoJSON and its coordinates; ValueError for a shape that it has no kind for."""
+    """The GeoJSON kind and coordinates; ValueError for a shape without a GeoJSON kind."""
     if shape.shapeType in _POINTS:
         return "Point", points[0]
     if shape.shapeType in _MULTIPOINTS:
@@ -293,7 +290,7 @@ log = structlog.get_logger()
 
 GEOMETRY = "geometry"
 SHP, DBF, CPG = ".shp", ".dbf", ".cpg"
-# What .cpg files say that Python has other names for.
+# Encodings in .cpg files for which Python has other names.
 _ISO = re.compile(r"^(?:iso[ _-]?)?8859[ _-]?(\d+)$")
 _CODE_PAGES = {"65001": "utf-8", "ansi": "cp1252"}
 
@@ -303,17 +300,17 @@ def shapefile_rows(
     name: str,
     options: ShapefileOptions,
     schema: pa.Schema | None,
-    told: Told = UNTOLD,
+    dataset_types: Told = UNTOLD,
     bound: Bound | None = None,
 ) -> ProducedRows:
-    """The file's rows: the declared columns by name, or all fields of the table, then `geometry`.
+    """The file's rows, with the declared columns by name, or else all fields of the table and `geometry`.
 
-    Blanks are NULL, and rows marked as deleted are left out. Raises Refused unless exactly one `.shp` is
-    meant, for a part that is missing or broken, and for a declared column that is not there; what
-    is wrong with a value is refused when its batch is asked for.
+    Blanks are NULL, and rows marked as deleted are left out. Raises Refused unless exactly one `.shp`
+    matches. Raises Refused for a missing or broken part, and for a missing declared column. Errors of single
+    values are raised when their batch is read.
     """
-    with ExitStack() as kept:
-        folder = Path(kept.enter_context(TemporaryDirectory(prefix="backstory-shapefile-")))
+    with ExitStack() as resources:
+        folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-shapefile-")))
         with archives.open_zip(path, name) as archive:
             chosen = _shapefile(archive, name, options.sub_path)
             called = f"{name}/{chosen}"
@@ -323,7 +320,7 @@ def shapefile_rows(
         refuse_repeated(called, names)
         if schema is None:
             own = [*map(_own_field, table.fields), pa.field(GEOMETRY, pa.string())]
-            schema = pa.schema([told.get(field.name, field) for field in own])
+            schema = pa.schema([dataset_types.get(field.name, field) for field in own])
         _refuse_others(schema, names, called, strict=options.strict)
         columns = {field.name: field for field in table.fields}
         for field in schema:
@@ -331,23 +328,23 @@ def shapefile_rows(
             if field.name in columns and columns[field.name].type is None:
                 letter = columns[field.name].letter
                 raise malformed_row(
-                    called, "", f"column `{field.name}` is of the type `{letter}`, which is not read"
+                    called, "", f"column `{field.name}` has the type `{letter}`, which is not supported"
                 )
-        return ProducedRows(schema, _batches(kept.pop_all(), folder, table, encoding, schema))
+        return ProducedRows(schema, _batches(resources.pop_all(), folder, table, encoding, schema))
 
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
-    """The one `.shp` of the zip, or the one that `subPath` fits."""
+    """The only `.shp` of the zip, or the only one that matches `subPath`."""
     entries = [entry for entry in archives.files(archive) if entry.lower().endswith(SHP)]
-    found = entries if sub_path is None else archives.matching(entries, sub_path)
-    if len(found) != 1:
+    matches = entries if sub_path is None else archives.matching(entries, sub_path)
+    if len(matches) != 1:
         wanted = "`*.shp`" if sub_path is None else f"subPath `{sub_path}`"
-        raise archives.ambiguous(name, wanted, found, entries or archives.files(archive))
-    return found[0]
+        raise archives.ambiguous(name, wanted, matches, entries or archives.files(archive))
+    return matches[0]
 
 
 def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Bound) -> None:
-    """The parts under names of ours; an archive's paths are never paths on disk."""
+    """Extract the parts under fixed names; the archive's own paths are never used on disk."""
     stem = str(PurePosixPath(chosen).with_suffix(""))
     parts = {
         PurePosixPath(entry).suffix.lower(): entry
@@ -355,58 +352,61 @@ def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Boun
         if str(PurePosixPath(entry).with_suffix("")).lower() == stem.lower()
     } | {SHP: chosen}
     if DBF not in parts:
-        raise malformed_row(f"{name}/{chosen}", "", f"its {DBF} is missing beside it in the zip")
+        raise malformed_row(f"{name}/{chosen}", "", f"its {DBF} is missing in the zip")
     for suffix in (SHP, DBF, CPG):
         if suffix in parts:
             archives.extract(archive, parts[suffix], folder / f"shape{suffix}", name, bound)
 
 
-def _table(folder: Path, told: str) -> tuple[str, Dbf]:
-    """The table and the encoding of its texts: that of the .cpg, else UTF-8 if it is, else Latin-1."""
+def _table(folder: Path, name: str) -> tuple[str, Dbf]:
+    """The encoding of the table's texts, and the table.
+
+    The encoding is from the .cpg; without one it is UTF-8 if all texts are valid UTF-8, else Latin-1.
+    """
     page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
     if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):
-        encoding = _encoding(written, told)
-        return encoding, dbf(path, told, encoding)
-    table = dbf(path, told, "latin-1")
+        encoding = _encoding(written, name)
+        return encoding, dbf(path, name, encoding)
+    table = dbf(path, name, "latin-1")
     try:
-        names_too = dbf(path, told, "utf-8")
+        names_too = dbf(path, name, "utf-8")
     except Refused:
         names_too = None
     if names_too is not None and table.is_utf8():
         return "utf-8", names_too
-    log.warning("the shapefile names no encoding and is not UTF-8; it is read as Latin-1", file=told)
+    log.warning("the shapefile names no encoding and is not UTF-8; it is read as Latin-1", file=name)
     return "latin-1", table
 
 
-def _encoding(written: str, told: str) -> str:
-    """Python's name of what a .cpg says, such as `UTF-8`, `1252`, `ANSI 1252` or `ISO 88591`."""
+def _encoding(written: str, name: str) -> str:
+    """Python's name for the encoding in a .cpg, such as `UTF-8`, `1252`, `ANSI 1252` or `ISO 88591`."""
     last = re.sub(r"^(ansi|ibm|windows|cp)[ _-]?(?=\d)", "", written.lower())
     for guess in (_CODE_PAGES.get(last) or _ISO.sub(r"iso8859-\1", last), f"cp{last}"):
         try:
             return codecs.lookup(guess).name
         except LookupError:
             continue
-    raise malformed_row(told, "", f"its {CPG} names the encoding `{written[:40]}`, which is not known")
+    raise malformed_row(name, "", f"its {CPG} names the encoding `{written[:40]}`, which is not known")
 
 
 def _own_field(field: DbfField) -> pa.Field:
     return pa.field(field.name, pa.string() if field.type is None else field.type)
 
 
-def _refuse_others(schema: pa.Schema, names: list[str], told: str, *, strict: bool) -> None:
+def _refuse_others(schema: pa.Schema, names: list[str], name: str, *, strict: bool) -> None:
     for column in schema.names:
         if column not in names:
-            raise missing(told, column, names)
+            raise missing(name, column, names)
     extra = [column for column in names if column not in schema.names]
     if extra and strict:
-        raise unknown_columns(told, extra)
+        raise unknown_columns(name, extra)
 
 
 def _batches(
-    kept: ExitStack, folder: Path, table: Dbf, encoding: str, schema: pa.Schema
+    resources: ExitStack, folder: Path, table: Dbf, encoding: str, schema: pa.Schema
 ) -> Iterator[pa.RecordBatch]:
     fields = {field.name: field for field in table.fields}
-    with kept, (folder / f"shape{SHP}").open("rb") as shapes:
+    with resources, (folder / f"shape{SHP}").open("rb") as shapes:
         rows = _rows(table, shapes)
         while part := list(islice(rows, BATCH)):
 
@@ -425,12 +425,12 @@ def _batches(
             yield pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-# Its number from 1, its record and its geometry.
+# The row's number from 1, its record and its geometry.
 _Row = tuple[int, bytes, str | None]
 
 
 def _rows(table: Dbf, shapes: BinaryIO) -> Iterator[_Row]:
-    """Record and geometry of each row that is not deleted."""
+    """The number, record and geometry of each row that is not deleted."""
     geometries = geometries_of(shapes, table.name, table.count)
     for number, (record, geometry) in enumerate(zip(table.records(), geometries, strict=True), 1):
         if record is not None:

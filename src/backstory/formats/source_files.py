@@ -1,8 +1,6 @@
-"""Which files a source names, and of which format they are (section 2 of the interface).
+"""Files that a source or a glob names, with their format and unpacked content (section 2 of the interface).
 
-Which files of this machine a pattern means, and whether a path has the form of one.
-
-Both take a time that is bounded by the lengths of pattern and path, however many stars there are.
+The time to match a path is bounded by the lengths of pattern and path, regardless of the number of stars.
 """
 
 import fnmatch
@@ -26,10 +24,10 @@ ANY_FOLDERS: Final = "**"
 
 
 def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
-    """The files that match, in the order of their paths; those of a leading dot are matched by a dot alone.
+    """The files that match, sorted by path; only a pattern with a leading dot matches hidden files.
 
-    A relative pattern begins in the folder, whose own name is no pattern; nor are the first folders of a
-    pattern that are there as they are written. `**` is each folder below, once, whatever links lead to it.
+    A relative pattern begins in the folder. The folder's name is taken literally, as are the pattern's first
+    folders if they exist under that name. `**` is each folder below, once, even if several links lead to it.
     """
     place = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
     *parts, last = _collapse_stars((place / pattern).parts[len(place.parts) :])
@@ -39,13 +37,13 @@ def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
         parts, last = [*parts, last], "*"
     folders = [place]
     for part in parts:
-        folders = _once(each for one in folders for each in _folders_of(one, part))
-    files = {each for one in folders for each in _entries(one, last) if each.is_file()}
+        folders = _once(inner for folder in folders for inner in _folders_of(folder, part))
+    files = {path for folder in folders for path in _entries(folder, last) if path.is_file()}
     return sorted(files, key=str)
 
 
 def _collapse_stars(parts: Iterable[str]) -> list[str]:
-    """The parts, of several `**` that follow each other one."""
+    """The parts, with consecutive `**` collapsed into one."""
     groups = ((part, [*same]) for part, same in groupby(parts))
     return [part for name, same in groups for part in ([name] if name == ANY_FOLDERS else same)]
 
@@ -54,11 +52,11 @@ def _folders_of(folder: Path, part: str) -> Iterator[Path]:
     if part == ANY_FOLDERS:
         yield from _below(folder)
         return
-    yield from (each for each in _entries(folder, part) if each.is_dir())
+    yield from (path for path in _entries(folder, part) if path.is_dir())
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """A folder and those in it, none of them hidden; each once, before those to which links lead."""
+    """A folder and all visible folders below it, each once; linked folders are last."""
     seen: set[Path] = set()
     waiting, links = [folder], list[Path]()
     while waiting or links:
@@ -67,55 +65,55 @@ def _below(folder: Path) -> Iterator[Path]:
             continue
         seen.add(place.resolve())
         yield place
-        for each in _entries(place, "*"):
-            if each.is_dir():
-                (links if each.is_symlink() else waiting).append(each)
+        for path in _entries(place, "*"):
+            if path.is_dir():
+                (links if path.is_symlink() else waiting).append(path)
 
 
 def _entries(folder: Path, part: str) -> list[Path]:
-    """What a folder has that matches a part of a pattern, in order."""
+    """The entries of a folder that match one part of a pattern, sorted."""
     if not WILD.search(part):
         return [folder / part] if (folder / part).exists() else []
     hidden = part.startswith(".")
     try:
-        names = [each.name for each in folder.iterdir() if hidden or not each.name.startswith(".")]
-    except OSError:  # one that may not be read has nothing, as for a shell
+        names = [path.name for path in folder.iterdir() if hidden or not path.name.startswith(".")]
+    except OSError:  # an unreadable folder counts as empty, as in a shell
         return []
     return sorted(folder / name for name in fnmatch.filter(names, part))
 
 
 def _once(folders: Iterable[Path]) -> list[Path]:
-    """Each folder once, under its own path rather than by a link."""
-    found: dict[Path, Path] = {}
-    for each in folders:
-        real = each.resolve()
-        if real not in found or (found[real].is_symlink() and not each.is_symlink()):
-            found[real] = each
-    return [*found.values()]
+    """Each folder once, under its own path rather than a link's."""
+    by_target: dict[Path, Path] = {}
+    for folder in folders:
+        target = folder.resolve()
+        if target not in by_target or (by_target[target].is_symlink() and not folder.is_symlink()):
+            by_target[target] = folder
+    return [*by_target.values()]
 
 
 @dataclass(frozen=True, slots=True)
 class Stars:
-    """A part of a form for any letters; without `folders` those of one name."""
+    """A part of a form that matches any characters; without `folders`, any characters except a slash."""
 
     folders: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A part of a form whose text is asked for."""
+    """A part of a form whose matching text is returned."""
 
     pattern: re.Pattern[str]
 
 
-# A text stands for itself, None for a letter of a name.
+# A text matches itself, None matches one character of a name.
 Piece = str | Stars | Written | None
 
 
 def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
-    """The texts of the pieces that are `Written`, in their order; None for a path of another form.
+    """The texts that match the `Written` pieces, in order; None if the path does not match.
 
-    Where several texts fit, stars take as much as they can, the first one first.
+    If several texts match, stars match as much as they can, the first star first.
     """
     fits: list[set[int]] = [set() for _ in pieces] + [{len(path)}]
     for number in reversed(range(len(pieces))):
@@ -123,13 +121,13 @@ def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
         fits[number] = {
             place
             for place in range(len(path) + 1)
-            if any(e in after for e in _ends(pieces[number], path, place))
+            if any(end in after for end in _ends(pieces[number], path, place))
         }
     if 0 not in fits[0]:
         return None
     place, texts = 0, []
     for piece, after in zip(pieces, fits[1:], strict=True):
-        end = next(each for each in _ends(piece, path, place) if each in after)
+        end = next(end for end in _ends(piece, path, place) if end in after)
         if isinstance(piece, Written):
             texts.append(path[place:end])
         place = end
@@ -137,7 +135,7 @@ def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
 
 
 def _ends(piece: Piece, path: str, place: int) -> Iterable[int]:
-    """Where a piece can end that begins at a place, the furthest first."""
+    """The possible ends of a piece that begins at `place`, the furthest first."""
     if isinstance(piece, str):
         return [place + len(piece)] if path.startswith(piece, place) else []
     if isinstance(piece, Written):
@@ -164,7 +162,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to read; `name` is what messages call it, `stamp` is of the file that was delivered."""
+    """A file to read; `name` is its name in messages, `stamp` the state of the delivered file."""
 
     path: Path
     name: str
@@ -180,22 +178,23 @@ class SourceFiles:
 
 
 def source_files(source: str, format_: FileFormat | None = None, folder: Path = Path()) -> SourceFiles:
-    """The file that a source names, those that a glob fits, or those in a folder.
+    """The file that a source names, the files that match a glob, or the files in a folder.
 
-    A relative source begins in `folder`, whose name is no pattern; nor are folders that are there as written.
+    A relative source begins in `folder`. The folder's name is taken literally, as are existing folders.
+    Files in a folder whose names begin with `_` or `.` are skipped.
 
-    Files in a folder whose names begin with `_` or `.` are passed over. Raises Failed if there are none, and
-    UsageError for files of no known format or of several, and for a folder with folders in it.
+    Raises Failed if there is no file. Raises UsageError for an unknown format, for several formats, and for a
+    folder that contains folders.
     """
     paths = _paths(source, folder)
     formats = {path: format_ or _format_of(path) for path in paths}
-    if unknown := [path.name for path, found in formats.items() if found is None]:
+    if unknown := [path.name for path, ending in formats.items() if ending is None]:
         raise UsageError(
             "unknown-format",
             f"The ending of {', '.join(unknown[:_SHOWN])} does not show the format.",
             "Use `format=` with csv, parquet, jsonl or json; or name the files with a glob.",
         )
-    kinds = {found for found in formats.values() if found is not None}
+    kinds = {ending for ending in formats.values() if ending is not None}
     if len(kinds) > 1:
         raise UsageError(
             "mixed-formats",
@@ -210,22 +209,23 @@ def _paths(source: str, folder: Path) -> list[Path]:
     if path.is_file():
         return [path]
     if path.is_dir():
-        inside = [each for each in sorted(path.iterdir()) if each.name[0] not in "_."]
-        if within := [each.name for each in inside if each.is_dir()]:
+        inside = [entry for entry in sorted(path.iterdir()) if entry.name[0] not in "_."]
+        if within := [entry.name for entry in inside if entry.is_dir()]:
             raise UsageError(
                 "nested-folder",
                 f"The folder {source} contains folders: {', '.join(within[:_SHOWN])}.",
                 "Use a glob, such as 'folder/**/*.csv'.",
             )
-        found, told = [each for each in inside if each.is_file()], f"The folder {source} has no files."
-    elif WILD.search(source):
-        found = files_of_pattern(source, folder)
-        told = f"No file matches {source}."
-    else:
-        found, told = [], f"There is no file {source}."
-    if not found:
-        raise Failed("not-found", told, "Check the path.")
-    return found
+        paths = [entry for entry in inside if entry.is_file()]
+        if not paths:
+            raise Failed("not-found", f"The folder {source} has no files.", "Check the path.")
+        return paths
+    if not WILD.search(source):
+        raise Failed("not-found", f"There is no file {source}.", "Check the path.")
+    paths = files_of_pattern(source, folder)
+    if not paths:
+        raise Failed("not-found", f"No file matches {source}.", "Check the path.")
+    return paths
 
 
 def _format_of(path: Path) -> FileFormat | None:
@@ -236,17 +236,17 @@ def _format_of(path: Path) -> FileFormat | None:
 
 
 def unpack(file: SourceFile, folder: Path) -> SourceFile:
-    """The file to read; what is unpacked lies in the folder. Refused for a broken archive, or a bomb."""
+    """The file, unpacked into the folder if it is an archive; Refused for a broken archive or a bomb."""
     try:
         return _unpack_file(file, folder)
     except Refused:
-        require_unchanged([file.stamp])  # an archive that is written just now is not broken
+        require_unchanged([file.stamp])  # an archive that is still being written is not broken
         raise
 
 
 def _unpack_file(file: SourceFile, folder: Path) -> SourceFile:
     ending = file.path.suffix.lower()
-    target = folder / uuid4().hex  # files of several folders may have one name
+    target = folder / uuid4().hex  # files in different folders may share a name
     if ending == ".gz":
         try:
             with gzip.open(file.path) as packed:

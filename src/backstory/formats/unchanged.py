@@ -1,4 +1,4 @@
-"""Files that others may write while they are read: what was read is one state of a file, or refused."""
+"""Checks that a file did not change while it was read."""
 
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
@@ -12,13 +12,13 @@ Read = TypeVar("Read")
 
 
 def stamp_of(path: Path) -> Stamp:
-    """Which file it is, how large, and when it was written last; to be made before a byte is read."""
-    told = path.stat()
-    return path, told.st_ino, told.st_size, told.st_mtime_ns
+    """The file's path, inode, size and modification time; take it before the first byte is read."""
+    status = path.stat()
+    return path, status.st_ino, status.st_size, status.st_mtime_ns
 
 
 def require_unchanged(stamps: Iterable[Stamp]) -> None:
-    """Raise Failed for the first file that was replaced, rewritten or moved away, or that grew."""
+    """Raise Failed for the first file that was replaced, rewritten, moved or extended."""
     for stamp in stamps:
         if _has_changed(stamp):
             raise source_changed(stamp[0].name)
@@ -30,7 +30,10 @@ def _has_changed(stamp: Stamp) -> bool:
 
 @contextmanager
 def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
-    """Raises the error, else Failed, if the file changes in between, also where reading fails for that."""
+    """Raise the error, by default Failed, if the file changes within the block.
+
+    The change takes precedence over an error that the block raises.
+    """
 
     def require() -> None:
         if _has_changed(stamp):
@@ -38,19 +41,19 @@ def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = No
 
     try:
         yield
-    except Exception:  # half of a file may be anything
+    except Exception:  # a half-written file may cause any error
         require()
         raise
     require()
 
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
-    """What is read of a file; Failed if it has changed, behind the last of it or where reading fails."""
+    """The reads of a file; Failed if the file has changed at the end or when a read fails."""
     with refuse_changes(stamp):
         yield from reads
 
 
 def source_changed(name: str = "The source") -> Failed:
-    """The error for a source that others changed, or that gave other rows the second time."""
+    """The error for a source that changed during reading, or returned different rows the second time."""
     remedy = "Nothing was written; deliver it again, once it is complete."
     return Failed("source-changed", f"{name} changed while it was read.", remedy)

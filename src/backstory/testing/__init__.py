@@ -1,1 +1,1 @@
-"""What plays the part of others: a sender of batches, a conformance kit for dialects."""
+"""Test tools: a sender of batches and a conformance kit for SQL dialects."""

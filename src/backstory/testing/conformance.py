@@ -1,7 +1,4 @@
-"""A dialect's examination: every statement is written, and run where there is an engine (section 5.4).
-
-The part of a dialect's examination that a database runs (section 5.4).
-"""
+"""The conformance examination of a SQL dialect: every statement is checked and can be run (section 5.4)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -46,7 +43,7 @@ from backstory.testing.conformance_values import (
 
 
 def run_examination(dialect: Dialect, engine: Engine) -> None:
-    """Run what the dialect writes; AssertionError names the method or the scenario that is wrong."""
+    """Run the dialect's statements; an AssertionError names the method or the scenario that fails."""
     bench = Bench(dialect, engine)
     with bench.schema():
         examine_hashes(bench)
@@ -62,12 +59,12 @@ def run_examination(dialect: Dialect, engine: Engine) -> None:
 
 
 def examine_schema_changes(bench: Bench) -> None:
-    """Each change, and what the database then says of the table."""
+    """Examine each schema change, and the table's description in the database after it."""
     names = [name for name in NASTY_NAMES if name]
     columns = [ModelColumn(target_column_name="a", datatype=Datatype.INTEGER, nullable=False)]
     columns += [_rename_column(columns[0], name) for name in names]
-    for gone in ("rc renamed", "rc changed"):
-        bench.drop(gone)
+    for name in ("rc renamed", "rc changed"):
+        bench.drop(name)
     table = bench.make("rc changed", columns)
     _require_table(bench, "rc changed", dict.fromkeys(["a", *names], Datatype.INTEGER))
     bench.insert("rc changed", dict.fromkeys(["a", *names], 7))
@@ -85,10 +82,10 @@ def examine_schema_changes(bench: Bench) -> None:
     with examination("render_rename_table"):
         bench.engine.execute(bench.dialect.render_rename_table(SCHEMA, "rc changed", "rc renamed"))
         bench.leftovers.append("rc renamed")
-        require(bench.engine.introspect_table(SCHEMA, "rc changed") is None, "the old name is still there")
+        require(bench.engine.introspect_table(SCHEMA, "rc changed") is None, "the old name still exists")
         _require_row(bench, bench.table("rc renamed"), names[0], 7)
-        found = bench.engine.introspect_table(SCHEMA, "rc renamed") or {}
-        require_equal(set(found), {*names, "add ed"}, of="the renamed table's columns")
+        renamed = bench.engine.introspect_table(SCHEMA, "rc renamed") or {}
+        require_equal(set(renamed), {*names, "add ed"}, of="the renamed table's columns")
 
 
 def _examine_widening(bench: Bench, table: str, name: str) -> None:
@@ -100,8 +97,8 @@ def _examine_widening(bench: Bench, table: str, name: str) -> None:
             return
         bench.engine.execute(sql)
         stored = (bench.engine.introspect_table(SCHEMA, "rc changed") or {})[name]
-        found = ddl.logical_type(stored, bench.dialect)
-        require_equal(found and found.datatype, Datatype.BIGINT, of=stored)
+        column = ddl.logical_type(stored, bench.dialect)
+        require_equal(column and column.datatype, Datatype.BIGINT, of=stored)
         _require_row(bench, table, name, 7)
 
 
@@ -111,11 +108,11 @@ def _rename_column(column: ModelColumn, name: str) -> ModelColumn:
 
 def _require_table(bench: Bench, name: str, expected: Mapping[str, Datatype]) -> None:
     with examination("introspect_table"):
-        require(bench.engine.introspect_table(SCHEMA, "not there") is None, "a missing table is None")
+        require(bench.engine.introspect_table(SCHEMA, "not there") is None, "a missing table must be None")
         stored = bench.engine.introspect_table(SCHEMA, name) or {}
-        found = {each: ddl.logical_type(type_, bench.dialect) for each, type_ in stored.items()}
-        told = {each: column and column.datatype for each, column in found.items()}
-        require_equal(told, dict(expected), of="the columns")
+        types = {column: ddl.logical_type(type_, bench.dialect) for column, type_ in stored.items()}
+        datatypes = {column: type_ and type_.datatype for column, type_ in types.items()}
+        require_equal(datatypes, dict(expected), of="the columns")
 
 
 def _require_row(bench: Bench, table: str, column: str, expected: object) -> None:
@@ -134,18 +131,18 @@ KEPT = {
     **dict.fromkeys(BEGINNINGS, INSERT),
     "merge": INSERT,
 }
-# What Python writes where a value was never put into a text.
+# Texts that Python writes if a value is missing from a formatted text.
 PYTHON = re.compile(r"\bNone\b|\bEllipsis\b|\bNotImplemented\b|<[\w. ]+ object|\b(?:Datatype|Role)\.|[{}]")
 INSTANT = datetime(2025, 1, 2, 3, 4, 5, 600000, tzinfo=UTC)
 
 
 def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> None:
-    """Examine a dialect; AssertionError names the method or the scenario that is wrong.
+    """Examine a dialect; an AssertionError names the method or the scenario that fails.
 
-    Without an engine everything is written for a small model and its shape is looked at; a dialect
-    with a SQLGLOT_NAME is parsed too. With an engine it is also run: the golden vectors, literals,
-    the four steps and the MERGE against the rule, and schema changes. That takes the schema
-    `backstory_conformance`, which is made for it and dropped.
+    Without an engine, the statements for a sample model are written and their form is checked. The SQL of a
+    dialect with a SQLGLOT_NAME is also parsed. With an engine, the statements are run: the golden vectors,
+    literals, the four steps and the MERGE against the rule, and schema changes. The run creates and drops the
+    schema `backstory_conformance`.
     """
     with examination("register_dialect"):
         require(contract_fault(type(dialect)) is None, contract_fault(type(dialect)))
@@ -169,11 +166,11 @@ def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> N
 def _examine_names(dialect: Dialect) -> None:
     with examination("quote_ident"):
         quoted = {name: dialect.quote_ident(name) for name in NASTY_NAMES}
-        require(len(set(quoted.values())) == len(quoted), "two names are written alike")
+        require(len(set(quoted.values())) == len(quoted), "two names have the same SQL")
         for name, sql in quoted.items():
             if dialect.SQLGLOT_NAME and name:
-                found = sqlglot.parse_one(f"SELECT {sql}", read=dialect.SQLGLOT_NAME).find(exp.Identifier)
-                require_equal((found and found.name, found and found.quoted), (name, True), of=sql)
+                parsed = sqlglot.parse_one(f"SELECT {sql}", read=dialect.SQLGLOT_NAME).find(exp.Identifier)
+                require_equal((parsed and parsed.name, parsed and parsed.quoted), (name, True), of=sql)
     with examination("should_quote"):
         plain = ("customer_id", "_x", "rc_c_hist_key")
         require_equal([name for name in plain if dialect.should_quote(name)], [], of=plain)
@@ -213,7 +210,7 @@ def _examine_literals(dialect: Dialect) -> None:
             _require_shape(dialect, f"SELECT {sql}", frozenset())
         require_equal(dialect.render_literal(INSTANT), dialect.timestamp_literal(INSTANT), of="an instant")
         for wrong in (INSTANT.replace(tzinfo=None), object()):
-            require(_refuses(dialect, wrong), f"{wrong!r} is not a ValueError")
+            require(_refuses(dialect, wrong), f"{wrong!r} is not refused with ValueError")
 
 
 def _refuses(dialect: Dialect, value: object) -> bool:
@@ -233,7 +230,7 @@ def _examine_types(dialect: Dialect) -> None:
         with examination(f"map_logical_type of {datatype}"):
             for strict in (True, False):
                 type_ = dialect.map_logical_type(datatype, 10, 20, 6, strict=strict)
-                require(type_, "it gives nothing")
+                require(type_, "it returns nothing")
                 _require_shape(dialect, f"SELECT {dialect.cast_expression('NULL', type_)}", frozenset())
 
 
@@ -262,7 +259,7 @@ def _examine_expressions(dialect: Dialect) -> None:
 
 
 def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
-    """Every statement of a load of the table with all types."""
+    """Every statement of a load into the table with all types."""
     model = sample_model(profile)
     dataset = dataset_of(model, "rc_types")
     load = Load(model, dataset, history_of(dataset), dialect, stage="stage_")
@@ -293,23 +290,23 @@ def _examine_schema_changes(dialect: Dialect) -> None:
         with examination(method):
             if sql is None and method == "render_alter_column_type":
                 continue
-            require(sql, "it gives nothing")
+            require(sql, "it returns nothing")
             assert sql is not None
             _require_shape(dialect, sql, frozenset())
     with examination("render_create_table_if_not_exists_from_columns"):
         sql = written["render_create_table_if_not_exists_from_columns"] or ""
-        missing = [each.name for each in _columns() if dialect.render_identifier(each.name) not in sql]
-        require_equal(missing, [], of="columns that are left out")
+        missing = [part.name for part in _columns() if dialect.render_identifier(part.name) not in sql]
+        require_equal(missing, [], of="the missing columns")
 
 
 # Shapes
 
 
 def _require_shape(dialect: Dialect, sql: str, placeholders: frozenset[str]) -> None:
-    """One whole statement, nothing of Python's in it, with these placeholders."""
-    require(isinstance(sql, str) and sql.strip(), "it gives nothing")
-    found = frozenset(PLACEHOLDER.findall(sql))
-    require_equal(found, placeholders, of="the placeholders")
+    """Require one complete statement with these placeholders and without Python's texts."""
+    require(isinstance(sql, str) and sql.strip(), "it returns nothing")
+    used = frozenset(PLACEHOLDER.findall(sql))
+    require_equal(used, placeholders, of="the placeholders")
     bare = _bare(dialect, PLACEHOLDER.sub("0", sql))
     require(bare.count("(") == bare.count(")"), f"parentheses are left open in {sql}")
     require(not re.search(r"['\"`]", bare), f"quotes are left open in {sql}")
@@ -321,24 +318,25 @@ def _require_shape(dialect: Dialect, sql: str, placeholders: frozenset[str]) -> 
 
 
 def _bare(dialect: Dialect, sql: str) -> str:
-    """The statement without its texts and quoted names."""
+    """The statement without its string literals and quoted names."""
     left, right = (re.escape(mark) for mark in dialect.QUOTES)
     text = r"'(?:[^'\\]|''|\\.)*'"
     return re.sub(rf"{text}|{left}(?:(?!{right}).|{right}{right})*{right}", " ", sql, flags=re.DOTALL)
 
 
 def _parse_literals(dialect: Dialect, sql: str) -> list[Any]:
-    """What sqlglot reads, each placeholder being a literal."""
+    """The statements that sqlglot parses, with a literal for each placeholder."""
     values = dict.fromkeys(PLACEHOLDER.findall(sql), "'x'")
-    return [each for each in sqlglot.parse(fill_placeholders(sql, values), read=dialect.SQLGLOT_NAME) if each]
+    parsed = sqlglot.parse(fill_placeholders(sql, values), read=dialect.SQLGLOT_NAME)
+    return [statement for statement in parsed if statement]
 
 
 def _require_aligned(dialect: Dialect, sql: str) -> None:
-    """An INSERT names each column once, and has a value for each."""
+    """Require that an INSERT names each column once and has a value for each."""
     if not dialect.SQLGLOT_NAME:
         return
     for insert in _parse_literals(dialect, sql)[0].find_all(exp.Insert):
-        columns = [each.name for each in insert.this.expressions]
+        columns = [column.name for column in insert.this.expressions]
         body = insert.expression
         values = body.selects if isinstance(body, exp.Select) else body.expressions
         require(columns, "an INSERT names no columns")

@@ -1,4 +1,4 @@
-"""A database under examination: its tables, and loads of them (section 5.4)."""
+"""A database under examination, with its tables and loads (section 5.4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
@@ -38,14 +38,14 @@ class Bench:
 
     @contextmanager
     def schema(self) -> Iterator[None]:
-        """The schema, empty at the beginning and gone at the end."""
+        """Create the schema, and drop it at the end."""
         with examination("render_create_schema_if_not_exists"):
             for _ in range(2):
                 self.engine.execute(self.dialect.render_create_schema_if_not_exists(SCHEMA))
         try:
             yield
         except BaseException:
-            with suppress(BackstoryError):  # the fault itself is what matters
+            with suppress(BackstoryError):  # report the original error
                 self._clear()
             raise
         self._clear()
@@ -60,11 +60,11 @@ class Bench:
         return self.dialect.render_table_identifier(SCHEMA, name)
 
     def drop(self, name: str) -> None:
-        """Take a table away."""
+        """Drop a table if it exists."""
         self.engine.execute(f"DROP TABLE IF EXISTS {self.table(name)}")
 
     def make(self, name: str, columns: Sequence[ModelColumn]) -> str:
-        """An empty table."""
+        """Create an empty table in place of any old one; return its name in SQL."""
         self.drop(name)
         self.leftovers.append(name)
         with examination("render_create_table_if_not_exists_from_columns"):
@@ -74,13 +74,13 @@ class Bench:
         return self.table(name)
 
     def insert(self, name: str, row: Mapping[str, Any]) -> None:
-        """Add a row of values that have literals."""
-        names = ", ".join(self.dialect.render_identifier(each) for each in row)
-        values = ", ".join(self.dialect.render_literal(each) for each in row.values())
+        """Insert a row, with its values as literals."""
+        names = ", ".join(self.dialect.render_identifier(column) for column in row)
+        values = ", ".join(self.dialect.render_literal(value) for value in row.values())
         self.engine.execute(f"INSERT INTO {self.table(name)} ({names}) VALUES ({values})")
 
     def texts(self, table: str, columns: Sequence[ModelColumn]) -> list[dict[str, Any]]:
-        """The rows of a table, each value as its canonical text."""
+        """The rows of a table, with each value as its canonical text."""
         exact = [(column, self.dialect.render_identifier(column.name)) for column in columns]
         listed = ", ".join(f"{self._text(column, name)} AS {name}" for column, name in exact)
         rows = self.engine.fetch_all(f"SELECT {listed} FROM {table}")
@@ -95,7 +95,7 @@ class Bench:
         return self.dialect.canonical_text(name, column.datatype, precision, scale)
 
     def values(self, started: datetime, run: str) -> dict[str, str]:
-        """SQL for the placeholders."""
+        """The SQL for each placeholder."""
         secret = self.dialect.secret_reference("pepper")
         if secret:
             self.engine.bind_secret("pepper", PEPPER)
@@ -108,7 +108,7 @@ class Bench:
 
 
 def fresh(bench: Bench, model: Model, dataset: ModelDataset, *, merges: bool = False) -> Load:
-    """A load whose tables are made anew."""
+    """A load with newly created tables."""
     hist = history_of(dataset)
     bench.make(dataset.name, base_columns(dataset))
     bench.make(dataset.hist_name, hist.target_columns)
@@ -118,7 +118,7 @@ def fresh(bench: Bench, model: Model, dataset: ModelDataset, *, merges: bool = F
 def bring_rows(
     bench: Bench, load: Load, rows: Sequence[Mapping[str, Any]], run: str, started: datetime
 ) -> Load:
-    """Load the base from rows of a file."""
+    """Stage the rows and load the base from them; return the load with its stage."""
     columns = user_columns(load.dataset)
     arrays = {
         column.name: pa.array(
@@ -138,7 +138,7 @@ def _stage_value(value: Any) -> Any:
 
 
 def steps_run(bench: Bench, statements: Sequence[Statement], run: str, started: datetime) -> dict[str, int]:
-    """Run statements in one transaction; gives the rows of each."""
+    """Run statements in one transaction; return the row count of each step."""
     values, counts = bench.values(started, run), {}
     with transaction(bench):
         for statement in statements:
@@ -149,7 +149,7 @@ def steps_run(bench: Bench, statements: Sequence[Statement], run: str, started: 
 
 @contextmanager
 def transaction(bench: Bench) -> Iterator[None]:
-    """A transaction, where the dialect says that it has them."""
+    """A transaction if the dialect supports them."""
     if not bench.dialect.supports_transactions:
         yield
         return

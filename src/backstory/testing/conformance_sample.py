@@ -1,4 +1,4 @@
-"""A small model to examine a dialect with, and how a fault is reported (section 5.4)."""
+"""A sample model for the examination of a dialect, and its assertions (section 5.4)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,8 +49,8 @@ def _dataset(name: str, *columns: dict[str, object], **more: object) -> dict[str
 
 @cache
 def sample_model(profile: str = "elevata_v1") -> Model:
-    """Four datasets: one for the scenarios, one for the golden vectors, one of all types, its parent."""
-    types = [_column(each.lower(), each, **_MORE.get(each, {})) for each in Datatype]
+    """Four datasets: for the scenarios, for the golden vectors, with all types, and with its parent keys."""
+    types = [_column(datatype.lower(), datatype, **_MORE.get(datatype, {})) for datatype in Datatype]
     tree = {
         "format": "historize/1",
         "hash_profile": profile,
@@ -97,7 +97,7 @@ def dataset_of(model: Model, name: str) -> ModelDataset:
 
 
 def history_of(dataset: ModelDataset) -> HistState:
-    """The metadata of a sample's history."""
+    """The metadata of a sample dataset's history."""
     hist = sync_hist(dataset, None, datetime(2025, 1, 1, tzinfo=UTC))
     assert hist is not None
     return hist
@@ -105,19 +105,19 @@ def history_of(dataset: ModelDataset) -> HistState:
 
 @contextmanager
 def examination(what: str) -> Iterator[None]:
-    """Whatever goes wrong inside is an AssertionError that begins with the method or scenario."""
+    """Turn any exception within the block into an AssertionError that begins with the method or scenario."""
     try:
         yield
     except Exception as wrong:
         raise AssertionError(f"{what}: {wrong}") from wrong
 
 
-def require(holds: object, told: object) -> None:
-    """AssertionError with these words unless it holds, with `python -O` too."""
+def require(holds: object, message: object) -> None:
+    """Raise AssertionError with the message unless the condition holds, even with `python -O`."""
     if not holds:
-        raise AssertionError(str(told))
+        raise AssertionError(str(message))
 
 
-def require_equal(found: object, expected: object, of: object) -> None:
-    """AssertionError that shows both sides unless they are equal."""
-    require(found == expected, f"{of} gives {found!r} instead of {expected!r}")
+def require_equal(actual: object, expected: object, of: object) -> None:
+    """Raise AssertionError with both values unless they are equal."""
+    require(actual == expected, f"{of} gives {actual!r} instead of {expected!r}")

@@ -1,4 +1,4 @@
-"""The examination of loads: the scenarios of section 8 against the rule (sections 3 and 9)."""
+"""The examination of a dialect's loads, compared with the rule in the scenarios (sections 3, 8 and 9)."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,15 +24,15 @@ from backstory.testing.conformance_sample import (
 
 
 class _Stop(Exception):
-    """A transaction is to be taken back."""
+    """Rolls back a transaction."""
 
 
 def examine_transactions(bench: Bench) -> None:
-    """A name can be held, and what fails is taken back, where the dialect says that it can."""
+    """Examine locks, and the rollback of a failed transaction if the dialect supports it."""
     with examination("lock"):
         for _ in range(2):
             with bench.engine.lock(SCHEMA) as taken:
-                require(taken is True, "a name that nobody holds is not given")
+                require(taken is True, "a free lock is not granted")
     with examination("transaction"):
         table = bench.make("rc_taken_back", [ModelColumn(target_column_name="a", datatype=Datatype.BIGINT)])
         if not bench.dialect.supports_transactions:
@@ -40,13 +40,17 @@ def examine_transactions(bench: Bench) -> None:
         with suppress(_Stop), bench.engine.transaction():
             bench.insert("rc_taken_back", {"a": 1})
             raise _Stop
-        require_equal(bench.engine.execute_scalar(f"SELECT COUNT(*) FROM {table}"), 0, of="rows taken back")
+        require_equal(
+            bench.engine.execute_scalar(f"SELECT COUNT(*) FROM {table}"),
+            0,
+            of="the count of rows after a rollback",
+        )
 
 
 # Scenarios
 
 Snapshot = Mapping[str, str]
-# What stands in the base at each load, by scenario; a value is the record's name.
+# The loads, each with its scenario, run, second and base content; a value is the record's name.
 LIFE: Sequence[tuple[str, str, int, Snapshot]] = (
     ("A23, the first load", "r1", 1, {"a": "1", "b": "1"}),
     ("A24, a change and a deletion", "r'2\\{{ load_timestamp }}", 2, {"a": "2"}),
@@ -59,12 +63,13 @@ LIFE: Sequence[tuple[str, str, int, Snapshot]] = (
 
 
 def examine_scenarios(bench: Bench) -> None:
+    """Run all scenarios, with the four steps and with the MERGE if the dialect supports it."""
     ways = [False, True] if bench.dialect.supports_hist_merge else [False]
     for merges in ways:
         way = "MERGE" if merges else "four steps"
         life = _Life.begun(bench, merges=merges)
-        for told, run, second, snapshot in LIFE:
-            life.load(f"{told}, {way}", run, second, snapshot)
+        for scenario, run, second, snapshot in LIFE:
+            life.load(f"{scenario}, {way}", run, second, snapshot)
         for steps in range(1, 4):
             life = _Life.begun(bench, merges=merges)
             life.load(LIFE[0][0], *LIFE[0][1:])
@@ -73,7 +78,7 @@ def examine_scenarios(bench: Bench) -> None:
 
 @dataclass
 class _Life:
-    """A history in the database, and the same by the rule."""
+    """A history in the database, and the same history computed by the rule."""
 
     bench: Bench
     full: Load
@@ -84,21 +89,21 @@ class _Life:
         model = sample_model()
         return cls(bench, fresh(bench, model, dataset_of(model, "rc_c"), merges=merges))
 
-    def load(self, told: str, run: str, second: int, snapshot: Snapshot) -> None:
-        """Load a snapshot both ways, and compare the tables and the counts."""
+    def load(self, scenario: str, run: str, second: int, snapshot: Snapshot) -> None:
+        """Load a snapshot in the database and by the rule, and compare the tables and the counts."""
         started = DAY + timedelta(seconds=second)
         load = self._load_of(run, started, snapshot)
         rows = self._by_rule(load, run, started, snapshot)
         steps = [hist_merge(load.pair)] if load.merges else hist_steps(load.pair)
-        found = steps_run(self.bench, steps, run, started)
-        self._compare(told)
+        counts = steps_run(self.bench, steps, run, started)
+        self._compare(scenario)
         if not load.merges:
-            with examination(told):
+            with examination(scenario):
                 expected = {step.step: rows[step.step] for step in steps}
-                require_equal(found, expected, of="the count of rows that each step touched")
+                require_equal(counts, expected, of="the count of rows that each step touched")
 
-    def interrupt(self, told: str, steps: int) -> None:
-        """A24 that stops after some of its steps, and is run again with the same timestamp."""
+    def interrupt(self, scenario: str, steps: int) -> None:
+        """Run A24, stop after some of its steps, and run it again with the same timestamp."""
         _, run, second, snapshot = LIFE[1]
         started = DAY + timedelta(seconds=second)
         load = self._load_of(run, started, snapshot)
@@ -106,7 +111,7 @@ class _Life:
         steps_run(self.bench, hist_steps(load.pair)[:steps], run, started)
         again = [hist_merge(load.pair)] if load.merges else hist_steps(load.pair)
         steps_run(self.bench, again, run, started)
-        self._compare(told)
+        self._compare(scenario)
 
     def _load_of(self, run: str, started: datetime, snapshot: Snapshot) -> Load:
         rows = [{"cust_id": key, "name": name, "city": None} for key, name in snapshot.items()]
@@ -131,24 +136,24 @@ class _Life:
         )
         return tally.rows
 
-    def _compare(self, told: str) -> None:
+    def _compare(self, scenario: str) -> None:
         columns = self.full.hist.target_columns
         dataset = self.full.dataset
         expected = [
             {
-                dataset.hist_key: each.hist_key,
-                dataset.key: each.key,
-                **each.values,
-                ColumnRole.ROW_HASH: each.row_hash,
-                ColumnRole.STARTED: instant_text(each.started),
-                ColumnRole.ENDED: each.ended and instant_text(each.ended),
-                ColumnRole.STATE: each.state,
-                ColumnRole.LOAD_RUN_ID: each.run,
-                ColumnRole.LOADED_AT: instant_text(each.loaded_at),
+                dataset.hist_key: version.hist_key,
+                dataset.key: version.key,
+                **version.values,
+                ColumnRole.ROW_HASH: version.row_hash,
+                ColumnRole.STARTED: instant_text(version.started),
+                ColumnRole.ENDED: version.ended and instant_text(version.ended),
+                ColumnRole.STATE: version.state,
+                ColumnRole.LOAD_RUN_ID: version.run,
+                ColumnRole.LOADED_AT: instant_text(version.loaded_at),
             }
-            for each in self.versions
+            for version in self.versions
         ]
-        with examination(told):
-            found = self.bench.texts(self.full.hist_table, columns)
+        with examination(scenario):
+            stored = self.bench.texts(self.full.hist_table, columns)
             ordered = sorted(expected, key=lambda row: str(row[dataset.hist_key]))
-            require_equal(found, ordered, of="the history")
+            require_equal(stored, ordered, of="the history")

@@ -1,4 +1,4 @@
-"""The examination of values: literals, keys and hashes, every type (sections 2.3 and 2.4)."""
+"""The examination of a dialect's values: literals, hashes and all types (sections 2.3 and 2.4)."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, date, datetime, time, timedelta
@@ -33,7 +33,7 @@ from backstory.testing.conformance_sample import (
     sample_model,
 )
 
-# Section 2.4: texts and their hashes, and the row that the row hashes are of.
+# Section 2.4: texts and their hashes, and the row for the row hashes.
 KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
 VECTORS = {
     "a key": ("customer_id~4711|mandant~100|pepper", KEY),
@@ -68,7 +68,7 @@ CUSTOMER = {
     "since": date(2025, 1, 2),
     "note": None,
 }
-# Values that databases write in different ways, each as Python has it.
+# Python values that databases write in different ways.
 TYPED: Mapping[Datatype, Sequence[Any]] = {
     Datatype.STRING: ("", "x", " y ", *NASTY_TEXTS),
     Datatype.INTEGER: (0, -(2**31), 2**31 - 1),
@@ -94,22 +94,22 @@ TYPED: Mapping[Datatype, Sequence[Any]] = {
 
 
 def examine_hashes(bench: Bench) -> None:
-    """The golden vectors: the texts as they stand, and made of the columns of a row."""
+    """Examine the golden vectors, from literal texts and from the columns of a row."""
     dialect, engine = bench.dialect, bench.engine
     with examination("hash_expression"):
-        for told, (text, expected) in VECTORS.items():
-            require_equal(sha256(text), expected, of=f"the vector of {told}")
+        for vector, (text, expected) in VECTORS.items():
+            require_equal(sha256(text), expected, of=f"the vector of {vector}")
             sql = dialect.hash_expression(dialect.string_literal(text))
-            require_equal(engine.execute_scalar(f"SELECT {sql}"), expected, of=f"golden vector, {told}")
+            require_equal(engine.execute_scalar(f"SELECT {sql}"), expected, of=f"golden vector, {vector}")
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_crm_customer")
         built = _values_of_columns(bench, model, dataset)
         kinds = ["a key", "a key with NULL"] if profile == "elevata_v1" else ["a key"]
         kinds += [f"a row hash, {profile}", "a history key", "a history key of another day"]
-        for told in kinds:
-            with examination(f"golden vector, {told}, {profile}"):
-                require_equal(built[told], VECTORS[told][1], of="the dialect's SQL")
+        for vector in kinds:
+            with examination(f"golden vector, {vector}, {profile}"):
+                require_equal(built[vector], VECTORS[vector][1], of="the dialect's SQL")
 
 
 def _values_of_columns(bench: Bench, model: Model, dataset: ModelDataset) -> dict[str, str]:
@@ -141,27 +141,29 @@ def _nullable(column: ModelColumn) -> ModelColumn:
 
 
 def examine_inequality(bench: Bench) -> None:
+    """Examine `null_safe_ne` for all pairs of NULL and texts."""
     type_ = bench.dialect.map_logical_type(Datatype.STRING, 10)
     literal = bench.dialect.render_literal
     with examination("null_safe_ne"):
         for left, right in product([None, "a", "b", ""], repeat=2):
             sides = [bench.dialect.cast_expression(literal(side), type_) for side in (left, right)]
             sql = bench.dialect.null_safe_ne(*sides)
-            asked = f"SELECT CASE WHEN {sql} THEN 1 WHEN NOT ({sql}) THEN 0 END"
-            require_equal(bench.engine.execute_scalar(asked), int(left != right), of=f"{left!r}, {right!r}")
+            query = f"SELECT CASE WHEN {sql} THEN 1 WHEN NOT ({sql}) THEN 0 END"
+            require_equal(bench.engine.execute_scalar(query), int(left != right), of=f"{left!r}, {right!r}")
 
 
 def examine_literals(bench: Bench) -> None:
+    """Examine literals of texts, dates, instants, booleans and numbers."""
     for text in NASTY_TEXTS:
         with examination(f"string_literal of {text!r}"):
             sql = f"SELECT {bench.dialect.string_literal(text)}"
             require_equal(bench.engine.execute_scalar(sql), text, of=sql)
     others: list[tuple[Datatype, Any]] = [
-        *((Datatype.DATE, each) for each in TYPED[Datatype.DATE]),
-        *((Datatype.TIMESTAMP, each) for each in TYPED[Datatype.TIMESTAMP]),
-        *((Datatype.BOOLEAN, each) for each in (True, False)),
-        *((Datatype.BIGINT, each) for each in (-1, 2**63 - 1)),
-        *((Datatype.DECIMAL, each) for each in TYPED[Datatype.DECIMAL]),
+        *((Datatype.DATE, value) for value in TYPED[Datatype.DATE]),
+        *((Datatype.TIMESTAMP, value) for value in TYPED[Datatype.TIMESTAMP]),
+        *((Datatype.BOOLEAN, value) for value in (True, False)),
+        *((Datatype.BIGINT, value) for value in (-1, 2**63 - 1)),
+        *((Datatype.DECIMAL, value) for value in TYPED[Datatype.DECIMAL]),
     ]
     for datatype, value in others:
         with examination(f"render_literal of {value!r}"):
@@ -174,44 +176,45 @@ def examine_literals(bench: Bench) -> None:
 
 
 def typed_column(datatype: Datatype) -> ModelColumn:
-    types = user_columns(dataset_of(sample_model(), "rc_types"))
-    return next(each for each in types if each.name == datatype.lower())
+    """The sample's column of this type."""
+    columns = user_columns(dataset_of(sample_model(), "rc_types"))
+    return next(column for column in columns if column.name == datatype.lower())
 
 
 # All types, through stage and base
 
 
 def examine_types(bench: Bench) -> None:
-    """Values of every type come from a file into base and history, with the keys of `hashing`."""
+    """Load values of every type into a base, and compare its texts and hashes with the hashes in Python."""
     rows = list(_typed_rows())
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)
         dataset = dataset_of(model, "rc_types")
         load = fresh(bench, model, dataset)
         bring_rows(bench, load, rows, "r1", DAY)
-        found = {row["order"]: row for row in bench.texts(load.base_table, base_columns(dataset))}
+        loaded = {row["order"]: row for row in bench.texts(load.base_table, base_columns(dataset))}
         for row in rows:
-            _require_canonical(dataset, row, found[str(row["order"])])
-            _require_hashes(model, dataset, row, found[str(row["order"])])
+            _require_canonical(dataset, row, loaded[str(row["order"])])
+            _require_hashes(model, dataset, row, loaded[str(row["order"])])
 
 
 def _typed_rows() -> Iterator[dict[str, Any]]:
-    """A row of NULLs, then rows that have every value of every type."""
+    """A row of NULLs, then rows with every value of every type."""
     yield {"order": 0, **{str(datatype).lower(): None for datatype in TYPED}}
     for number in range(max(len(values) for values in TYPED.values())):
         row = {str(kind).lower(): values[number % len(values)] for kind, values in TYPED.items()}
         yield {"order": number + 1, **row}
 
 
-def _require_canonical(dataset: ModelDataset, row: Mapping[str, Any], found: Mapping[str, Any]) -> None:
+def _require_canonical(dataset: ModelDataset, row: Mapping[str, Any], loaded: Mapping[str, Any]) -> None:
     for column in user_columns(dataset):
         with examination(f"canonical_text of {column.datatype}"):
             expected = canon(row[column.name], column)
-            require_equal(found[column.name], expected, of=f"{row[column.name]!r}")
+            require_equal(loaded[column.name], expected, of=f"{row[column.name]!r}")
 
 
 def _require_hashes(
-    model: Model, dataset: ModelDataset, row: Mapping[str, Any], found: Mapping[str, Any]
+    model: Model, dataset: ModelDataset, row: Mapping[str, Any], loaded: Mapping[str, Any]
 ) -> None:
     hashes = Hashes(schema_of(model, dataset), PEPPER)
     parent = dataset_of(model, "rc_region")
@@ -222,4 +225,4 @@ def _require_hashes(
     }
     for name, value in expected.items():
         with examination(f"{name} of all types"):
-            require_equal(found[name], value, of=row)
+            require_equal(loaded[name], value, of=row)

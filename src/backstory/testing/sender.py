@@ -1,13 +1,8 @@
-"""Plain rows become batch files as Fivetran writes them (section 3).
+"""A sender of Fivetran batches, with copies of a source, their differences and batch files (section 3).
 
-Full copies of a source, and the difference of two as the rows of one batch.
-
-What was sent to a table last, so that the same pair of copies is the same batch when it is sent again.
-
-A batch is known by its files' names and bytes, and these hold the time of the change. So a pair keeps its
-time, and the secret from which names and keys of its files follow, until another one was taken after it.
-
-Send batches to a destination.
+A destination identifies a batch by its files' names and bytes, which contain the time of the change. A pair
+of copies therefore keeps its time and the secret for names and keys, until the destination takes another
+pair.
 """
 
 import base64
@@ -69,23 +64,23 @@ def write_batch_file(
     encoding: Encoding = AS_FIVETRAN,
     secret: bytes | None = None,
 ) -> BatchFile:
-    """A new file in the folder with these rows, and its key if it is encrypted.
+    """Write a new file with these rows into the folder; the result has its key if it is encrypted.
 
-    A row's value is a Python value, a text that is written as it is, None for NULL, or UNMODIFIED;
-    a column that a row lacks is NULL.
+    A value is a Python value, a text to write as it is, None for NULL, or UNMODIFIED. Missing columns are
+    NULL.
     """
     content = _content(rows, columns, encoding)
     return seal(folder, content, encoding, secret)
 
 
 def seal(folder: Path, content: bytes, encoding: Encoding, secret: bytes | None = None) -> BatchFile:
-    """A new file with this content, compressed and encrypted with a key and an IV of its own.
+    """Write a new file with this content, compressed and encrypted with its own key and IV.
 
-    With a secret its name, key and IV follow from that and the content: the same file again, to the byte.
+    With a secret, name, key and IV are derived from it and the content, so that the file is reproducible.
     """
     clear = hashlib.sha256(content).digest()
 
-    def drawn(what: str, size: int) -> bytes:
+    def draw(what: str, size: int) -> bytes:
         if secret is None:
             return os.urandom(size)
         return hmac.digest(secret, what.encode() + clear, "sha256")[:size]
@@ -94,10 +89,10 @@ def seal(folder: Path, content: bytes, encoding: Encoding, secret: bytes | None 
         content = _zstd(content)
     elif encoding.compression is Compression.GZIP:
         content = gzip.compress(content, mtime=0)
-    key = drawn("key", 32) if encoding.encrypted else None
+    key = draw("key", 32) if encoding.encrypted else None
     if key is not None:
-        content = encrypt(content, key, drawn("iv", 16))
-    path = folder / f"{drawn('name', 16).hex()}.{encoding.format}"
+        content = encrypt(content, key, draw("iv", 16))
+    path = folder / f"{draw('name', 16).hex()}.{encoding.format}"
     path.write_bytes(content)
     return BatchFile(path, key)
 
@@ -111,7 +106,7 @@ def encrypt(content: bytes, key: bytes, iv: bytes) -> bytes:
 
 
 def _zstd(content: bytes) -> bytes:
-    """One frame without the content's size in its header, as Fivetran's streaming writer makes it."""
+    """One frame without the content's size in its header, as from Fivetran's streaming writer."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(content)
@@ -156,7 +151,7 @@ def _text(value: object, encoding: Encoding) -> str:
 
 
 def instant(value: datetime) -> str:
-    """An instant as Java's ISO_INSTANT writes it: UTC, with 0, 3 or 6 digits of the second."""
+    """An instant in Java's ISO_INSTANT format: UTC, with 0, 3 or 6 digits of the second."""
     utc = value.astimezone(UTC).replace(tzinfo=None)
     micros = utc.microsecond
     digits = "seconds" if not micros else "milliseconds" if micros % 1000 == 0 else "microseconds"
@@ -181,9 +176,9 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
-    """All rows of a source at one time by key, and the keys that stood there more than once.
+    """All rows of a source at one time by key, and its repeated keys.
 
-    Columns `with_commas` are texts that would be numbers if a comma were the decimal point.
+    The columns `with_commas` are texts that would be numbers with a decimal comma.
     """
 
     key: tuple[str, ...] = ()
@@ -204,31 +199,31 @@ class CopyDifference:
 
     @property
     def empty(self) -> bool:
-        """Whether the copies are the same."""
+        """Whether the copies are equal."""
         return not (self.replace or self.update or self.delete)
 
 
 def read_copy(
     path: Path, key: Sequence[str], texts: Collection[str] = (), written: FileOptions = AS_EXPECTED
 ) -> SourceCopy:
-    """The copy in a CSV, Parquet or JSON file, packed or not; an empty file is a copy without rows.
+    """The copy in a CSV, Parquet or JSON file, compressed or not; an empty file is a copy without rows.
 
-    `written` says how the file is written. Types of columns are what all values of a text are, but for those
-    in `texts`, which stay texts. Of the rows that share a key the last one counts. Raises UsageError for a
-    file of another format or without a key column, Failed if there is none, Refused for what cannot be read.
+    `written` has the format options. Column types are inferred from all values; columns in `texts` stay
+    texts. If rows share a key, the last one counts. Raises UsageError for a file of another format or without
+    a key column, Failed if there is no file, and Refused for an unreadable file.
     """
     source = source_files(str(path))
     written.refuse_misplaced(source.format)
     if path.is_file() and path.stat().st_size == 0:
         return SourceCopy(tuple(key))
     with tempfile.TemporaryDirectory(prefix="backstory-copy-") as folder, as_files_of_a_user():
-        files = [unpack(each, Path(folder)) for each in source.files]
+        files = [unpack(file, Path(folder)) for file in source.files]
         options = reader_options(source, files, written)
         known = {name: pa.field(name, pa.string()) for name in texts}
         schema, with_commas = columns_as_written(files, options, written, known)
         _refuse_lacking_key(path, key, schema.names)
         batches = [
-            batch for each in files for batch in rows_of(each.path, each.name, options, schema).batches
+            batch for file in files for batch in rows_of(file.path, file.name, options, schema).batches
         ]
     rows: dict[Key, CopyRow] = {}
     repeated: list[Key] = []
@@ -257,10 +252,10 @@ def _type(type_: pa.DataType) -> ColumnType:
 
 
 def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> CopyDifference:
-    """What a source connector would send for the change from one copy to the next, made at `instant`.
+    """The rows that a source connector would send for the change between two copies at `instant`.
 
-    New keys are replaced, changed ones updated with the unmodified mark on what stayed, vanished
-    ones deleted. With `history` the rows carry the columns of history mode.
+    New keys are in `replace`. Changed keys are in `update`, with the unmodified mark in unchanged columns.
+    Missing keys are in `delete`. With `history` the rows have the columns of history mode.
     """
     stamp: CopyRow = {SYNCED: instant}
     if history:
@@ -272,9 +267,9 @@ def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, hist
         if old is None:
             replace.append(row | stamp)
         elif any(old.get(name) != row[name] for name in names):
-            update.append({n: row[n] for n in after.key} | _changes(old, row, names) | stamp)
-    gone = [row for key, row in before.rows.items() if key not in after.rows]
-    delete = [row | {SYNCED: instant, END: instant} for row in gone]
+            update.append({name: row[name] for name in after.key} | _changes(old, row, names) | stamp)
+    missing = [row for key, row in before.rows.items() if key not in after.rows]
+    delete = [row | {SYNCED: instant, END: instant} for row in missing]
     earliest = [row | {START: instant} for row in (*replace, *update)] if history else []
     return CopyDifference(replace, update, delete, earliest)
 
@@ -288,9 +283,9 @@ SECRET_BYTES = 32
 
 @dataclass(frozen=True, slots=True)
 class SentBatch:
-    """The time of a batch, and what names, keys and IVs of its files follow from.
+    """The time of a batch, and the secret for names, keys and IVs of its files.
 
-    `taken` says whether it is the one that the destination took last, as far as is known here.
+    `taken` is true for the last batch that the destination is known to have accepted.
     """
 
     time: datetime
@@ -300,18 +295,18 @@ class SentBatch:
 
 @dataclass(frozen=True, slots=True)
 class SentBatches:
-    """The batches of a table that may be sent again, in a file: the last that was taken, and tries since."""
+    """A file of a table's batches that may be sent again: the last accepted batch and later attempts."""
 
     place: Path
 
     @classmethod
     def of(cls, *table: str) -> "SentBatches":
-        """Those of a table, which is named by its destination, schema and name."""
+        """The batches of a table, which is identified by its destination, schema and name."""
         name = sha256(json.dumps(table).encode()).hexdigest()
         return cls(Path.home() / ".cache" / "backstory" / "sent" / f"{name}.json")
 
     def batch(self, pair: str, time: datetime | None = None) -> SentBatch:
-        """The batch of a pair: as it was sent before, else a new one of this time, or of now."""
+        """The batch of a pair, as sent before, or else a new one with this time (by default now)."""
         known = self._read()
         if pair not in known:
             new = SentBatch(time or datetime.now(UTC), os.urandom(SECRET_BYTES))
@@ -320,42 +315,42 @@ class SentBatches:
         return known[pair]
 
     def mark_taken(self, pair: str) -> None:
-        """Note that the destination has this pair: others sent from now on are new."""
+        """Record that the destination accepted this pair, and forget all other batches."""
         known = self._read()
         self._write({pair: replace(known[pair], taken=True)} if pair in known else {})
 
     def _read(self) -> dict[str, SentBatch]:
         try:
-            told = json.loads(self.place.read_text("utf-8"))
+            stored = json.loads(self.place.read_text("utf-8"))
             return {
                 pair: SentBatch(parse_instant(time), bytes.fromhex(secret), *taken)
-                for pair, (time, secret, *taken) in told.items()
+                for pair, (time, secret, *taken) in stored.items()
             }
         except (OSError, ValueError, TypeError, AttributeError):
             return {}
 
     def _write(self, batches: dict[str, SentBatch]) -> None:
-        """Where nothing can be kept each batch is a new one."""
-        told = {pair: [iso(each.time), each.secret.hex(), each.taken] for pair, each in batches.items()}
+        """Store the batches; if the file cannot be written, each batch is a new one."""
+        stored = {pair: [iso(batch.time), batch.secret.hex(), batch.taken] for pair, batch in batches.items()}
         fresh = self.place.with_suffix(f".{os.getpid()}")
         with suppress(OSError):
             self.place.parent.mkdir(0o700, parents=True, exist_ok=True)
             fresh.touch(0o600)
-            fresh.write_text(json.dumps(told), "utf-8")
+            fresh.write_text(json.dumps(stored), "utf-8")
             fresh.replace(self.place)
 
 
 def pair_of(files: Iterable[Path], *about: object) -> str:
-    """What tells a pair of copies, sent in a certain way, from others: their content, not their names."""
-    found = []
+    """The identity of a pair of copies and the way to send it, from the files' content, not their names."""
+    digests = []
     for path in files:
         with path.open("rb") as file:
-            found.append(file_digest(file, "sha256").hexdigest())
-    return sha256(json.dumps([*found, *map(str, about)]).encode()).hexdigest()
+            digests.append(file_digest(file, "sha256").hexdigest())
+    return sha256(json.dumps([*digests, *map(str, about)]).encode()).hexdigest()
 
 
 MESSAGE_BYTES = 134_217_728
-# How long a destination may take to answer at all.
+# The time limit for a connection to the destination.
 CONNECT_SECONDS = 10.0
 _INSTANT = ColumnType(Kind.UTC_DATETIME)
 _COMPRESSIONS = {
@@ -367,7 +362,7 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class Sender:
-    """A connection to a destination, and how batch files are written: with a `secret`, always alike."""
+    """A connection to a destination, and the format of batch files; a `secret` makes them reproducible."""
 
     stub: Any
     folder: Path
@@ -398,7 +393,7 @@ class Sender:
         self._call("CreateTable", request)
 
     def alter(self, schema: str, table: common.Table, *, drop_columns: bool = False) -> None:
-        """Bring the table to the definition."""
+        """Alter the table to match the definition."""
         request = sdk.AlterTableRequest(
             configuration=self.configuration,
             schema_name=schema,
@@ -408,7 +403,7 @@ class Sender:
         self._call("AlterTable", request)
 
     def prepare(self, schema: str, name: str, copy: SourceCopy, *, history: bool) -> common.Table:
-        """The table of a copy, as the destination has it: it is created, or gets the columns it lacks."""
+        """Create the table of a copy, or add its missing columns; return the destination's definition."""
         known = self.describe(schema, name)
         wanted = definition(name, copy, copy.key, history=history, known=known)
         if known is None:
@@ -420,13 +415,13 @@ class Sender:
         return definition(name, copy, copy.key, history=history, known=self.describe(schema, name))
 
     def bring(self, schema: str, name: str, copy: SourceCopy, rows: CopyDifference, *, history: bool) -> None:
-        """Bring a difference into the table of a copy: it is created, or gets the columns it lacks."""
+        """Send a difference to the table of a copy, after `prepare`."""
         table = self.prepare(schema, name, copy, history=history)
         if not rows.empty:
             self.write(schema, table, rows)
 
     def write(self, schema: str, table: common.Table, rows: CopyDifference) -> None:
-        """Write the rows into batch files, one for each kind, and send them in one request."""
+        """Write the rows into one batch file per kind, and send all files in one request."""
         columns = [column.name for column in table.columns]
         key = [column.name for column in table.columns if column.primary_key]
         files = {
@@ -448,7 +443,7 @@ class Sender:
             configuration=self.configuration,
             schema_name=schema,
             table=table,
-            keys={str(f.path): f.key for kind in files.values() for f in kind if f.key},
+            keys={str(file.path): file.key for listed in files.values() for file in listed if file.key},
             file_params=_params(self.encoding),
             **{kind: [str(file.path) for file in listed] for kind, listed in files.items()},
         )
@@ -461,7 +456,7 @@ class Sender:
         return [write_batch_file(self.folder, listed, columns, self.encoding, self.secret)]
 
     def _call(self, rpc: str, request: Any) -> Any:
-        """The reply; Refused for a task, TryAgain for a status and where nothing answers."""
+        """The reply; Refused for a task, TryAgain for an error status or an unreachable destination."""
         self._require_destination()
         try:
             reply = getattr(self.stub, rpc)(request)
@@ -474,7 +469,7 @@ class Sender:
         return reply
 
     def _require_destination(self) -> None:
-        """Wait until the channel is ready; TryAgain where it is not within some seconds."""
+        """Wait until the channel is ready; TryAgain after `CONNECT_SECONDS`."""
         if self.channel is None:
             return
         ready = grpc.channel_ready_future(self.channel)
@@ -492,8 +487,8 @@ class Sender:
 def definition(
     name: str, copy: SourceCopy, key: Sequence[str], *, history: bool, known: common.Table | None = None
 ) -> common.Table:
-    """The definition of a copy's table, with system columns; columns of `known` keep their types."""
-    kept = {column.name: column for column in known.columns} if known else {}
+    """The definition of a copy's table, including system columns; columns of `known` keep their types."""
+    existing = {column.name: column for column in known.columns} if known else {}
     table = common.Table(name=name)
     instants = [SYNCED, START, END] if history else [SYNCED]
     columns = [*copy.columns, *(Column(system, _INSTANT) for system in instants)]
@@ -501,20 +496,20 @@ def definition(
         columns.append(Column(HISTORY_COLUMNS[-1], ColumnType(Kind.BOOLEAN)))
     for column in columns:
         is_key = column.name in key or column.name == START
-        told = kept.get(column.name) or common.Column(
+        declared = existing.get(column.name) or common.Column(
             name=column.name, type=common.DataType.Name(common.DataType.Value(column.type.kind))
         )
         added = table.columns.add()
-        added.CopyFrom(told)
+        added.CopyFrom(declared)
         added.primary_key = is_key
-        if column.type.kind is Kind.DECIMAL and column.name not in kept:
+        if column.type.kind is Kind.DECIMAL and column.name not in existing:
             added.params.decimal.precision = column.type.precision
             added.params.decimal.scale = column.type.scale
     return table
 
 
 def text_columns(known: common.Table | None) -> list[str]:
-    """The columns of a definition whose values are text as the source writes it."""
+    """The columns of a definition whose values are the source's own text."""
     text = {common.DataType.STRING, common.DataType.JSON, common.DataType.XML}
     return [column.name for column in known.columns if column.type in text] if known else []
 

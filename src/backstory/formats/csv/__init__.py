@@ -1,1 +1,1 @@
-"""CSV."""
+"""Readers for CSV files."""

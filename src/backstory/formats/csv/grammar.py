@@ -1,8 +1,7 @@
-"""A CSV's fields one by one: exact about quotes and escapes, and slow beside Arrow's parser.
+"""A field-by-field CSV parser that is exact about quotes and escapes, but slower than Arrow's.
 
-What the escape does is what its name promises, and no more: within quotes it stands before a quote
-or before itself. Before any other letter, and outside quotes, it is a letter like others, so that
-no backslash of a path is lost. A doubled quote within quotes is a quote with any escape.
+Within quotes, the escape applies only before a quote or another escape. Anywhere else it is an ordinary
+character, so that no backslash of a path is lost. A doubled quote within quotes is always one quote.
 """
 
 import re
@@ -14,7 +13,7 @@ from backstory.formats.options import CsvOptions
 
 
 class NotScannable(ValueError):
-    """The text is no field; `at` is where its quote opens, or where it goes on once that is `closed`."""
+    """Text that is not a field; `at` is the opening quote, or the place after the closing one if `closed`."""
 
     def __init__(self, place: int, *, closed: bool) -> None:
         super().__init__(f"byte {place}")
@@ -23,7 +22,7 @@ class NotScannable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A file's letters as bytes; the expressions of a field with what ends it, and of a quoted value."""
+    """A file's special characters, and the expressions for a field with its end and for a quoted value."""
 
     separator: bytes
     quote: bytes
@@ -33,12 +32,12 @@ class Grammar:
 
     @property
     def clean(self) -> "Grammar":
-        """The grammar of what `normalize_quotes` makes: quotes are doubled, nothing is escaped."""
+        """The grammar of `normalize_quotes`' result: quotes are doubled, nothing is escaped."""
         return _grammar(self.separator, self.quote, b"")
 
 
 def grammar_of(options: CsvOptions) -> Grammar:
-    """The grammar of a file; a text is UTF-8, and all its letters that matter are ASCII."""
+    """The grammar of a file in UTF-8; its special characters are ASCII."""
     return _grammar(options.separator.encode(), options.quote.encode(), options.escape.encode())
 
 
@@ -54,32 +53,32 @@ def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
 
 
 def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
-    """All fields of a text of whole rows; raises NotScannable at a field that breaks the grammar."""
+    """All fields of a text of whole rows; NotScannable at a field that violates the grammar."""
     place, again = 0, bool(text)
     while again:
-        found = grammar.field.match(text, place)
-        if found is None:
+        field = grammar.field.match(text, place)
+        if field is None:
             closed = grammar.value.match(text, place) if grammar.value else None
             raise NotScannable(closed.end() if closed else place, closed=closed is not None)
-        yield found
-        place = found.end()
-        again = place < len(text) or found["end"] == grammar.separator
+        yield field
+        place = field.end()
+        again = place < len(text) or field["end"] == grammar.separator
 
 
 def unquote(field: re.Match[bytes], grammar: Grammar) -> bytes:
-    """What the field says, without its quotes and escapes."""
+    """The field's value, without its quotes and escapes."""
     quoted = field["quoted"] if grammar.quote else None
     if quoted is None:
         return bytes(field[0][: len(field[0]) - len(field["end"])])
     q, e = re.escape(grammar.quote), re.escape(grammar.escape)
     pair = rb"%b(%b)" % (q, q) + (rb"|%b([%b%b])" % (e, q, e) if e else b"")
-    return re.sub(pair, lambda found: found[0][1:], quoted)
+    return re.sub(pair, lambda match: match[0][1:], quoted)
 
 
 def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
-    """The same rows with quotes doubled and nothing escaped, as Arrow's parser wants them.
+    """The same rows with doubled quotes instead of escapes, as Arrow's parser needs them.
 
-    Raises NotScannable for what breaks the grammar.
+    Raises NotScannable for text that violates the grammar.
     """
     q = grammar.quote
     built = []
@@ -93,7 +92,7 @@ def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
 
 
 def last_end(text: bytes, grammar: Grammar) -> int:
-    """Where the last row ends that surely does; 0 if none does."""
+    """The end of the last row that is certainly complete; 0 if there is none."""
     end = 0
     try:
         for field in fields(text, grammar):
@@ -105,7 +104,7 @@ def last_end(text: bytes, grammar: Grammar) -> int:
 
 
 def rows(text: bytes, grammar: Grammar, line: int) -> Iterator[tuple[int, int, bool]]:
-    """For each row its line, its number of fields, and whether it is an empty line."""
+    """The line and the number of fields of each row, and whether it is an empty line."""
     start, count = line, 0
     for field in fields(text, grammar):
         count += 1

@@ -1,9 +1,7 @@
-"""Which quotes of a CSV text begin and end values, a block of text at a time (RFC 4180).
+"""CSV text in blocks of whole rows, with doubled quotes only, as Arrow's parser needs them (RFC 4180).
 
-A quote begins a value only where a field begins; further on in a field without quotes it is a letter
-like others. Behind the quote that ends a value the field ends, too: more text there is broken.
-
-A CSV in pieces of whole rows, UTF-8 with doubled quotes only: what Arrow's parser reads exactly.
+A quote begins a value only at the start of a field; later in an unquoted field it is an ordinary character.
+Text between a closing quote and the end of its field is an error.
 """
 
 from collections.abc import Iterator
@@ -23,11 +21,11 @@ _Places = np.ndarray[Any, np.dtype[np.int64]]
 
 
 class GoesOn(ValueError):
-    """A value goes on behind its closing quote."""
+    """A value continues after its closing quote."""
 
 
 class Quotes:
-    """The state of a text between its blocks: whether a value is open, and what may come next."""
+    """The state between blocks of text: whether a value is open, and whether one may open next."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._quote = grammar.quote[0]
@@ -36,10 +34,10 @@ class Quotes:
         self._may_open, self._closed = True, False
 
     def take(self, text: bytes) -> _Places:
-        """The places of the quotes that begin and end values in the next block of the text, by turns.
+        """The places of the opening and closing quotes in the next block of text, alternating.
 
-        A doubled quote ends its value and begins it again. Raises GoesOn where a value goes on behind its
-        closing quote.
+        A doubled quote closes its value and opens it again. Raises GoesOn for a value that continues after
+        its closing quote.
         """
         letters = np.frombuffer(text, np.uint8)
         if not len(letters):
@@ -58,15 +56,15 @@ class Quotes:
         return places
 
     def last_end(self, text: bytes) -> int:
-        """Where the last row of the next block ends, 0 if none surely does; raises GoesOn."""
+        """The end of the last complete row in the next block; 0 if there is none. Raises GoesOn."""
         inside = self.inside
         places = self.take(text)
-        # A CR at the end of a block may be the half of an end.
+        # A CR at the end of a block may be the first half of CR LF.
         feed = _last(text, b"\n", len(text), places, inside)
         return max(feed, _last(text, b"\r", len(text) - 1, places, inside))
 
     def _that_count(self, letters: Any, places: _Places) -> _Places:
-        """The quotes without those that are letters of a field; where there are none, all of them."""
+        """The quotes without ordinary characters of unquoted fields."""
         opening = places[int(self.inside) :: 2]
         opens = self._behind[letters[opening - 1]]
         if len(opening) and opening[0] == 0:
@@ -74,31 +72,31 @@ class Quotes:
         return places if opens.all() else self._one_by_one(letters, places)
 
     def _one_by_one(self, letters: Any, places: _Places) -> _Places:
-        found: list[int] = []
+        counted: list[int] = []
         inside, last = self.inside, -1
         for place in places.tolist():
             if not inside and not (
                 self._may_open if place == 0 else self._edge[letters[place - 1]] or last == place - 1 >= 0
             ):
                 continue
-            found.append(place)
+            counted.append(place)
             inside, last = not inside, place
-        return np.array(found, np.int64)
+        return np.array(counted, np.int64)
 
 
 @lru_cache(maxsize=8)
 def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
-    """For each letter whether a value may begin behind it, and whether it may stand before or behind one."""
+    """Flags per byte: a value may open after it; a quoted value may be next to it."""
     edge = np.isin(np.arange(256), list(separator + b"\n\r"))
     return edge, edge | (np.arange(256) == quote[0])
 
 
 def _last(text: bytes, letter: bytes, end: int, places: _Places, inside: bool) -> int:  # noqa: FBT001
-    """Behind the last such letter that is in no value; 0 if there is none."""
+    """The place after the last such byte outside quoted values; 0 if there is none."""
     place = text.rfind(letter, 0, end)
     if place < 0 or (int(np.searchsorted(places, place)) + inside) & 1 == 0:
         return place + 1
-    # In a long value each letter may lie between two quotes: all are looked at, at once.
+    # Within a long value the last bytes may all be quoted: check all of them at once.
     letters = np.flatnonzero(np.frombuffer(text, np.uint8, end) == letter[0])
     outside = letters[(np.searchsorted(places, letters) + inside) & 1 == 0]
     return int(outside[-1]) + 1 if len(outside) else 0
@@ -111,43 +109,43 @@ GOES_ON = "a value continues after its closing quote"
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Whole rows; `line` is that of the first one, from 1."""
+    """Whole rows; `line` is the line of the first row, counted from 1."""
 
     text: bytes
     line: int
 
 
 def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
-    """The rows in their order; values in quotes may hold line breaks (O26).
+    """The rows in their order; quoted values may contain line breaks (O26).
 
-    Raises Refused, with the line, for what is not of the encoding, and for a quote that is not closed
-    or goes on after its end.
+    Raises Refused, with the line, for bytes that are invalid in the encoding and for a quote that is not
+    closed. Raises it also for a value that continues after its closing quote.
     """
-    line, held = 1, _HeldText(grammar)
+    line, pending = 1, _HeldText(grammar)
     for block in chain(source.blocks(), [b""]):
         try:
-            end = held.end_with(block)
+            end = pending.end_with(block)
         except GoesOn:
-            raise _broken_quote(source, RowBlock(held.text, line), grammar) from None
+            raise _broken_quote(source, RowBlock(pending.text, line), grammar) from None
         if end:
-            escaped, text = held.is_escaped, held.take_rows(end)
+            escaped, text = pending.is_escaped, pending.take_rows(end)
             yield _strict(source, RowBlock(text, line), grammar, escaped=escaped)
             line += lines(text)
-        elif held.size > LONGEST_ROW:
-            told = f"the row is longer than {LONGEST_ROW >> 20} MiB, or {NOT_CLOSED}"
-            raise source.refusal(f"line {line}", told)
-    if held.size:
-        last = RowBlock(held.text, line)
-        if held.is_open:
+        elif pending.size > LONGEST_ROW:
+            why = f"the row is longer than {LONGEST_ROW >> 20} MiB, or {NOT_CLOSED}"
+            raise source.refusal(f"line {line}", why)
+    if pending.size:
+        last = RowBlock(pending.text, line)
+        if pending.is_open:
             raise _broken_quote(source, last, grammar)
         if not last.text.endswith((b"\n", b"\r")):
-            # Without it Arrow takes an empty last cell for a quoted one.
+            # Without a line break at the end, Arrow takes an empty last cell for a quoted one.
             last = RowBlock(last.text + b"\n", line)
-        yield _strict(source, last, grammar, escaped=held.is_escaped)
+        yield _strict(source, last, grammar, escaped=pending.is_escaped)
 
 
 class _HeldText:
-    """The rows that have begun, and what is known of their quotes."""
+    """The text of incomplete rows, and the state of their quotes."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
@@ -161,28 +159,28 @@ class _HeldText:
 
     @property
     def is_escaped(self) -> bool:
-        """Whether quotes may be escaped: then each field is looked at."""
+        """Whether quotes may be escaped, so that each field must be parsed."""
         return self._quoted and self._escape_seen
 
     @property
     def is_open(self) -> bool:
-        """Whether a value in quotes is open at the end, if that is known."""
+        """Whether a quoted value is certainly open at the end."""
         return self._quotes is not None and not self.is_escaped and self._quotes.inside
 
     @property
     def text(self) -> bytes:
-        """All that is held."""
+        """All pending text."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
 
     def end_with(self, block: bytes) -> int:
-        """Where the last whole row ends once the block is added, 0 if none surely does; raises GoesOn."""
+        """Add a block; return the end of the last complete row, or 0 if there is none. Raises GoesOn."""
         before, grammar, unseen = self.size, self.grammar, self._unseen
         self._parts, self._unseen = [*self._parts, block], b""
         self.size += len(block)
         if self._quotes is None:
-            # A row ends with its line. A CR at the end of a block may be the half of an end.
+            # Each line is a row. A CR at the end of a block may be the first half of CR LF.
             end = max(block.rfind(b"\n"), block.rfind(b"\r", 0, -1)) + 1
             return before + end if end else 0
         for part in (unseen, block):
@@ -195,7 +193,7 @@ class _HeldText:
         return before + end if end else 0
 
     def take_rows(self, end: int) -> bytes:
-        """The rows to their end, copied once; what follows is held."""
+        """Remove and return the rows up to `end`; the rest stays pending."""
         *first, last = self._parts
         end -= self.size - len(last)
         text = b"".join([*first, memoryview(last)[:end]])
@@ -204,7 +202,7 @@ class _HeldText:
 
 
 def _strict(source: CsvSource, piece: RowBlock, grammar: Grammar, *, escaped: bool) -> RowBlock:
-    """The piece, if need be with its quotes written anew; Refused where it breaks the grammar."""
+    """The block, with escapes replaced by doubled quotes; Refused if it violates the grammar."""
     _refuse_no_text(source, piece)
     if not escaped:
         return piece
@@ -220,7 +218,7 @@ def _refuse_no_text(source: CsvSource, piece: RowBlock) -> None:
 
 
 def _broken_quote(source: CsvSource, piece: RowBlock, grammar: Grammar) -> Refused:
-    """The error for a quote that is not closed or goes on, with its line."""
+    """The error, with its line, for a quote that is not closed or a value that continues after it."""
     _refuse_no_text(source, piece)
     try:
         for _ in fields(piece.text, grammar):

@@ -1,8 +1,6 @@
-"""Rows of a CSV as values of declared fields, or of what their cells are (section 1.6, B14, B16 to B20).
+"""Rows of a CSV with declared or inferred column types (section 1.6, B14, B16 to B20).
 
-The type of a column, from all of its cells (B18, B20).
-
-A column is what every cell of it is without loss: `007` and a number of twenty digits stay texts.
+An inferred type holds every cell of its column without loss: `007` and a number of twenty digits stay texts.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -42,16 +40,15 @@ from backstory.formats.values.fitting import (
 )
 from backstory.formats.values.texts import TextForms, parser
 
-# The first of these that all cells are is the column's type.
+# A column has the first of these types that fits all its cells.
 _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 
 
 @dataclass(slots=True)
 class Guesses:
-    """What the columns may still be; `look` at all their cells, then ask for the `schema`.
+    """The possible types of columns: pass all cells to `look`, then call `schema`.
 
-    A column is of the type that is `known` of it if all its cells may be; those that are the `unmodified`
-    text say nothing of it.
+    A column has its `known` type if all its cells fit it. Cells with the `unmodified` text are ignored.
     """
 
     names: Sequence[str]
@@ -60,7 +57,7 @@ class Guesses:
     unmodified: str | None = None
     _left: list[list[pa.DataType]] = field(init=False)
     _seen: list[bool] = field(init=False)
-    _told: list[bool] = field(init=False)
+    _full: list[bool] = field(init=False)
     _numbers: list[bool] = field(init=False)
     _commas: list[bool] = field(init=False)
     _kept: set[str] = field(init=False, default_factory=set)
@@ -68,24 +65,24 @@ class Guesses:
     def __post_init__(self) -> None:
         self._left = [[*_TYPES, *self._others(name)] for name in self.names]
         self._seen = [False for _ in self.names]
-        self._told = [False for _ in self.names]
+        self._full = [False for _ in self.names]
         self._numbers = [self.forms.decimal == "." for _ in self.names]
         self._commas = [False for _ in self.names]
 
     def look(self, cells: pa.Table) -> None:
-        """Strike the types that a cell of the table is not; its columns are in the names' order."""
+        """Remove the types that a cell does not fit; the table's columns are in the order of the names."""
         for place, column in enumerate(cells.columns):
             some = self._telling_cells(place, column.combine_chunks().drop_null())
             full = some.filter(pc.not_equal(some, ""))
             self._seen[place] |= len(some) > 0
             if len(full):
-                self._told[place] = True
+                self._full[place] = True
                 self._left[place] = _left(full, self._left[place], self.forms)
                 self._numbers[place] = self._numbers[place] and are_numbers(full)
                 self._commas[place] |= self._numbers[place] and have_commas(full)
 
     def _telling_cells(self, place: int, cells: pa.Array) -> pa.Array:
-        """The cells of a column that say what it is."""
+        """The cells that count for a column's type."""
         if self.unmodified is None:
             return cells
         own = cells.filter(pc.not_equal(cells, self.unmodified))
@@ -95,45 +92,45 @@ class Guesses:
 
     def with_commas(self) -> frozenset[str]:
         """The columns that would be numbers if a comma were the decimal point."""
-        told = zip(self.names, self._numbers, self._commas, strict=True)
-        return frozenset(name for name, numbers, commas in told if numbers and commas)
+        columns = zip(self.names, self._numbers, self._commas, strict=True)
+        return frozenset(name for name, numbers, commas in columns if numbers and commas)
 
     def _others(self, name: str) -> list[pa.DataType]:
-        """The type that is known of a column, where it is looked for because of that alone."""
+        """A column's known type if it is tried only because it is known."""
         wanted = self.known[name].type if name in self.known else pa.null()
         return [wanted] if needs_typed_column(wanted) else []
 
     def schema(self) -> pa.Schema:
-        """The columns, all optional: one without a single value is of type null, one of empty texts text.
+        """The columns, all optional; without values their type is null, with only empty texts it is text.
 
-        An empty text tells nothing beside values: it is their NULL, unless they are texts (O27). Behind the
-        columns is one more for each that has unmodified cells: it says which these are.
+        Next to other values, an empty text is NULL unless the column is text (O27). Each column with
+        unmodified cells has an extra boolean column at the end that flags them.
         """
         fields = []
-        for name, left, seen, told in zip(self.names, self._left, self._seen, self._told, strict=True):
-            may_be = [*left, pa.string()] if told else [pa.string(), *left]
+        for name, left, seen, full in zip(self.names, self._left, self._seen, self._full, strict=True):
+            may_be = [*left, pa.string()] if full else [pa.string(), *left]
             wanted = self.known[name].type if name in self.known else None
-            kept = wanted if wanted in may_be else may_be[0]
-            fields.append(pa.field(name, kept if seen else pa.null()))
+            chosen = wanted if wanted in may_be else may_be[0]
+            fields.append(pa.field(name, chosen if seen else pa.null()))
         kept_cells = (KEEPS.format(name) for name in self.names if name in self._kept)
         return pa.schema([*fields, *(pa.field(name, pa.bool_()) for name in kept_cells)])
 
 
 def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
-    """Those of a table's columns that are numbers if a comma is the decimal point, and have one somewhere."""
+    """The columns that are numbers if the decimal separator is a comma, and contain a comma."""
     names = table.names or []
     guesses = Guesses(columns, table.options.forms, {})
     for piece in table.pieces():
-        guesses.look(table.texts(piece, [names.index(each) for each in columns]))
-    return [each for each in columns if each in guesses.with_commas()]
+        guesses.look(table.texts(piece, [names.index(column) for column in columns]))
+    return [column for column in columns if column in guesses.with_commas()]
 
 
 def _left(cells: pa.Array, types: Sequence[pa.DataType], forms: TextForms) -> list[pa.DataType]:
-    """Those of the types that all cells are."""
+    """The types that fit all cells."""
     for place, type_ in enumerate(types):
         if _all_are(cells, type_, forms):
             rest = types[place + 1 :]
-            if type_ == INT:  # floats are told by the cells' lengths, and nothing else is digits alone
+            if type_ == INT:  # only FLOAT also accepts plain digits, unless they are too long
                 exact = [FLOAT] if FLOAT in rest and exact_as_float(cells) else []
                 rest = [other for other in rest if other not in _TYPES]
                 return [INT, *exact, *(other for other in rest if _all_are(cells, other, forms))]
@@ -142,18 +139,18 @@ def _left(cells: pa.Array, types: Sequence[pa.DataType], forms: TextForms) -> li
 
 
 def _all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
-    # One cell tells most of what a column is not.
+    # The first cell rules out most types.
     return all_are(cells[:1], type_, forms) and all_are(cells, type_, forms)
 
 
 def csv_rows(
-    path: Path, name: str, options: CsvOptions, schema: pa.Schema | None, told: Told = UNTOLD
+    path: Path, name: str, options: CsvOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
 ) -> ProducedRows:
-    """The file's rows, with the declared columns or with its own.
+    """The file's rows, with the declared columns or else with the file's own columns.
 
-    With a header columns are found by name, without one by their place. Raises UsageError for a type
-    that text has no form for, Refused for a header that lacks a column or names one twice; what
-    is wrong with a row is refused when its batch is asked for.
+    With a header, columns are matched by name, otherwise by place. Raises UsageError for a type without a
+    text form. Raises Refused for a header that lacks a column or repeats one. Errors of single rows are
+    raised when their batch is read.
     """
     for column in schema or ():
         parser(column, options.forms)  # refused before the file is read
@@ -167,7 +164,7 @@ def csv_rows(
     if options.header:
         _refuse_names(table, names, needed=schema is None)
     if schema is None:
-        schema = _own_schema(table, names, told)
+        schema = _own_schema(table, names, dataset_types)
     extra = [column for column in names if column not in schema.names]
     if extra and options.strict:
         raise unknown_columns(name, extra)
@@ -181,24 +178,24 @@ def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:
     refuse_repeated(table.source.name, [column for column in names if column], place)
 
 
-def _own_schema(table: CsvTable, names: list[str], told: Told) -> pa.Schema:
-    """The file's columns of the types that are told, the others as texts, or as what all their cells are."""
-    found = pa.schema([pa.field(name, pa.string()) for name in names])
+def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Schema:
+    """The file's columns, with the dataset's types; other columns have inferred types or are texts."""
+    schema = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:
         guesses = Guesses(names, table.options.forms, UNTOLD)
         for piece in table.pieces():
             guesses.look(table.texts(piece, range(len(names))))
-        found = guesses.schema()
-    return pa.schema([told.get(field.name, field) for field in found])
+        schema = guesses.schema()
+    return pa.schema([dataset_types.get(field.name, field) for field in schema])
 
 
 def csv_columns(
     files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """The columns that files with a header have between them, and those that are numbers with decimal commas.
+    """The columns of files with headers, and the names of columns that are numbers with decimal commas.
 
-    All cells are checked. Of the types that the cells of a column may be, the `known` one counts. Raises
-    Refused for files that do not have the same columns, and for one without a header.
+    All cells are checked; the `known` type of a column is preferred if its cells fit it. Raises Refused if
+    the files have different columns, and for a file without a header.
     """
     guesses: Guesses | None = None
     for path, name in files:
@@ -219,7 +216,7 @@ def csv_columns(
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
-    """For each column of the schema its place in the file; one of kept cells has that of its column."""
+    """The place in the file of each schema column; a flag column has the place of its column."""
     if not table.options.header:
         return list(range(len(schema)))
     columns = [column_of_kept(name) or name for name in schema.names]
@@ -254,7 +251,7 @@ def _joined_blocks(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) -> pa.Array:
-    """The cells; in a column that is not text, NULL for empty (O27) and for unmodified ones."""
+    """The cells; in a column that is not text, empty (O27) and unmodified cells are NULL."""
     if field.type == pa.string() and kind_of(field) != NULL:
         return cells
     if unmodified is not None:
@@ -263,5 +260,5 @@ def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) 
 
 
 def _is_unmodified(cells: pa.Array, unmodified: str) -> pa.Array:
-    """Which cells leave their column as it was."""
+    """A flag per cell: it leaves its column unchanged."""
     return pc.fill_null(pc.equal(cells, unmodified), False)

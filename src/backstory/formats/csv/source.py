@@ -1,4 +1,4 @@
-"""A CSV as a door has it: the bytes of a file or of a delivery, and what its refusals advise."""
+"""Sources of CSV text, files or deliveries, with the remedies of their errors."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class CsvSource:
-    """Text that can be read from its start as often as it is asked for.
+    """CSV text that can be read repeatedly from its start.
 
     Attributes:
-        name: what messages call it.
+        name: its name in messages.
         blocks: its bytes as UTF-8, without a byte order mark.
-        remedy: what a refusal of broken CSV advises.
-        text_remedy: what a refusal of bytes that are no text advises.
+        remedy: the remedy in errors for broken CSV.
+        text_remedy: the remedy in errors for bytes that are not text.
     """
 
     name: str
@@ -31,18 +31,18 @@ class CsvSource:
     text_remedy: str
 
     def refusal(self, place: str, why: str) -> Refused:
-        """The error for what is no CSV; `place` is its line."""
+        """The error for broken CSV; `place` is its line."""
         return Refused("broken-csv", f"{self.name}{place and f', {place}'}: {why}.", self.remedy)
 
     def no_text(self, _name: str, place: str, why: str, _remedy: str) -> Refused:
-        """The error for bytes that are no text."""
+        """The error for bytes that are not text."""
         return Refused("unreadable-file", f"{self.name}, {place}: {why}.", self.text_remedy)
 
 
 def file_source(
     path: Path, name: str, encoding: str, mend: str = f"{MEND}.", text_mend: str = REMEDY
 ) -> CsvSource:
-    """A file of any encoding; `mend` and `text_mend` are what its refusals advise."""
+    """A file of any encoding; `mend` and `text_mend` are the remedies of its errors."""
 
     def blocks() -> Iterator[bytes]:
         return utf8_blocks(path, name, encoding, source.no_text)
@@ -52,10 +52,10 @@ def file_source(
 
 
 def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None) -> CsvSource:
-    """A delivered file in its wrapping, its clear bytes counted as they come.
+    """A delivered file in its wrapping; its clear bytes are counted while it is read.
 
-    Reading raises Refused for a file that is not there, not of its wrapping, or a bomb, and TooLarge for
-    more than the lease can hold.
+    Reading raises Refused for a file that is missing, wrongly wrapped or a bomb, and TooLarge if the lease is
+    exceeded.
     """
 
     def blocks() -> Iterator[bytes]:

@@ -1,7 +1,4 @@
-"""A CSV as a table: its columns, and the cells of its rows (section 1.6, B16 to B20).
-
-Another separator that a CSV may have: where its header stays whole, and its rows would be even with it.
-"""
+"""A CSV as a table: its columns and cells, and a check for a wrong separator (section 1.6, B16 to B20)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -18,16 +15,16 @@ from backstory.formats.csv.source import CsvSource
 from backstory.formats.encoded import BOM, lines
 from backstory.formats.options import CsvOptions
 
-# The first line by which Excel is told what is between cells.
+# A first line that names the separator for Excel.
 _SEPARATOR_LINE: Final = re.compile(rb'(?i)"?sep=[^\r\n]{1,2}"?[\r\n]*')
 
 
 @dataclass(frozen=True, slots=True)
 class CsvTable:
-    """A text and how its rows are laid out.
+    """A CSV source with its columns and layout.
 
-    `names` are its columns; None where there should be a header and are empty lines only. `line` is that
-    of the first row, `empty` tells that there is not a byte.
+    `names` are its columns; None if a header is expected and all lines are empty. `line` is the line of the
+    first row. `empty` is true if there is not a single byte.
     """
 
     source: CsvSource
@@ -39,11 +36,11 @@ class CsvTable:
 
     @property
     def width(self) -> int:
-        """How many cells a row has."""
+        """The number of cells in a row."""
         return len(self.names or [""])
 
     def pieces(self) -> Iterator[RowBlock]:
-        """The rows without the header, from the text's start."""
+        """The rows from the start of the text, without the header."""
         parts = row_blocks(self.source, self.grammar)
         if self.options.header:
             first = _first_row(parts, self.grammar.clean)
@@ -53,7 +50,7 @@ class CsvTable:
         yield from parts
 
     def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
-        """The cells of some columns as text, in their order; Refused for a row of another length."""
+        """The cells of the columns at `places` as text; Refused for a row of another length."""
         try:
             return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
                 list(map(str, places))
@@ -62,11 +59,11 @@ class CsvTable:
             raise self._ragged_row(piece, str(stop)) from None
 
     def parse_columns(self, piece: RowBlock, types: Mapping[int, pa.DataType]) -> pa.Table:
-        """The columns at some places, each under its place, as what Arrow's parser makes of them.
+        """The columns at some places as Arrow's parser reads them; their names are the places.
 
-        Raises pa.ArrowInvalid for a cell that is none of its type, and a row of another length.
+        Raises pa.ArrowInvalid for a cell that does not match its type, and for a row of another length.
         """
-        # The parser passes over a mark at its beginning, which here is one of a value.
+        # The parser drops a byte order mark at the start, but here it is part of a value.
         text = BOM + piece.text if piece.text.startswith(BOM) else piece.text
         return pa_csv.read_csv(
             pa.BufferReader(text),
@@ -77,7 +74,7 @@ class CsvTable:
                 delimiter=self.options.separator,
                 quote_char=self.options.quote or False,
                 newlines_in_values=True,
-                # In a file of one column an empty line is a value.
+                # In a file with one column, an empty line is a value.
                 ignore_empty_lines=self.width > 1,
             ),
             convert_options=pa_csv.ConvertOptions(
@@ -89,12 +86,12 @@ class CsvTable:
                 decimal_point=self.options.forms.decimal,
                 strings_can_be_null=True,
                 quoted_strings_can_be_null=self.options.quoted_null,
-                check_utf8=False,  # done, for columns that nobody wants too
+                check_utf8=False,  # already checked for all columns
             ),
         )
 
     def line_of(self, piece: RowBlock, row: int) -> int:
-        """The line on which a row of the piece begins, line breaks within values counted."""
+        """The line where a row of the block begins; line breaks within values count."""
         full = (
             line
             for line, _, empty in rows(piece.text, self.grammar.clean, piece.line)
@@ -103,7 +100,7 @@ class CsvTable:
         return next((line for place, line in enumerate(full) if place == row), piece.line)
 
     def _ragged_row(self, piece: RowBlock, why: str) -> Refused:
-        """The error for the first row that has not as many fields as there are columns."""
+        """The error for the first row with a wrong number of fields."""
         for line, count, empty in rows(piece.text, self.grammar.clean, piece.line):
             if count != self.width and not empty:
                 one = "1 field" if count == 1 else f"{count} fields"
@@ -113,9 +110,9 @@ class CsvTable:
 
 
 def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | None = None) -> CsvTable:
-    """The table of a text; without a header its columns are those that are named, else `_c0`, `_c1`, ...
+    """The table of a source; without a header its columns are `names`, or else `_c0`, `_c1`, ...
 
-    Raises Refused for what `pieces` refuses in the first of them.
+    Raises Refused for errors in the first block, and for a first line that names a separator.
     """
     letters = grammar_of(options)
     first = _first_row(row_blocks(source, letters), letters.clean)
@@ -125,15 +122,15 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
             f"{source.name}, line 1: it names a separator for spreadsheets, and is neither header nor row.",
             "Nothing was written; remove that line, and name the separator as an option of the file.",
         )
-    found = first.cells
+    columns = first.cells
     if not options.header:
-        found = [f"_c{place}" for place in range(len(found or [""]))] if names is None else list(names)
+        columns = [f"_c{place}" for place in range(len(columns or [""]))] if names is None else list(names)
     line = first.piece.line + lines(first.piece.text[: first.start])
-    return CsvTable(source, options, letters, found, line, not first.piece.text)
+    return CsvTable(source, options, letters, columns, line, not first.piece.text)
 
 
 class _First(NamedTuple):
-    """A row's cells, the piece that it is in, and where it starts and ends there."""
+    """A row: its block, its cells, and its start and end in the block."""
 
     piece: RowBlock
     cells: list[str] | None
@@ -142,7 +139,7 @@ class _First(NamedTuple):
 
 
 def _first_row(parts: Iterator[RowBlock], letters: Grammar) -> _First:
-    """The first row that is not an empty line; one without cells if there is no other."""
+    """The first row that is not an empty line; its cells are None if there is no such row."""
     piece = RowBlock(b"", 1)
     for piece in parts:
         cells: list[str] = []
@@ -161,10 +158,9 @@ SEPARATORS: Final = (";", TAB, "|", ",")
 
 
 def refuse_whole_header(source: CsvSource, options: CsvOptions, remedy: Callable[[str], str]) -> None:
-    """Raise Refused where the header is one column, and another separator splits header and rows evenly.
+    """Raise Refused for a one-column header, if another separator splits header and rows evenly.
 
-    `remedy` is what to do, by the option's value for that separator. Raises what the first piece is refused
-    for, too.
+    `remedy` returns the remedy for the value of that separator. Errors in the first block also raise Refused.
     """
     if (better := _better(source, options)) is not None:
         raise Refused(
@@ -177,8 +173,9 @@ def refuse_whole_header(source: CsvSource, options: CsvOptions, remedy: Callable
 def _better(source: CsvSource, options: CsvOptions) -> str | None:
     if csv_table(source, options).width > 1:
         return None
-    others = (each for each in SEPARATORS if each not in {options.separator, options.quote, options.escape})
-    return next((each for each in others if _is_even(source, replace(options, separator=each))), None)
+    used = {options.separator, options.quote, options.escape}
+    others = (separator for separator in SEPARATORS if separator not in used)
+    return next((other for other in others if _is_even(source, replace(options, separator=other))), None)
 
 
 def _is_even(source: CsvSource, options: CsvOptions) -> bool:

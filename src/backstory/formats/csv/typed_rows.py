@@ -1,7 +1,4 @@
-"""Rows of a CSV as values of a table's columns (section 3.2, decision H7).
-
-Which columns of a file are read (section 2.8, columns of file, request and table).
-"""
+"""Rows of a CSV as values of a table's columns, and the choice of columns (sections 2.8 and 3.2, H7)."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
@@ -34,15 +31,15 @@ LONGEST = 128
 def chosen_columns(
     file: str, header: Sequence[str], columns: Container[str], wanted: Collection[str]
 ) -> list[str]:
-    """The columns of the header that are wanted, in the header's order.
+    """The wanted columns of the header, in the header's order.
 
-    A Fivetran system column that the table lacks is passed over. Raises Refused for any other
-    column that the table lacks, for a name that stands twice, and for a header without any that is wanted:
-    its rows would be passed over without a word.
+    A Fivetran system column that the table lacks is ignored. Raises Refused for any other column that the
+    table lacks, and for a repeated name. Raises Refused for a header without a wanted column, because its
+    rows would be silently skipped.
     """
     known = [name for name in header if name in columns or name in SYSTEM_COLUMNS]
     if header and not known:
-        # What stands there may be a row of values: it is not shown.
+        # This line may be a row of values, so the error does not show it.
         raise Refused(
             "no-header",
             f"{file}, line 1: the header names no column of the table.",
@@ -67,11 +64,11 @@ def chosen_columns(
 
 
 def refuse_repeated(file: str, header: Sequence[str], remedy: str) -> None:
-    """Raises Refused for a name that stands twice: which of the two is meant cannot be told."""
+    """Raise Refused for a repeated name, because it is ambiguous."""
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
-        told = f"{file}, line 1: the header names {_name_list(twice)} more than once."
-        raise Refused("repeated-column", told, remedy)
+        message = f"{file}, line 1: the header names {_name_list(twice)} more than once."
+        raise Refused("repeated-column", message, remedy)
 
 
 def _name_list(names: Sequence[str]) -> str:
@@ -80,7 +77,7 @@ def _name_list(names: Sequence[str]) -> str:
 
 
 THREADS: Final = 2
-# An empty cell of any other type is NULL (O27).
+# Types with a value for an empty cell; in any other type it is NULL (O27).
 EMPTY_IS_A_VALUE: Final = {Kind.STRING, Kind.JSON, Kind.XML, Kind.BINARY}
 
 
@@ -91,10 +88,10 @@ def read_csv(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> Iterator[Rows]:
-    """A delivered file's rows, with the columns of the header that are wanted; none of an empty file.
+    """A delivered file's rows with the wanted columns of its header; an empty file has no rows.
 
-    Raises Refused with the file and line for broken CSV, an unreadable cell or an unknown column,
-    TooLarge for more than the lease can hold.
+    Raises Refused with the file and line for broken CSV, an unreadable cell or an unknown column. Raises
+    TooLarge if the lease is exceeded.
     """
     source = delivered_source(file, encoding, lease)
     table = csv_table(source, CsvOptions(null=encoding.null_string or None, quoted_null=True))
@@ -104,19 +101,19 @@ def read_csv(
         raise file.unreadable("line 1 is not a header; the key may be wrong")
     chosen = chosen_columns(file.name, table.names, columns, wanted)
     texts = frozenset(name for name in chosen if columns[name].kind in EMPTY_IS_A_VALUE)
-    asked = WantedTable({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
-    yield from typed_rows(table, asked, file)
+    wanted_table = WantedTable({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
+    yield from typed_rows(table, wanted_table, file)
 
 
 @dataclass(frozen=True, slots=True)
 class WantedTable:
-    """What is wanted of a table.
+    """The wanted columns of a table and the rules for their cells.
 
     Attributes:
         types: the columns and their types.
-        texts: those of them in which an empty text is a value; in others it is NULL (O27).
-        unmodified: the text of a cell that carries no value; empty: there is none.
-        leniency: what a cell may lose.
+        texts: the columns in which an empty text is a value; in others it is NULL (O27).
+        unmodified: the text of an unmodified cell; empty for no such text.
+        leniency: the losses that are allowed in a cell.
     """
 
     types: Mapping[str, ColumnType]
@@ -125,32 +122,32 @@ class WantedTable:
     leniency: Leniency = field(default=DELIVERED)
 
 
-def typed_rows(table: CsvTable, asked: WantedTable, file: BatchFile) -> Iterator[Rows]:
-    """The rows a piece at a time, so that memory does not grow with their number.
+def typed_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterator[Rows]:
+    """The rows a block at a time, so that memory does not grow with their number.
 
-    Arrow's parser makes numbers and times of the text when all cells are as they should be. From the
-    first piece on in which some are not (unmodified, more digits than a microsecond has, a value of
-    another type) each cell is looked at as text. Raises Refused for what is not CSV, and an unreadable cell.
+    Arrow's parser reads numbers and times directly as long as all cells are regular. A cell is irregular if
+    it is unmodified, has digits beyond the microsecond, or does not match its type. From its block on, all
+    cells are parsed as text. Raises Refused for broken CSV and for an unreadable cell.
     """
     names = table.names or []
-    places = {name: names.index(name) for name in asked.types}
-    fast = _FastReader(table, asked, places, file.name)
+    places = {name: names.index(name) for name in wanted.types}
+    fast = _FastReader(table, wanted, places, file.name)
 
     def rows(piece: RowBlock) -> Rows:
-        return fast.rows(piece) or _cells(table, asked, list(places.values()), piece, file)
+        return fast.rows(piece) or _cells(table, wanted, list(places.values()), piece, file)
 
     return _in_order(rows, table.pieces())
 
 
 def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
-    """What becomes of the pieces, some of them side by side: parsing leaves the interpreter free."""
+    """The results of `work` in order, in parallel threads; parsing releases the interpreter lock."""
     waiting: deque[Future[Rows]] = deque()
     stop: Refused | None = None
     with ThreadPoolExecutor(THREADS) as pool:
         while True:
             try:
                 piece = next(pieces, None)
-            except Refused as refused:  # what is wrong in pieces before it is told first
+            except Refused as refused:  # errors in earlier blocks are raised first
                 piece, stop = None, refused
             if piece is None:
                 break
@@ -165,33 +162,33 @@ def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> I
 
 @dataclass(slots=True)
 class _FastReader:
-    """Rows as Arrow's parser reads them, as long as it can read them all."""
+    """Rows from Arrow's parser, until the first block that it cannot read."""
 
     table: CsvTable
-    asked: WantedTable
+    wanted: WantedTable
     places: Mapping[str, int]
     file: str
     _types: dict[int, pa.DataType] = field(init=False)
     _goes: bool = field(init=False)
 
     def __post_init__(self) -> None:
-        types = self.asked.types.items()
+        types = self.wanted.types.items()
         self._types = {self.places[name]: parser_type(type_) for name, type_ in types}
-        # A marker that reads as a value would be taken for one.
-        self._goes = not any(_is_value(self.asked.unmodified, type_) for _, type_ in types)
+        # A marker that is also a valid value would be taken for a value.
+        self._goes = not any(_is_value(self.wanted.unmodified, type_) for _, type_ in types)
 
     def rows(self, piece: RowBlock) -> Rows | None:
-        """The piece's rows; None if some cell needs a look as text."""
-        found = self._typed_rows(piece) if self._goes else None
-        self._goes = found is not None
-        return found
+        """The block's rows; None if a cell must be parsed as text."""
+        rows = self._typed_rows(piece) if self._goes else None
+        self._goes = rows is not None
+        return rows
 
     def _typed_rows(self, piece: RowBlock) -> Rows | None:
         mended = Mended()
         values = {}
         try:
             cells = self.table.parse_columns(piece, self._types)
-            for name, type_ in self.asked.types.items():
+            for name, type_ in self.wanted.types.items():
                 column = cells[str(self.places[name])]
                 if self._needs_a_look(column, name):
                     return None
@@ -206,15 +203,18 @@ class _FastReader:
     def _needs_a_look(self, column: pa.ChunkedArray, name: str) -> bool:
         if not pa.types.is_string(column.type):
             return False
-        type_, asked = self.asked.types[name], self.asked
-        if type_.kind is Kind.NAIVE_TIME and not asked.leniency.cuts:
+        type_, wanted = self.wanted.types[name], self.wanted
+        if type_.kind is Kind.NAIVE_TIME and not wanted.leniency.cuts:
             return True
-        telling = [*([asked.unmodified] if asked.unmodified else []), *([] if name in asked.texts else [""])]
-        return any(pc.any(pc.equal(column, text)).as_py() for text in telling)
+        irregular = [
+            *([wanted.unmodified] if wanted.unmodified else []),
+            *([] if name in wanted.texts else [""]),
+        ]
+        return any(pc.any(pc.equal(column, text)).as_py() for text in irregular)
 
 
 def _is_value(text: str, type_: ColumnType) -> bool:
-    """Whether a text reads as a value of a type that Arrow's parser makes of cells by itself."""
+    """Whether a text is a valid value of a type that Arrow's parser reads directly."""
     if not text or pa.types.is_string(parser_type(type_)):
         return False
     try:
@@ -224,18 +224,18 @@ def _is_value(text: str, type_: ColumnType) -> bool:
     return True
 
 
-def _cells(table: CsvTable, asked: WantedTable, places: list[int], piece: RowBlock, file: BatchFile) -> Rows:
-    """The cells of a piece, each looked at as text."""
+def _cells(table: CsvTable, wanted: WantedTable, places: list[int], piece: RowBlock, file: BatchFile) -> Rows:
+    """The rows of a block, with every cell parsed as text."""
     text = table.texts(piece, places)
     values, known, mended = {}, {}, Mended()
-    for (name, type_), column in zip(asked.types.items(), text.columns, strict=True):
-        cells, known[name] = split_unmodified(column.combine_chunks(), asked.unmodified)
+    for (name, type_), column in zip(wanted.types.items(), text.columns, strict=True):
+        cells, known[name] = split_unmodified(column.combine_chunks(), wanted.unmodified)
         mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
-        cells = cells if name in asked.texts else null_where_empty(cells)
+        cells = cells if name in wanted.texts else null_where_empty(cells)
         if table.options.forms.decimal == "," and type_.kind in WITH_POINT:
             cells = with_points(cells)
         try:
-            values[name], mended[file.name, name, ROUNDED] = parse_leniently(cells, type_, asked.leniency)
+            values[name], mended[file.name, name, ROUNDED] = parse_leniently(cells, type_, wanted.leniency)
         except UnreadableCell as cell:
             line = table.line_of(piece, cell.row)
             raise file.unreadable_cell(f"line {line}", name, type_) from None

@@ -1,1 +1,1 @@
-"""What change feeds of other systems mean: their envelopes become events (native.md, V61 to V65)."""
+"""Readers that turn the change feeds of other systems into events (native.md, V61 to V65)."""

@@ -1,4 +1,4 @@
-"""Feeds of changes as ours, Delta's and Spark's `CHANGES` have them become events (native.md, V65)."""
+"""Conversion of change feeds from our tables, Delta and Spark's `CHANGES` to events (native.md, V65)."""
 
 from collections.abc import Callable, Sequence
 from typing import Final
@@ -25,41 +25,41 @@ from backstory.model.change_feed import (
     ChangeType,
 )
 
-_COMING: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
+_NEW_ROWS: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
 
 
 def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed") -> Unwrapped:
     """The events of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
 
-    What a commit inserts or updates is an upsert. A row that it deletes or updates is the before image of
-    the row of the same key in the same commit; where there is none, the record is deleted: so is the old
-    key of an update that changed it. `places` are those of the rows that are events; the instant is the
-    commit's time, the further sequence its version.
+    A row that a commit inserts or updates is an upsert. A row that it removes is the before image of the new
+    row with the same key in the same commit. Without such a new row the record is deleted, including the old
+    key of an update that changed it. `places` are the rows that are events; the instant is the commit's time,
+    and the sequence is its version.
 
-    Raises Refused for another `_change_type` (`malformed-row`), and for a time or version that cannot be
-    read (`unreadable-value`); UsageError for a feed without one of these columns, or without the key's
-    (`missing-column`).
+    Raises Refused for another `_change_type` (`malformed-row`), and for an unreadable time or version
+    (`unreadable-value`). Raises UsageError (`missing-column`) for a feed that lacks one of these columns or a
+    column of the key.
     """
     _refuse_columns(rows, key)
     columns = whole_columns(rows, name)
     types = _change_types(columns[CHANGE_TYPE], name)
     instants = _instants(columns[COMMIT_TIMESTAMP], name)
     versions = _versions(columns[COMMIT_VERSION], name)
-    comes = pc.is_in(types, _COMING).to_numpy(zero_copy_only=False)
-    groups = _groups([columns[each] for each in key] + [versions, instants])
-    before = _rows_before(groups, comes)
-    goes = ~comes & ~np.isin(groups, groups[comes])
-    places = np.flatnonzero(comes | goes)
+    is_new = pc.is_in(types, _NEW_ROWS).to_numpy(zero_copy_only=False)
+    groups = _groups([columns[column] for column in key] + [versions, instants])
+    before = _rows_before(groups, is_new)
+    is_delete = ~is_new & ~np.isin(groups, groups[is_new])
+    places = np.flatnonzero(is_new | is_delete)
     taken = pa.array(places)
-    upserts = pa.array(comes[places])
-    records = pa.table({each: part for each, part in columns.items() if each not in CHANGE_COLUMNS})
+    upserts = pa.array(is_new[places])
+    records = pa.table({column: part for column, part in columns.items() if column not in CHANGE_COLUMNS})
     # A deleted row is its own before image.
-    imaged = np.where(comes, before, np.arange(len(comes)))[places]
+    imaged = np.where(is_new, before, np.arange(len(is_new)))[places]
     images = pa.array(imaged, mask=imaged < 0)
     events = records.take(taken)
     bare = {
-        each: part if each in key else pc.if_else(upserts, part, None)
-        for each, part in zip(events.column_names, events.columns, strict=True)
+        column: part if column in key else pc.if_else(upserts, part, None)
+        for column, part in zip(events.column_names, events.columns, strict=True)
     }
     has_before = images.is_valid()
     return Unwrapped(
@@ -76,21 +76,21 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed"
 
 
 def _refuse_columns(rows: pa.Table, key: Sequence[str]) -> None:
-    if lacking := [each for each in (*CHANGE_COLUMNS, *key) if each not in rows.column_names]:
+    if lacking := [column for column in (*CHANGE_COLUMNS, *key) if column not in rows.column_names]:
         raise UsageError(
             "missing-column",
             f"The feed of changes has no column {lacking[0]}.",
             f"Its columns are {', '.join(rows.column_names)}.",
             lacking,
         )
-    if nested := [each for each in key if pa.types.is_nested(rows[each].type)]:
+    if nested := [column for column in key if pa.types.is_nested(rows[column].type)]:
         raise UsageError(
             "bad-option", f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns."
         )
 
 
 def _change_types(types: pa.Array, name: str) -> pa.Array:
-    known = [each.value for each in ChangeType]
+    known = [change.value for change in ChangeType]
     texts = types.cast(pa.string())
     strange = pc.invert(pc.is_in(texts, pa.array(known)))
     if strange.true_count:
@@ -101,7 +101,7 @@ def _change_types(types: pa.Array, name: str) -> pa.Array:
 
 
 def _instants(times: pa.Array, name: str) -> pa.Array:
-    """The times of commits in UTC: instants, or ISO 8601 texts."""
+    """The times of commits in UTC, from instants or ISO 8601 texts."""
     if pa.types.is_null(times.type):
         return times.cast(INSTANT)
     if pa.types.is_timestamp(times.type) and times.type.tz is not None:
@@ -136,7 +136,7 @@ def _read(cells: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.Arr
 
 
 def _groups(columns: Sequence[pa.Array]) -> np.ndarray:
-    """A number for each row; rows have the same one if they are alike in all columns."""
+    """A group number per row; rows that are equal in all columns have the same number."""
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         codes = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
@@ -144,11 +144,11 @@ def _groups(columns: Sequence[pa.Array]) -> np.ndarray:
     return numbers
 
 
-def _rows_before(groups: np.ndarray, comes: np.ndarray) -> np.ndarray:
-    """For each row the one row that goes in its group; -1 where there is none, or several."""
-    going = np.flatnonzero(~comes)
+def _rows_before(groups: np.ndarray, is_new: np.ndarray) -> np.ndarray:
+    """For each row the only removed row of its group; -1 if there is none or there are several."""
+    removed = np.flatnonzero(~is_new)
     count = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
-    np.add.at(count, groups[going], 1)
+    np.add.at(count, groups[removed], 1)
     first = np.full(len(count), -1)
-    first[groups[going]] = going
+    first[groups[removed]] = removed
     return np.where(count[groups] == 1, first[groups], -1) if len(groups) else groups

@@ -1,9 +1,7 @@
-"""Values of Debezium's and Connect's logical types become what they mean, a column at a time.
+"""Schemas of Kafka Connect's JSON converter, and decoders of the logical types of Connect and Debezium.
 
-Each function raises pa.ArrowInvalid or UnreadableCell for what is not of its type. What they mean is said in
-Debezium's documentation of its connectors, under "Data type mappings".
-
-Schemas as Kafka Connect's JSON converter writes them: the types on the wire, and what these mean.
+Each decoder converts a column and raises pa.ArrowInvalid or UnreadableCell for an invalid value. The types
+are documented under "Data type mappings" of Debezium's connectors.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -25,11 +23,11 @@ from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 Parameters = Mapping[str, Any]
 DECIMAL: Final = "org.apache.kafka.connect.data.Decimal"
 _HOUR, _MINUTE, _SECOND = 3_600_000_000, 60_000_000, 1_000_000
-_WIDTH, _SIGN = 16, 0x80  # the bytes of a decimal of 38 digits, and the bit that makes it negative
+_WIDTH, _SIGN = 16, 0x80  # the bytes of a decimal with 38 digits, and its sign bit
 
 
 def bytes_of(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """The bytes of base64."""
+    """Base64 texts as bytes."""
     if invalid_base64(text):
         raise pa.ArrowInvalid("a cell is not base64")
     return decode_base64(text)
@@ -42,7 +40,7 @@ def dates(days: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """Counts of a unit since 1970 as times without a zone; digits below a microsecond are cut off (F6)."""
+    """A decoder of counts since 1970 as times without a zone; digits below a microsecond are cut off (F6)."""
 
     def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
         micros = _micros(counts, unit)
@@ -58,9 +56,9 @@ def instants(text: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """Counts of a unit since midnight as texts, `12:30:00.5`: tables have no times of day.
+    """A decoder of counts since midnight as texts like `12:30:00.5`, because tables have no times of day.
 
-    MySQL's may be negative, and longer than a day.
+    MySQL's times may be negative and longer than a day.
     """
 
     def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
@@ -81,24 +79,24 @@ def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
 
 
 def iso_dates(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """`2024-02-29Z` as dates."""
+    """Texts like `2024-02-29Z` as dates."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATE))
 
 
 def iso_timestamps(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """`2024-02-29T12:00:00Z` as times without a zone: Debezium writes theirs as if they were UTC."""
+    """Texts like `2024-02-29T12:00:00Z` as times without a zone, which Debezium writes as if in UTC."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATETIME))
 
 
 def iso_clocks(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """`12:30:00.500Z` as the texts that `clock_texts` gives."""
+    """Texts like `12:30:00.500Z` in the form of `clock_texts`."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_TIME))
 
 
 def decimal_type(parameters: Parameters) -> pa.DataType:
-    """The type of Connect's decimals; those whose precision is not said have as many digits as fit.
+    """The type of Connect's decimals; without a precision it has the maximum digits.
 
-    Raises pa.ArrowInvalid for a scale that no type has.
+    Raises pa.ArrowInvalid for a scale beyond the maximum.
     """
     scale = int(parameters.get("scale", 0))
     precision = min(int(parameters.get("connect.decimal.precision", MAX_PRECISION)), MAX_PRECISION)
@@ -110,7 +108,7 @@ def decimal_type(parameters: Parameters) -> pa.DataType:
 
 
 def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
-    """Connect's decimals: base64 of the unscaled number, two's complement, high byte first."""
+    """Connect's decimals from base64 of the unscaled number in two's complement, high byte first."""
     if pa.types.is_decimal(text.type):
         return text  # written as numbers
     type_, scale = decimal_type(parameters), int(parameters.get("scale", 0))
@@ -118,13 +116,13 @@ def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
     if scale < 0:
         numbers = (number and number * 10**-scale for number in whole.to_pylist())
         return pa.array(numbers, type_)
-    # The same bytes, with the point where the scale puts it.
+    # The same bytes with the scale applied.
     shifted = pa.decimal128(MAX_PRECISION, scale)
     return _within(pa.Array.from_buffers(shifted, len(whole), whole.buffers()), type_)
 
 
 def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
-    """Decimals that have each its own scale, exactly as text: no type holds them all."""
+    """Decimals with a scale per value, as exact texts, because no type holds them all."""
     scales = values.field("scale").to_pylist()
     raw = bytes_of(values.field("value"), parameters).to_pylist()
     valid = values.is_valid().to_pylist()
@@ -148,7 +146,7 @@ def _plain_decimal(unscaled: int, scale: int) -> str:
     return f"{'-' if unscaled < 0 else ''}{digits[:-scale]}.{digits[-scale:]}"
 
 
-_MOST_DIGITS: Final = 20_000  # PostgreSQL's numeric has at most 16,383 behind the point
+_MOST_DIGITS: Final = 20_000  # PostgreSQL's numeric has at most 16,383 digits after the point
 
 
 def _micros(counts: pa.Array, unit: str) -> pa.Array:
@@ -160,7 +158,7 @@ def _micros(counts: pa.Array, unit: str) -> pa.Array:
 
 
 def _over(micros: pa.Array, unit: int, most: int = 0) -> pa.Array:
-    """How many of a unit there are in each, beyond those that make `most` of it."""
+    """The number of whole units in each value, as text; modulo `most` if it is set."""
     units = pc.divide(micros, unit)
     if most:
         units = pc.subtract(units, pc.multiply(pc.divide(units, most), most))
@@ -172,7 +170,7 @@ def _without_zone(text: pa.Array) -> pa.Array:
 
 
 def _unscaled_integers(raw: pa.Array) -> pa.Array:
-    """Two's complements of any length as decimals of 38 digits; pa.ArrowInvalid where one does not fit."""
+    """Two's complements of any length as decimals of 38 digits; pa.ArrowInvalid if one does not fit."""
     raw = pa.concat_arrays([raw])
     count, filled = len(raw), raw.fill_null(b"\0")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset : filled.offset + count + 1]
@@ -182,7 +180,7 @@ def _unscaled_integers(raw: pa.Array) -> pa.Array:
         raise pa.ArrowInvalid("a number without a byte")
     signs = np.where(data[offsets[:-1]] & _SIGN, 0xFF, 0).astype(np.uint8)
     wide = np.repeat(signs[:, None], _WIDTH, axis=1)
-    # Bytes are counted from the low end, which comes first in Arrow.
+    # Bytes are counted from the low end, because Arrow's order is little-endian.
     rows = np.repeat(np.arange(count), lengths)
     from_end = np.repeat(offsets[1:], lengths) - 1 - np.arange(offsets[0], offsets[-1])
     bytes_ = data[offsets[0] : offsets[-1]]
@@ -199,14 +197,14 @@ def _unscaled_integers(raw: pa.Array) -> pa.Array:
 
 
 def _within(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The numbers as decimals of the type; pa.ArrowInvalid where one has more digits."""
-    # Arrow looks at digits only where a cast makes the precision less.
+    """The numbers as decimals of the type; pa.ArrowInvalid if one has too many digits."""
+    # Arrow checks digits only if a cast reduces the precision.
     return numbers.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(type_)
 
 
 _INT, _LONG, _TEXT = pa.int32(), pa.int64(), pa.string()
 _SCALED: Final = pa.struct([("scale", _INT), ("value", _TEXT)])
-# By name: the type of the values as JSON writes them, and what makes them what they mean.
+# Logical types by name: the type of the values in JSON, and their decoder.
 LOGICAL: Final[dict[str, tuple[pa.DataType, Callable[[pa.Array, Parameters], pa.Array]]]] = {
     "io.debezium.time.Date": (_INT, dates),
     "io.debezium.time.Time": (_INT, clock_texts("ms")),
@@ -244,13 +242,13 @@ _WIRE: Final = {
 
 
 class UnreadableSchema(ValueError):
-    """What is wrong with a schema, in words."""
+    """A schema that cannot be read; the message has the reason."""
 
 
 def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
-    """The type of messages with a schema, as JSON writes them; UnreadableSchema if they are not structs.
+    """The wire type of messages with a schema; UnreadableSchema if it is not a struct.
 
-    Decimals are base64, unless the values have numbers for them.
+    Decimals are base64 texts, unless the values contain numbers for them.
     """
     wire_type(schema)
     if schema["type"] != "struct":
@@ -259,9 +257,9 @@ def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
 
 
 def wire_type(schema: Any, *, numeric: bool = False, depth: int = 0) -> pa.DataType:
-    """The type of the values as JSON writes them, bytes as text; decimals are numbers if `numeric`.
+    """The type of the values in JSON, with bytes as text; decimals are numbers if `numeric`.
 
-    Raises UnreadableSchema.
+    Raises UnreadableSchema for an invalid schema.
     """
     wire = _wire_type(schema, numeric=numeric, depth=depth)
     name = schema.get("name")
@@ -295,9 +293,9 @@ def _wire_type(schema: Any, *, numeric: bool, depth: int) -> pa.DataType:
 
 def _fields(schema: Schema) -> list[tuple[str, Schema]]:
     fields = schema.get("fields")
-    if not isinstance(fields, list) or not all(isinstance(each, Mapping) for each in fields):
+    if not isinstance(fields, list) or not all(isinstance(field, Mapping) for field in fields):
         raise UnreadableSchema("a struct has no fields")
-    names = [each.get("field") for each in fields]
+    names = [field.get("field") for field in fields]
     if not all(isinstance(name, str) and type(name) is not Number for name in names):
         raise UnreadableSchema("a field has no name")
     if twice := repeated_names([str(name) for name in names]):
@@ -318,7 +316,7 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
 
 
 def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
-    """Whether the decimals within are written as numbers, not as base64; UnreadableSchema where both are."""
+    """Whether decimals are written as numbers, not as base64; UnreadableSchema for a mixture of both."""
     paths = list(_decimal_paths(schema))
     kinds = {type(cell) for value in values for path in paths for cell in _cells(value, path)}
     if {Number, str} <= kinds:
@@ -327,7 +325,7 @@ def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
 
 
 def _decimal_paths(schema: Schema) -> Iterator[tuple[str | None, ...]]:
-    """Where decimals are: names of fields, None for the items of a list."""
+    """The paths of decimals: names of fields, and None for the items of a list."""
     if schema.get("name") == DECIMAL:
         yield ()
     elif schema.get("type") == "struct":
@@ -350,12 +348,12 @@ def _cells(value: Any, path: tuple[str | None, ...]) -> Iterator[Any]:
 def decode_logical(
     values: pa.Array, schema: Schema, column: str, name: str, place: Callable[[int], str]
 ) -> pa.Array:
-    """Values of the wire's type as what the schema means; Refused for a value that is not of its type."""
+    """Values of the wire type in the schema's logical type; Refused for a value that does not match it."""
     if schema.get("type") == "struct" and schema.get("name") not in LOGICAL:
         fields = dict(_fields(schema))
         parts = [
-            decode_logical(part, fields[each.name], f"{column}.{each.name}", name, place)
-            for each, part in zip(values.type, values.flatten(), strict=True)
+            decode_logical(part, fields[field.name], f"{column}.{field.name}", name, place)
+            for field, part in zip(values.type, values.flatten(), strict=True)
         ]
         if not parts:
             return values
@@ -372,7 +370,7 @@ def decode_logical(
 
 
 def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
-    """The same for values none of whose parts has a place of its own; raises as `LOGICAL` does."""
+    """The same for values whose parts have no own place in errors; raises the errors of `LOGICAL`."""
     if schema.get("name") in LOGICAL:
         return LOGICAL[schema["name"]][1](values, _parameters(schema))
     if schema["type"] == "bytes":
@@ -382,8 +380,8 @@ def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
     if schema["type"] == "struct":
         fields = dict(_fields(schema))
         parts = [
-            _logical_values(part, fields[each.name])
-            for each, part in zip(values.type, values.flatten(), strict=True)
+            _logical_values(part, fields[field.name])
+            for field, part in zip(values.type, values.flatten(), strict=True)
         ]
         return pa.StructArray.from_arrays(parts, list(fields), mask=values.is_null()) if parts else values
     return values

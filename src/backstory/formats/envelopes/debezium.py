@@ -1,8 +1,7 @@
-"""Debezium's envelopes become events (native.md, V61 to V64).
+"""Conversion of Debezium's envelopes to events (native.md, V61 to V64).
 
-The images of records before and after their changes: what of them is a fact, and what is not known.
-
-Updates that change a record's key: the end of one record, and the beginning of another.
+It separates known values of the before and after images from unavailable ones. An update that changes a
+record's key becomes a delete and an upsert.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -51,7 +50,7 @@ Columns = Mapping[str, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images of events by their columns; `key` are the columns of the messages' own keys."""
+    """The images of events by column; `key` has the columns of the messages' own keys."""
 
     is_upsert: pa.Array
     is_delete: pa.Array
@@ -63,20 +62,20 @@ class Images:
         return len(self.is_upsert)
 
     def columns(self, column: str) -> list[pa.Array]:
-        """Where there is a column of this name."""
-        return [each[column] for each in (self.after, self.before, self.key) if column in each]
+        """The values of this column in each image that has it."""
+        return [image[column] for image in (self.after, self.before, self.key) if column in image]
 
 
 def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
-    """Values of upserts, the keys of deletes; Refused where images have types that contradict each other."""
+    """The values of upserts and the keys of deletes; Refused if the images' types contradict each other."""
     names = [*images.after, *images.before, *images.key]
     rows = {}
     for column in dict.fromkeys(names):
-        type_ = joint_column(column, [each.type for each in images.columns(column)], name)
+        type_ = joint_column(column, [values.type for values in images.columns(column)], name)
         nothing = pa.nulls(len(images), type_)
         after, before, own = (
-            as_type(each[column], type_) if column in each else nothing
-            for each in (images.after, images.before, images.key)
+            as_type(image[column], type_) if column in image else nothing
+            for image in (images.after, images.before, images.key)
         )
         deleted = pc.coalesce(own, before) if column in key else nothing
         upserted = after if column in images.after else own
@@ -87,7 +86,7 @@ def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
 def unmodified_cells(
     images: Images, stated: Columns, key: Collection[str], columns: Sequence[str], unavailable: str
 ) -> pa.Table:
-    """Which events leave which columns as they were; `stated` are those of which the messages say it."""
+    """Flags per column of the events that leave it unchanged; `stated` has the messages' own flags."""
     nobody = pa.repeat(pa.scalar(False), len(images))
     flags = {}
     for column in columns:
@@ -104,31 +103,31 @@ def unmodified_cells(
 def before_images(
     images: Images, there: pa.Array, schema: pa.Schema, unavailable: str
 ) -> tuple[pa.Table | None, pa.Array]:
-    """The images before the events, where they are `there` and wholly available; and where that is."""
+    """The before images that are present (`there`) and fully available, and a flag per event with one."""
     whole = pc.and_(there, pc.invert(all_null(images.before, len(images))))
     for cells in images.before.values():
         whole = pc.and_(whole, pc.invert(unavailable_cells(cells, unavailable)))
     if not whole.true_count:
         return None, whole
-    typed = {each: as_type(cells, schema.field(each).type) for each, cells in images.before.items()}
-    return pa.table({each: pc.if_else(whole, cells, None) for each, cells in typed.items()}), whole
+    typed = {column: as_type(cells, schema.field(column).type) for column, cells in images.before.items()}
+    return pa.table({column: pc.if_else(whole, cells, None) for column, cells in typed.items()}), whole
 
 
 def end_changed_keys(
     columns: dict[str, pa.Array], places: np.ndarray, key: Sequence[str], name: str
 ) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """The events, and before each update of the `key` a delete of the old one.
+    """The events, with a delete of the old key before each update that changes the `key`.
 
-    Debezium does so itself for the key that it knows, which need not be the table's. The image before is
-    then that of the delete. `places` are the messages that the events come from.
+    Debezium itself does this only for its own key, which may differ from the table's. The before image moves
+    to the delete. `places` are the message numbers of the events.
     """
-    before, after = (fields_of(columns.get(each, pa.nulls(len(places)))) for each in (BEFORE, AFTER))
-    if not key or any(each not in before or each not in after for each in key):
+    before, after = (fields_of(columns.get(image, pa.nulls(len(places)))) for image in (BEFORE, AFTER))
+    if not key or any(column not in before or column not in after for column in key):
         return columns, places
     known, same = pc.equal(columns[OP], "u"), pa.repeat(pa.scalar(True), len(places))
-    for each in key:
-        type_ = joint_column(each, [before[each].type, after[each].type], name)
-        old, new = as_type(before[each], type_), as_type(after[each], type_)
+    for column in key:
+        type_ = joint_column(column, [before[column].type, after[column].type], name)
+        old, new = as_type(before[column], type_), as_type(after[column], type_)
         known = pc.and_(known, old.is_valid())
         same = pc.and_(same, pc.fill_null(_equal(old, new), False))
     changed = pc.and_(known, pc.invert(same)).to_numpy(zero_copy_only=False)
@@ -137,7 +136,7 @@ def end_changed_keys(
     rows = np.repeat(np.arange(len(places)), 1 + changed)
     ends = np.append(rows[1:] == rows[:-1], False)
     begins = pa.array(np.append(False, ends[:-1]))
-    events = {each: part.take(pa.array(rows)) for each, part in columns.items()}
+    events = {column: values.take(pa.array(rows)) for column, values in columns.items()}
     events[OP] = pc.if_else(pa.array(ends), "d", events[OP])
     events[BEFORE] = _null_where(events[BEFORE], begins)
     if KEY in events:
@@ -146,7 +145,7 @@ def end_changed_keys(
 
 
 def _equal(old: pa.Array, new: pa.Array) -> pa.Array:
-    if pa.types.is_nested(old.type) or pa.types.is_null(old.type):  # Arrow compares none of these
+    if pa.types.is_nested(old.type) or pa.types.is_null(old.type):  # Arrow cannot compare these
         pairs = zip(old.to_pylist(), new.to_pylist(), strict=True)
         return pa.array([one == other for one, other in pairs], pa.bool_())
     return pc.equal(old, new)
@@ -158,25 +157,27 @@ def _null_where(structs: pa.Array, mask: pa.Array) -> pa.Array:
 
 
 _KINDS: Final = {"c": UPSERT, "u": UPSERT, "r": UPSERT, "d": DELETE, "t": TRUNCATE}
-_OPERATIONS: Final = [*_KINDS, "m"]  # m: a message of the log, which is of no row
+_OPERATIONS: Final = [*_KINDS, "m"]  # m: a message in the log without a row
 Place = Callable[[int], str]
 
 
 def unwrap_debezium(
     rows: pa.Table, key: Sequence[str] = (), *, unavailable: str = UNAVAILABLE, name: str = "The feed"
 ) -> Unwrapped:
-    """The events of messages: columns `op`, `before`, `after`, `source`, `ts_ms`, or a `payload` of these.
+    """The events of messages with columns `op`, `before`, `after`, `source`, `ts_ms`, or their `payload`.
 
-    The key of a delete is that of the message where a struct `key` has it, else that of `before`; `key`
-    names its columns, without it they are those of the message's key. Messages without a value, and those
-    that are of no row, are left out. Cells equal to `unavailable` are unmodified, and those that
-    `debezium_messages` says are. A before image counts where it is a whole row: not where its values are
-    not available, and of a delete only where the connector logs whole rows. An update that changes the
-    `key`, as its image before says, is two events: a delete of the old key comes before it.
+    The key of a delete is from the struct `key` of the message, or else from `before`. The parameter `key`
+    names the key's columns; by default they are the columns of the message's key. Messages without a value or
+    without a row are left out. Cells equal to `unavailable` are unmodified, as are cells that
+    `debezium_messages` flags.
 
-    Raises Refused (`malformed-row`), with the number of the message, for another `op`, for an upsert without
-    `after`, a delete without a key, for log positions and times that cannot be read; and for schemas, which
-    only `debezium_messages` reads.
+    A before image is used only if it is a whole row: all its values must be available. For a delete, the
+    connector must also log whole rows. An update whose before image has another `key` becomes two events; the
+    first one is a delete of the old key.
+
+    Raises Refused (`malformed-row`), with the message's number, for an unknown `op`, an upsert without
+    `after`, and a delete without a key. Raises it also for unreadable log positions and times, and for
+    schemas, because only `debezium_messages` reads them.
     """
     columns, places = _events(_envelopes(rows, name), rows.num_rows, name)
     columns, places = end_changed_keys(columns, places, key, name)
@@ -185,12 +186,12 @@ def unwrap_debezium(
         return message(int(places[row]))
 
     operations = columns[OP]
-    kinds = pa.array([_KINDS[each] for each in operations.to_pylist()], pa.string())
+    kinds = pa.array([_KINDS[operation] for operation in operations.to_pylist()], pa.string())
     source = _fields(columns, "source", name, place)
     images = Images(
         pc.equal(kinds, UPSERT),
         pc.equal(kinds, DELETE),
-        *(_fields(columns, each, name, place) for each in (BEFORE, AFTER, KEY)),
+        *(_fields(columns, image, name, place) for image in (BEFORE, AFTER, KEY)),
     )
     key = tuple(key) or tuple(images.key) or tuple(images.before)
     _refuse_missing(images, key, name, place)
@@ -221,7 +222,7 @@ def unwrap_debezium(
 
 
 def _envelopes(rows: pa.Table, name: str) -> dict[str, pa.Array]:
-    """The columns of envelopes, those of `payload` where the messages have one."""
+    """The columns of envelopes, from `payload` if the messages have one."""
     columns = whole_columns(rows, name)
     key = columns.pop(KEY, None)
     if OP not in columns and PAYLOAD in columns:
@@ -240,7 +241,7 @@ def _payload(columns: Columns, name: str) -> dict[str, pa.Array]:
     if schema is not None and schema.null_count < len(schema):
         raise Refused(
             "malformed-row",
-            f"{name} has messages with schemas, which are exact only as the texts that they were sent as.",
+            f"{name} has messages with schemas, which are exact only in the original text.",
             "Nothing was written; give the messages as text.",
         )
     payload = columns[PAYLOAD]
@@ -248,13 +249,13 @@ def _payload(columns: Columns, name: str) -> dict[str, pa.Array]:
 
 
 def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """The messages that are events, and which of all they are; Refused for another operation."""
+    """The messages that are events, and their numbers; Refused for an unknown operation."""
     operations = columns.get(OP, pa.nulls(count))
     if not pa.types.is_string(operations.type):
         if operations.null_count < count:
             raise malformed_row(name, message(0), f"`{OP}` is not a text", REMEDY)
         operations = pa.nulls(count, pa.string())
-    values = {each: part for each, part in columns.items() if each not in {OP, KEY, UNMODIFIED}}
+    values = {column: part for column, part in columns.items() if column not in {OP, KEY, UNMODIFIED}}
     lacking = pc.and_(operations.is_null(), pc.invert(all_null(values, count)))
     if lacking.true_count:
         place = message(pc.index(lacking, True).as_py())
@@ -266,11 +267,11 @@ def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array
         raise malformed_row(name, message(row), why, REMEDY)
     places = np.flatnonzero(pc.is_in(operations, pa.array(list(_KINDS))).to_numpy(zero_copy_only=False))
     every = {**columns, OP: operations}
-    return {each: part.take(pa.array(places)) for each, part in every.items()}, places
+    return {column: part.take(pa.array(places)) for column, part in every.items()}, places
 
 
 def _fields(columns: Columns, column: str, name: str, place: Place) -> dict[str, pa.Array]:
-    """The fields of a column of structs; Refused for one that is not of structs."""
+    """The fields of a column of structs; Refused for values of another type."""
     values = columns.get(column, pa.array([], pa.null()))
     if values.null_count == len(values):
         return fields_of(values)
@@ -287,8 +288,8 @@ def _refuse_missing(images: Images, key: Sequence[str], name: str, place: Place)
     if lacking.true_count:
         row = pc.index(lacking, True).as_py()
         raise malformed_row(name, place(row), f"it has no `{AFTER}`", REMEDY)
-    own = {f"{KEY}.{each}": images.key[each] for each in key if each in images.key}
-    old = {f"{BEFORE}.{each}": images.before[each] for each in key if each in images.before}
+    own = {f"{KEY}.{column}": images.key[column] for column in key if column in images.key}
+    old = {f"{BEFORE}.{column}": images.before[column] for column in key if column in images.before}
     lacking = pc.and_(images.is_delete, all_null(own | old, len(images)))
     if lacking.true_count:
         row = pc.index(lacking, True).as_py()
@@ -297,7 +298,7 @@ def _refuse_missing(images: Images, key: Sequence[str], name: str, place: Place)
 
 
 def _null_unmodified(rows: pa.Table, unmodified: pa.Table) -> pa.Table:
-    """The rows with NULL where they say nothing."""
+    """The rows with NULL in unmodified cells."""
     for column in unmodified.column_names:
         place = rows.column_names.index(column)
         rows = rows.set_column(place, column, pc.if_else(unmodified[column], None, rows[column]))

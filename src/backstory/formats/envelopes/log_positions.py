@@ -1,4 +1,4 @@
-"""When a change was, and where it is in its connector's log (native.md, V62, V131, V137)."""
+"""Times of changes and their positions in a connector's log (native.md, V62, V131, V137)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,8 +15,8 @@ from backstory.formats.produced import malformed_row
 from backstory.formats.values.cells import DAY, require_years
 
 REMEDY: Final = "Nothing was written; fix the message, or order events by other columns with `sequence_by`."
-CHANGE: Final = "is_change"  # at one position reads of a snapshot come before changes
-# What a source calls its table, and the server whose log it is.
+CHANGE: Final = "is_change"  # at equal positions, snapshot reads sort before changes
+# The fields of `source` that name the table, and the server of the log.
 _TABLE: Final = ("db", "schema", "table", "collection")
 _SERVER: Final = ("name", "server_id")
 _FILE = r"\.(?P<number>[0-9]{1,18})$"
@@ -28,7 +28,7 @@ Place = Callable[[int], str]
 
 
 class Unplaced(ValueError):
-    """A value is not of its kind; `row` counts from 0."""
+    """A value that is not a valid position or time; `row` counts from 0."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")
@@ -37,11 +37,12 @@ class Unplaced(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Connector:
-    """How a connector's log positions are read, in the order in which they sort.
+    """The rules for a connector's log positions, in sort order.
 
-    `arranged` makes places of what `positions` reads, and of which messages are reads. `logs_whole_rows` says
-    that the before image of a delete is the whole row: PostgreSQL logs the key of it alone, unless its table
-    has `REPLICA IDENTITY FULL`, and Debezium fills the rest with NULL and defaults.
+    `positions` parses each field of a position; `arranged` makes the sort columns from the fields and a flag
+    per snapshot read. `logs_whole_rows` is true if the before image of a delete is the whole row. PostgreSQL
+    logs only the key unless the table has `REPLICA IDENTITY FULL`; Debezium fills the rest with NULL and
+    defaults.
     """
 
     positions: Mapping[str, Callable[[pa.Array], pa.Array]]
@@ -56,13 +57,13 @@ def _integers(values: pa.Array) -> pa.Array:
 
 
 def _file_numbers(names: pa.Array) -> pa.Array:
-    """The numbers of MySQL's log files, `mysql-bin.000003`: their digits grow, so text does not sort."""
+    """The numbers of MySQL's log files, such as `mysql-bin.000003`, whose length varies."""
     numbers = pc.struct_field(_match_numbers(names, _FILE), "number")
     return numbers.cast(pa.int64())
 
 
 def _lsns(texts: pa.Array) -> pa.Array:
-    """SQL Server's positions, three hexadecimal numbers, with as many digits each as sort as numbers do."""
+    """SQL Server's positions of three hexadecimal numbers, padded so that the texts sort correctly."""
     parts = _match_numbers(pc.utf8_lower(texts.cast(pa.string())), _LSN).flatten()
     padded = [pc.utf8_lpad(part, width, "0") for part, width in zip(parts, _LSN_WIDTHS, strict=True)]
     return pc.binary_join_element_wise(*padded, ":")
@@ -72,24 +73,25 @@ def _match_numbers(texts: pa.Array, pattern: str) -> pa.Array:
     if not pa.types.is_string(texts.type) and not pa.types.is_null(texts.type):
         raise Unplaced(pc.index(texts.is_valid(), True).as_py())
     texts = pc.if_else(pc.equal(texts.cast(pa.string()), ""), None, texts.cast(pa.string()))
-    found = pc.extract_regex(texts, pattern)
-    odd = pc.and_(texts.is_valid(), found.is_null())
+    parts = pc.extract_regex(texts, pattern)
+    odd = pc.and_(texts.is_valid(), parts.is_null())
     if odd.true_count:
         raise Unplaced(pc.index(odd, True).as_py())
-    return found
+    return parts
 
 
 def _commits(sequences: pa.Array) -> pa.Array:
-    """The places of the last commits before messages: `["24023119","24023128"]`, or `[null,"24023128"]`."""
+    """The position of the last commit before each message: first in `["24023119","24023128"]`, or NULL."""
     commits = pc.struct_field(_match_numbers(sequences, _SEQUENCE), "commit")
     return pc.if_else(pc.equal(commits, ""), None, commits).cast(pa.int64())
 
 
 def _in_order_of_commits(columns: Columns, reads: pa.Array) -> Columns:
-    """PostgreSQL's positions: Debezium sends a transaction whole when it ends, and so behind earlier commits.
+    """PostgreSQL's positions in the order of commits, because Debezium sends a transaction when it ends.
 
-    A transaction that is open while a snapshot is read ends after it, and may have lower positions. A read is
-    behind all that had ended, and before what ends later. Without a commit before it a change counts itself.
+    A transaction that is open during a snapshot ends after it, but may have lower positions. A read therefore
+    sorts after all transactions that had ended, and before later ones. A change without an earlier commit
+    uses its own position.
     """
     lsn, commit = columns["lsn"], columns["sequence"]
     leads = pc.if_else(reads, pc.max_element_wise(commit, lsn), pc.coalesce(commit, lsn))
@@ -111,58 +113,58 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
 
 
 def connector_of(names: pa.Array, name: str, place: Place) -> str:
-    """The one connector that the messages are of, empty where they do not say it; Refused for several."""
+    """The only connector of the messages, empty if they name none; Refused for several."""
     if not pa.types.is_string(names.type):
         if names.null_count < len(names):
             row = pc.index(names.is_valid(), True).as_py()
             raise malformed_row(name, place(row), "`source.connector` is not a text", REMEDY)
         return ""
-    several = {str(each) for each in pc.unique(names).to_pylist() if each is not None}
+    several = {str(connector) for connector in pc.unique(names).to_pylist() if connector is not None}
     refuse_several(LogSource(frozenset(several)), name)
     return several.pop() if several else ""
 
 
 def refuse_several(source: LogSource, name: str) -> None:
-    """Raise Refused for messages of several tables or connectors, whose changes have no order together."""
-    for said, of in ((source.connectors, "connector"), (source.tables, "table")):
-        if len(said) > 1:
+    """Raise Refused for messages of several tables or connectors, because they have no common order."""
+    for names, kind in ((source.connectors, "connector"), (source.tables, "table")):
+        if len(names) > 1:
             raise Refused(
                 "several-sources",
-                f"{name} has messages of several {of}s: {', '.join(sorted(said)[:MAX_KEYS])}.",
-                f"Nothing was written; apply the messages of each {of} separately, to a table of its own.",
+                f"{name} has messages of several {kind}s: {', '.join(sorted(names)[:MAX_KEYS])}.",
+                f"Nothing was written; apply the messages of each {kind} separately, to a table of its own.",
             )
 
 
 def log_source(connector: str, source: Columns, count: int) -> LogSource:
-    """Whose log messages are of; reads of a snapshot, which say 0, do not name their server."""
-    servers = {each for each in _distinct(source, _SERVER, count) if each}
-    named = {each.split("/")[0] for each in servers if "/" in each}
+    """The origin of the messages; snapshot reads have server id 0 and may lack the server."""
+    servers = {server for server in _distinct(source, _SERVER, count) if server}
+    named = {server.split("/")[0] for server in servers if "/" in server}
     return LogSource(
         frozenset({connector} - {""}),
-        frozenset(each for each in servers if "/" in each or each not in named),
+        frozenset(server for server in servers if "/" in server or server not in named),
         frozenset(_distinct(source, _TABLE, count) - {""}),
     )
 
 
 def _distinct(source: Columns, names: Sequence[str], count: int) -> set[str]:
-    """The differing values of these fields, which are there, together."""
-    parts = [source[each] for each in names if each in source and source[each].null_count < count]
-    if not parts or any(pa.types.is_nested(each.type) for each in parts):
+    """The distinct combined values of the fields that are present."""
+    parts = [source[field] for field in names if field in source and source[field].null_count < count]
+    if not parts or any(pa.types.is_nested(part.type) for part in parts):
         return set()
-    texts = [pc.fill_null(each.cast(pa.string()), "") for each in parts]
+    texts = [pc.fill_null(part.cast(pa.string()), "") for part in parts]
     joined = pc.unique(pc.binary_join_element_wise(*texts, "/")).to_pylist()
-    return {"/".join(part for part in each.split("/") if part not in {"", "0"}) for each in joined}
+    return {"/".join(part for part in value.split("/") if part not in {"", "0"}) for value in joined}
 
 
 def logs_whole_rows(connector: str) -> bool:
-    """Whether the before image of a delete is known to be the whole row."""
+    """Whether the connector's before image of a delete is certainly the whole row."""
     return connector in CONNECTORS and CONNECTORS[connector].logs_whole_rows
 
 
 def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, place: Place) -> pa.Table:
-    """The places of messages in the log, first those parts that lead; none for connectors that are not known.
+    """The log positions of messages, as columns in sort order; no columns for an unknown connector.
 
-    A read without a position has no place. Refused for a position that cannot be read.
+    A read without a position is NULL in all columns. Raises Refused for an unreadable position.
     """
     if connector not in CONNECTORS:
         return pa.table({})
@@ -180,18 +182,18 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
         first = pa.scalar("" if pa.types.is_string(values.type) else 0, values.type)
         columns[part] = pc.if_else(pc.and_(reads, values.is_null()), first, values)
     columns[CHANGE] = pc.invert(reads)
-    return pa.table({each: pc.if_else(placeless, None, part) for each, part in columns.items()})
+    return pa.table({column: pc.if_else(placeless, None, part) for column, part in columns.items()})
 
 
 def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place: Place) -> pa.Array:
-    """`source.ts_us`, else `source.ts_ms`; of a read without one, or with 0, the time it was `sent` at.
+    """`source.ts_us`, else `source.ts_ms`; for a read without a time, or with 0, the time it was `sent`.
 
-    NULL where there is none. Refused for what is not a time.
+    NULL for an event without a time. Raises Refused for a value that is not a time.
     """
     micros = _as_micros(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", name, place)
     millis = _as_micros(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", name, place)
     known = pc.coalesce(micros, millis)
-    # Debezium's older readers of snapshots had no time, and wrote 0.
+    # Older snapshot readers of Debezium have no time and write 0.
     lacks = pc.and_(reads, pc.equal(pc.fill_null(known, 0), 0))
     if lacks.true_count:
         known = pc.if_else(lacks, _as_micros(sent, 1_000, "ts_ms", name, place), known)
@@ -199,7 +201,7 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place:
 
 
 def _as_micros(counts: pa.Array, micros: int, field: str, name: str, place: Place) -> pa.Array:
-    """Counts of so many microseconds as microseconds, within the years 1 to 9999."""
+    """Counts of a unit of `micros` microseconds, as microseconds; Refused outside the years 1 to 9999."""
     try:
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)

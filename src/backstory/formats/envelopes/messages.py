@@ -1,8 +1,6 @@
-"""Debezium's messages as JSON text, with or without schemas, as the columns of their envelopes.
+"""Readers of Debezium's messages in JSON, with or without schemas, as columns of their envelopes.
 
-Messages as JSON text become schemas and payloads, exactly.
-
-Payloads of one schema, all at once: Arrow's reader of JSON, where it is as strict as ours.
+Payloads with the same schema are read together, by Arrow's JSON reader where it is strict enough.
 """
 
 import io
@@ -40,33 +38,33 @@ _REMEMBERED = 8
 
 
 def message(row: int) -> str:
-    """Where a message is, as errors say it."""
+    """The place of a message in error texts."""
     return f"message {row + 1}"
 
 
 @dataclass(slots=True)
 class Payloads:
-    """The payloads of messages that have one schema, or none, as JSON; `rows` counts messages from 0."""
+    """The JSON payloads of messages with the same schema, or without one; `rows` counts messages from 0."""
 
     schema: Any
     rows: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
     def place(self, row: int) -> str:
-        """Where the message of a payload is."""
+        """The place of a payload's message in error texts."""
         return message(self.rows[row])
 
     def values(self, name: str) -> list[Any]:
-        """The payloads as Python has them; Refused for one that is not JSON."""
+        """The payloads as Python values; Refused for one that is not JSON."""
         part = "" if self.schema is None else ", payload"
         return [_value(text, name, f"{self.place(row)}{part}") for row, text in enumerate(self.texts)]
 
 
 def payloads(texts: Cells, name: str) -> list[Payloads]:
-    """The payloads of the messages by their schemas; NULL, and a payload of NULL, is left out.
+    """The payloads of the messages, grouped by schema; NULL messages and NULL payloads are left out.
 
-    Schemas are many times as long as payloads, and nearly always the same: what begins as a message that
-    was read lately has its schema, and only its payload is kept, to be read once.
+    Schemas are much longer than payloads and nearly always the same. A message that begins like a recent one
+    has the same schema, so only its payload is parsed.
 
     Raises Refused for a text that is not JSON.
     """
@@ -84,7 +82,7 @@ def payloads(texts: Cells, name: str) -> list[Payloads]:
 
 
 def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
-    """A message's schema and the text of its payload, if the text up to that is known."""
+    """A message's schema and payload text if the text before the payload is known, else None."""
     for prefix, schema in prefixes.items():
         if text.startswith(prefix) and text.endswith("}"):
             return schema, text[len(prefix) : -1]
@@ -92,7 +90,7 @@ def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _split(text: str, prefixes: dict[str, str], name: str, place: str) -> tuple[str, str]:
-    """The same of any message; without a schema it is `null`, and the message its own payload."""
+    """Any message's schema and payload text; without a schema they are `null` and the whole message."""
     value = _value(text, name, place)
     if not isinstance(value, dict) or value.keys() != {SCHEMA, PAYLOAD}:
         return NULL, text
@@ -121,14 +119,14 @@ def _strings(texts: Cells, name: str) -> Iterable[str | None]:
         raise malformed_row(name, place, "its text is not UTF-8", REMEDY) from None
 
 
-_BLOCK = 1 << 24  # the bytes that are read together; no payload may be longer
+_BLOCK = 1 << 24  # the bytes of a block in Arrow's reader; no payload may be longer
 
 
 def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
-    """The payloads as structs of the type, or None where the slow reader has to say what they are.
+    """The payloads as structs of the type, or None if the slow reader must read them.
 
-    Arrow refuses what ours does: names twice, digits that a type does not hold, fields that the type does
-    not have. But it reads NaN and infinite floats, and two objects on a line as two rows.
+    Like our reader, Arrow refuses repeated names, digits beyond a type, and unknown fields. But it accepts
+    NaN and infinite floats, and reads two objects on a line as two rows.
     """
     if not all(map(_is_line, texts)):
         return None
@@ -140,7 +138,7 @@ def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
         return None
-    # As no text is empty, each has one object if there are as many.
+    # No text is empty, so equal counts mean one object in each text.
     if rows.num_rows != len(texts) or rows.schema.names != wire.names:
         return None
     built = pa.concat_arrays(rows.to_struct_array().chunks)
@@ -152,7 +150,7 @@ def _is_line(text: str) -> bool:
 
 
 def _finite(values: pa.Array) -> bool:
-    """Whether all floats are numbers."""
+    """Whether all floats are finite."""
     if pa.types.is_struct(values.type):
         return all(map(_finite, values.flatten()))
     if pa.types.is_list(values.type):
@@ -168,13 +166,13 @@ def debezium_messages(
 ) -> pa.Table:
     """The messages' envelopes, a row each: `key`, the fields of the envelope, and `unmodified`.
 
-    A message without a value is a row of NULLs. With a schema, logical types become what they mean: dates,
-    times without a zone, instants, decimals, bytes; times of day and decimals without a fixed scale are
-    texts, durations stay numbers. `unmodified` says which columns of `after` the message leaves as they
-    were: their value is not available, or it does not have them.
+    A message without a value is a row of NULLs. With a schema, logical types become dates, times without a
+    zone, instants, decimals or bytes. Times of day and decimals without a fixed scale become texts; durations
+    stay numbers. `unmodified` flags the columns of `after` that the message leaves unchanged, because their
+    value is unavailable or the message lacks them.
 
-    Raises Refused, with the number of the message, for what is not JSON (`malformed-row`) or not of its
-    schema (`unreadable-value`), and for types that contradict each other (`mixed-types`).
+    Raises Refused, with the number of the message, for text that is not JSON (`malformed-row`) or violates
+    its schema (`unreadable-value`), and for contradicting types (`mixed-types`).
     """
     with _remedies():
         envelopes = _join_groups(payloads(values, name), len(values), unavailable, name)
@@ -191,14 +189,14 @@ def debezium_messages(
 def debezium_lines(
     path: Path, encoding: str = "utf-8", *, unavailable: str = UNAVAILABLE, name: str = ""
 ) -> pa.Table:
-    """The envelopes of a file with the value of a message on each line, as `debezium_messages` gives them."""
+    """The envelopes of a file with one message value a line, as `debezium_messages` returns them."""
     name = name or path.name
     lines = [line if line.strip() else None for _, line in utf8_lines(path, name, encoding)]
     return debezium_messages(None, pa.array(lines, pa.string()), unavailable=unavailable, name=name)
 
 
 def _join_groups(groups: Sequence[Payloads], count: int, unavailable: str | None, name: str) -> pa.Array:
-    """The payloads of all messages as structs of one type, NULL for those without one."""
+    """The payloads of all messages as structs of one type; NULL for a message without a payload."""
     parts = [_decode_group(group, unavailable, name) for group in groups]
     type_ = joint_column(PAYLOAD, [part.type for part in parts], name)
     values = pa.concat_arrays([pa.nulls(0, type_), *(as_type(part, type_) for part in parts)])
@@ -208,7 +206,7 @@ def _join_groups(groups: Sequence[Payloads], count: int, unavailable: str | None
 
 
 def _decode_group(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
-    """The payloads of one schema as structs; with the field `unmodified` unless they are keys."""
+    """The payloads of one schema as structs, with the field `unmodified` unless they are keys."""
     if group.schema is None:
         values = group.values(name)
         built = typed_array(values, _infer_type(group, values, name), _column(group, name))
@@ -218,10 +216,10 @@ def _decode_group(group: Payloads, unavailable: str | None, name: str) -> pa.Arr
         if unavailable is None:
             return decode_logical(built, group.schema, PAYLOAD, name, group.place)
         after = fields_of(built).get(AFTER, pa.nulls(len(built)))
-        flags = {each: unavailable_cells(part, unavailable) for each, part in fields_of(after).items()}
-        for each, flag in flags.items():
+        flags = {column: unavailable_cells(part, unavailable) for column, part in fields_of(after).items()}
+        for column, flag in flags.items():
             if flag.true_count:
-                after = with_field(after, each, pc.if_else(flag, None, fields_of(after)[each]))
+                after = with_field(after, column, pc.if_else(flag, None, fields_of(after)[column]))
         known = with_field(built, AFTER, after) if flags else built
         known = decode_logical(known, group.schema, PAYLOAD, name, group.place)
         return with_field(known, UNMODIFIED, struct_of(flags)) if flags else known
@@ -230,7 +228,7 @@ def _decode_group(group: Payloads, unavailable: str | None, name: str) -> pa.Arr
 
 
 def _build_column(group: Payloads, name: str) -> pa.Array:
-    """Payloads with a schema in the types that they are written in."""
+    """Payloads with a schema, in the schema's wire types."""
     built = read_at_once(group.texts, envelope_type(group.schema))
     if built is not None:
         return built
@@ -243,7 +241,7 @@ def _column(group: Payloads, name: str) -> JsonColumn:
 
 
 def _refuse_others(envelopes: pa.Array, name: str) -> None:
-    """Raise Refused for a message that is not of a change: without an `op`, it would pass for a tombstone."""
+    """Raise Refused for a message without an `op`, because it would be taken for a tombstone."""
     operations = fields_of(envelopes).get(OP, pa.nulls(len(envelopes)))
     lacking = pc.and_(envelopes.is_valid(), operations.is_null())
     if lacking.true_count:
@@ -251,7 +249,7 @@ def _refuse_others(envelopes: pa.Array, name: str) -> None:
 
 
 def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
-    """The type of payloads without a schema: JSON's own, from the values of all."""
+    """The type of payloads without a schema, inferred from all their values."""
     columns: dict[str, Seen] = {}
     for row, value in enumerate(values):
         if not isinstance(value, dict):
@@ -266,26 +264,26 @@ def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
 
 
 def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:
-    """For each column of `after`, which messages do not have it."""
+    """For each column of `after`, a flag per message that lacks it."""
     after = [value.get(AFTER) for value in values]
-    rows = [each if isinstance(each, dict) else {} for each in after]
+    rows = [image if isinstance(image, dict) else {} for image in after]
     type_ = built.type.field(AFTER).type if AFTER in built.type.names else pa.null()
     names = type_.names if pa.types.is_struct(type_) else []
-    flags = {each: pa.array([each not in row for row in rows], pa.bool_()) for each in names}
+    flags = {column: pa.array([column not in row for row in rows], pa.bool_()) for column in names}
     return struct_of(flags) if flags else pa.nulls(len(built))
 
 
 def _of_all(flags: pa.Array, after: pa.Array) -> pa.Array:
-    """The flags of all messages: one whose schema lacks a column of the others leaves it unmodified."""
+    """The flags of all messages; a message whose schema lacks a column leaves it unmodified."""
     there = after.is_valid()
-    columns = {each: pc.and_(pc.fill_null(part, True), there) for each, part in fields_of(flags).items()}
-    some = {each: part for each, part in columns.items() if part.true_count}
+    columns = {column: pc.and_(pc.fill_null(flag, True), there) for column, flag in fields_of(flags).items()}
+    some = {column: flag for column, flag in columns.items() if flag.true_count}
     return struct_of(some) if some else pa.nulls(len(flags))
 
 
 @contextmanager
 def _remedies() -> Iterator[None]:
-    """Refusals of the JSON reader advise what a manifest could say; here is none."""
+    """Replace the JSON reader's remedies, which mention a manifest that messages do not have."""
     try:
         yield
     except Refused as refused:

@@ -1,7 +1,4 @@
-"""Structs taken apart and put together.
-
-One type for what several messages, or both images of one, have at the same place.
-"""
+"""Operations on Arrow structs, and the common type of a field across messages and images."""
 
 from collections.abc import Iterable, Mapping
 
@@ -14,34 +11,34 @@ from backstory.formats.values.exactly import plain_type, wider_type
 
 
 def whole_columns(rows: pa.Table, name: str) -> dict[str, pa.Array]:
-    """The columns of a table, each whole and of a type of ours; Refused where two have one name."""
+    """The columns of a table, each in one array of a table type; Refused for repeated names."""
     refuse_repeated(name, rows.column_names)
     columns = {}
-    for each, part in zip(rows.column_names, rows.columns, strict=True):
+    for column, part in zip(rows.column_names, rows.columns, strict=True):
         type_ = plain_type(part.type, naive=True) or part.type
-        columns[each] = pa.concat_arrays([pa.nulls(0, part.type), *part.chunks]).cast(type_)
+        columns[column] = pa.concat_arrays([pa.nulls(0, part.type), *part.chunks]).cast(type_)
     return columns
 
 
 def fields_of(structs: pa.Array) -> dict[str, pa.Array]:
-    """The fields of structs, NULL where the struct is; none of an array that is not of structs."""
+    """The fields of structs, NULL in a NULL struct; empty for an array of another type."""
     if not pa.types.is_struct(structs.type):
         return {}
     return dict(zip(structs.type.names, structs.flatten(), strict=True))
 
 
 def struct_of(fields: Mapping[str, pa.Array], mask: pa.Array | None = None) -> pa.Array:
-    """Structs of the fields, NULL where the mask is true."""
+    """Structs of the fields; NULL where the mask is true."""
     return pa.StructArray.from_arrays(list(fields.values()), list(fields), mask=mask)
 
 
 def with_field(structs: pa.Array, name: str, values: pa.Array) -> pa.Array:
-    """The structs with another field, or with a field in another form."""
+    """The structs with a field added or replaced."""
     return struct_of({**fields_of(structs), name: values}, structs.is_null())
 
 
 def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
-    """Which rows have no value in any of the columns."""
+    """A flag per row without a value in any of the columns."""
     empty = pa.repeat(pa.scalar(True), count)
     for part in columns.values():
         empty = pc.and_(empty, part.is_null())
@@ -49,7 +46,7 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
 
 
 def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both, of structs with the fields of both; None if there is none."""
+    """The type for the values of both, with the fields of both structs; None if there is no such type."""
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         fields = {field.name: field.type for field in one}
         for field in other:
@@ -66,12 +63,12 @@ def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _number(type_: pa.DataType) -> str:
-    """JSON writes a float without a fraction as an integer."""
+    """The kind of a number, because JSON writes a float without a fraction as an integer."""
     return "integer" if pa.types.is_integer(type_) else "float" if pa.types.is_floating(type_) else ""
 
 
 def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
-    """The one type of a column; Refused (`mixed-types`) with both types where two contradict each other."""
+    """The common type of a column; Refused (`mixed-types`) with the two types that contradict each other."""
     joint = pa.null()
     for type_ in types:
         both = joint_type(joint, type_)
@@ -96,7 +93,7 @@ def _contradiction(name: str, one: pa.DataType, other: pa.DataType, where: str) 
 
 
 def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The values as the `joint_type` of theirs and another; a field that they lack is NULL."""
+    """The values cast to a `joint_type` of their own type; missing fields are NULL."""
     if values.type == type_:
         return values
     if pa.types.is_null(values.type):
@@ -116,7 +113,7 @@ def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def with_items(lists: pa.ListArray, items: pa.Array) -> pa.ListArray:
-    """The lists with other items in the places of those that `flatten` gives."""
+    """The lists with other items, in the order of `flatten`."""
     lengths = lists.value_lengths().fill_null(0).to_numpy(zero_copy_only=False)
     ends = pa.array([0, *lengths.cumsum()], pa.int32())
     return pa.ListArray.from_arrays(ends, items, mask=lists.is_null())

@@ -1,8 +1,8 @@
-"""Cells whose value Debezium does not know: the log has no unchanged value that is stored out of line.
+"""Recognition of Debezium's placeholder for unchanged values that are stored out of line.
 
-The placeholder is written in the column's own type: a text, the bytes of the text, lists of either or of the
-bytes as numbers, the id that Java's `UUID.nameUUIDFromBytes` makes of it, an hstore of it. So Debezium 3.3
-writes it (`UnchangedToastedPlaceholder`); of lists of other types it writes NULL, which is then the value.
+Debezium 3.3 writes it in the column's type (`UnchangedToastedPlaceholder`): as text, bytes, hstore, or a list
+of texts, bytes, numbers or ids. An id is `UUID.nameUUIDFromBytes` of the text. In lists of other types it
+writes NULL, which then counts as the value.
 """
 
 import base64
@@ -19,7 +19,7 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 
 def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
-    """Which of the cells are the placeholder; false for NULL."""
+    """A flag per cell that is the placeholder; false for NULL."""
     t, type_ = pa.types, values.type
     if t.is_string(type_) or t.is_large_string(type_):
         return pc.is_in(values, pa.array(_texts(placeholder), type_))
@@ -30,13 +30,13 @@ def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
     if t.is_map(type_) and t.is_string(type_.key_type) and t.is_string(type_.item_type):
         entries = values.cast(pa.list_(pa.struct([("key", pa.string()), ("value", pa.string())])))
         ours = pa.scalar([{"key": placeholder, "value": placeholder}], entries.type)
-        alike = [each == ours for each in entries]
+        alike = [entry == ours for entry in entries]
         return pa.array(alike, pa.bool_())
     return pa.repeat(pa.scalar(False), len(values))
 
 
 def _texts(placeholder: str) -> list[str]:
-    """As text, as JSON writes bytes, and as an hstore is written in JSON."""
+    """The placeholder as text, as bytes in JSON, and as an hstore in JSON."""
     encoded = base64.b64encode(placeholder.encode()).decode()
     return [placeholder, encoded, json.dumps({placeholder: placeholder}, separators=(",", ":"))]
 
@@ -54,7 +54,7 @@ def _unavailable_lists(lists: pa.ListArray, placeholder: str) -> np.ndarray:
 
 
 def _lists_of(lists: pa.ListArray, patterns: list[list[object]]) -> np.ndarray:
-    """Which lists are one of the patterns, item by item."""
+    """A flag per list that equals one of the patterns."""
     alike = np.zeros(len(lists), bool)
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy()
     for pattern in patterns:

@@ -1,4 +1,4 @@
-"""The events that the messages of an envelope are."""
+"""Events that are unwrapped from the messages of a change feed."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,22 +15,22 @@ INSTANT: Final = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """Events: row i of every table and array is one.
+    """Events; row i of each table and array belongs to event i.
 
     Attributes:
-        rows: the record's columns: the values of an upsert, the key of a delete; all else is NULL.
+        rows: the record's columns, with the values of an upsert or the key of a delete; others are NULL.
         kinds: `upsert`, `delete` or `truncate`.
-        instants: when it was so, in UTC; NULL where the envelope does not say it.
-        sequence: the places of the events in their log, the first column first: numbers and booleans by
-            value, texts by code point; the last one says which are changes, and no reads. A read without a
-            place has NULL in all. Without columns where the envelope has no such order.
-        unmodified: for those columns of `rows` that some event leaves as they were, which do (V50).
-        before: the values before the event, in columns of `rows`; None if no event has any.
-        has_before: which events have them; the rows of `before` of all others are NULL.
-        places: the row of the input that each event comes from, counted from 0.
-        unordered: the connector whose log positions are not known, so that the caller must give
-            `sequence_by`; empty otherwise.
-        source: whose log it is.
+        instants: the times of the events in UTC; NULL if the envelope has no time.
+        sequence: the positions of the events in their log, as sort columns. Numbers and booleans sort by
+            value, texts by code point. The last column is true for changes and false for reads. A read
+            without a position is NULL in all columns. The table has no columns if the envelope has no order.
+        unmodified: for each column of `rows` that some event leaves unchanged, a flag per event (V50).
+        before: the values before the events, in columns of `rows`; None if no event has them.
+        has_before: a flag per event with a row in `before`; all other rows of `before` are NULL.
+        places: the input row of each event, counted from 0.
+        unordered: the connector whose log positions are unknown, so that the caller must pass `sequence_by`;
+            otherwise empty.
+        source: the origin of the log.
     """
 
     rows: pa.Table

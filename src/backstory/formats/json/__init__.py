@@ -1,1 +1,1 @@
-"""JSON, GeoJSON and their line-wise forms."""
+"""Readers for JSON and GeoJSON, as documents or a row a line."""

@@ -1,4 +1,7 @@
-"""The types of JSON values, from all rows (B24); nothing is guessed where they disagree."""
+"""Column types inferred from the JSON values of all rows (B24).
+
+Values without a common type are refused, not guessed.
+"""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,16 +20,16 @@ _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT_IN_FLOAT = 1 << 53
 _AT_ONCE = 1 << 16
 _WORDS = frozenset(["NaN", "Infinity", "-Infinity"])
-DEEPEST = 20  # engines come to the end of their stack at about 50
+DEEPEST = 20  # engines exhaust their stack at about 50
 
 
 class TooDeep(ValueError):
-    """A value is nested deeper than a column is."""
+    """A value is nested deeper than a column can be."""
 
 
 @dataclass(slots=True)
 class Fitting:
-    """Whether all values of a column are numbers of the type that is known of it."""
+    """A check whether all values of a column are numbers of its known type."""
 
     type: pa.DataType
     _texts: list[str] = field(default_factory=list)
@@ -34,7 +37,7 @@ class Fitting:
     _fits: bool = True
 
     def look(self, value: Any) -> None:
-        """Take note of one value."""
+        """Check one value."""
         if self._fits and value is not None:
             self._some, self._fits = True, self._is_number(value)
             self._texts.append(whole_text(value) if self._fits and pa.types.is_integer(self.type) else value)
@@ -42,26 +45,29 @@ class Fitting:
                 self._fits = self.fits()
 
     def _is_number(self, value: Any) -> bool:
-        """Whether it is a number as this type's are written: JSON has no word for some, and few digits."""
+        """Whether the value is written as a number of this type.
+
+        Decimals, and floats that are not finite, may be texts because JSON numbers cannot express them.
+        """
         if type(value) is not str:
             return type(value) is Number
         return value in _WORDS if pa.types.is_floating(self.type) else pa.types.is_decimal(self.type)
 
     def fits(self) -> bool:
-        """Whether there are values, and all are of the type."""
+        """Whether there are values and all of them are of the type."""
         texts, self._texts = self._texts, []
         return self._some and self._fits and all_are(pa.array(texts, pa.string()), self.type, TextForms())
 
 
 @dataclass(slots=True)
 class Seen:
-    """What was seen of the values at one place of all rows."""
+    """The kinds of values found at one path in all rows."""
 
     kinds: set[str] = field(default_factory=set)
     inner: dict[str, "Seen"] = field(default_factory=dict)
 
     def look(self, value: Any, depth: int = 0) -> None:
-        """Take note of one value; TooDeep for one that no column can be made for."""
+        """Record the kind of one value; TooDeep if it is nested too deeply for a column."""
         if depth == DEEPEST and isinstance(value, dict | list):
             raise TooDeep
         match value:
@@ -83,13 +89,13 @@ class Seen:
                     self._of("").look(item, depth + 1)
 
     def _of(self, key: str) -> "Seen":
-        found = self.inner.get(key)
-        if found is None:
-            found = self.inner[key] = Seen()
-        return found
+        seen = self.inner.get(key)
+        if seen is None:
+            seen = self.inner[key] = Seen()
+        return seen
 
     def type(self, name: str, path: str) -> pa.DataType:
-        """The type that all values are of; Refused if there is none, `path` tells the column then."""
+        """The common type of all values; Refused, with `path` as the column, if there is no common type."""
         kinds = tuple(sorted(self.kinds))
         if kinds in _SCALARS:
             return _SCALARS[kinds]
@@ -97,13 +103,15 @@ class Seen:
             return pa.list_(self._of("").type(name, f"{path}[]"))
         if kinds == ("object",):
             if not self.inner:
-                return pa.string()  # no table has a struct without fields; as text `{}` is told from NULL
+                return (
+                    pa.string()
+                )  # no table supports a struct without fields; text keeps `{}` distinct from NULL
             fields = [(key, seen.type(name, f"{path}.{key}")) for key, seen in self.inner.items()]
             return pa.struct(fields)
         raise Refused(
             "mixed-types",
             f"{name}: the values of `{excerpt(path)}` have no type in common: {', '.join(kinds)}.",
-            "Declare the column with a `schema` in `read`; String takes all kinds.",
+            "Declare the column with a `schema` in `read`; String accepts all kinds.",
         )
 
 
@@ -120,7 +128,10 @@ _SCALARS = {
 
 
 def _number(text: Number) -> str:
-    """The kind of a number: a long integer does not fit into a float, a great one into no integer."""
+    """The kind of a number.
+
+    A float cannot hold a long integer exactly. An integer beyond 64 bits fits no integer type.
+    """
     if not text.lstrip("-").isdigit():
         return "float" if is_kept(text) else "number beyond a float"
     if len(text) > len(str(_INT64.start)) or int(text) not in _INT64:
@@ -129,6 +140,6 @@ def _number(text: Number) -> str:
 
 
 def infer_schema(columns: dict[str, Seen], name: str, *, sort: bool) -> pa.Schema:
-    """The columns in the file's order or the alphabet's, all optional."""
+    """The columns, all optional, in the file's order or sorted by name."""
     order = sorted(columns) if sort else list(columns)
     return pa.schema([pa.field(column, columns[column].type(name, column)) for column in order])

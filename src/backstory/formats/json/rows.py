@@ -1,4 +1,4 @@
-"""Rows of JSON and GeoJSON, whole documents or a row a line (section 1.6, B15, B22, B24)."""
+"""Rows of JSON and GeoJSON files, as whole documents or a row a line (section 1.6, B15, B22, B24)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _UNKNOWN: Final[Mapping[str, Fitting]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """A file of rows; each comes with a number, and `line` tells the line of that number."""
+    """A file of numbered rows; `line` returns the line of a row's number."""
 
     name: str
     rows: Callable[[], Iterator[tuple[int, Any]]]
@@ -48,7 +48,7 @@ class JsonDocument:
     strict: bool
 
     def objects(self) -> Iterator[tuple[int, Row]]:
-        """The rows as objects, of a feature its properties and the geometry; Refused for other values."""
+        """The rows as objects; a feature becomes its properties and geometry. Refused for other values."""
         for number, value in self.rows():
             try:
                 row = self._feature(number, value) if self.geo else value
@@ -68,24 +68,24 @@ class JsonDocument:
             raise self.refusal(number, "a property has the name `geometry`, which is the geometry's column")
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
-    def columns(self, told: Told) -> pa.Schema:
-        """The columns that all rows have between them, and those that are told; none without rows.
+    def columns(self, dataset_types: Told) -> pa.Schema:
+        """The columns of all rows, and the dataset's columns; empty if there are no rows.
 
-        Refused for values that no column can be made for.
+        Refused for values that are nested too deeply or have no common type.
         """
         seen: dict[str, Seen] = {}
-        rows = self.look(seen, told)
-        found = infer_schema(seen, self.name, sort=self.geo)
-        return pa.schema([*found, *told.values()]) if rows else found
+        rows = self.look(seen, dataset_types)
+        inferred = infer_schema(seen, self.name, sort=self.geo)
+        return pa.schema([*inferred, *dataset_types.values()]) if rows else inferred
 
     def look(
         self,
         seen: dict[str, Seen],
-        told: Told = UNTOLD,
+        dataset_types: Told = UNTOLD,
         known: Mapping[str, Fitting] = _UNKNOWN,
         there: "Counter[str] | None" = None,
     ) -> int:
-        """Take note of the values of all columns but those that are told; the number of rows.
+        """Record the values of all columns except the dataset's; return the number of rows.
 
         `there` counts the rows that have each column.
         """
@@ -94,7 +94,7 @@ class JsonDocument:
             rows += 1
             if there is not None:
                 there.update(row.keys())
-            for key in row.keys() - told.keys() if told else row:
+            for key in row.keys() - dataset_types.keys() if dataset_types else row:
                 try:
                     seen.setdefault(key, Seen()).look(row[key])
                     if key in known:
@@ -105,7 +105,7 @@ class JsonDocument:
         return rows
 
     def refusal(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
-        """The error for a row that is no row."""
+        """The error for a malformed row."""
         return malformed_row(self.name, f"line {self.line(number)}", why, remedy)
 
 
@@ -114,41 +114,40 @@ def json_rows(
     name: str,
     options: JsonOptions,
     schema: pa.Schema | None,
-    told: Told = UNTOLD,
+    dataset_types: Told = UNTOLD,
 ) -> ProducedRows:
-    """The file's rows, with the declared columns or with those that are in it.
+    """The file's rows, with the declared columns or else with the file's own columns.
 
-    A missing key is NULL. Raises Refused for a
-    document that is not JSON or not of the shape its kind names; what is wrong with a row is refused
-    when its batch is asked for, and before that where all rows are looked at for their types.
+    A missing key is NULL. Raises Refused for a document that is not JSON or has the wrong structure. Errors
+    of single rows are raised when their batch is read, or earlier if the types are inferred from all rows.
     """
     document = _document(path, name, options, wanted=schema is not None)
     if schema is None:
-        schema = document.columns(told)
+        schema = document.columns(dataset_types)
     return ProducedRows(schema, _batches(document, schema))
 
 
 def json_columns(
     files: Sequence[tuple[Path, str]], options: JsonOptions, known: Told = UNTOLD, fixed: Told = UNTOLD
 ) -> pa.Schema:
-    """What files have for columns between them, all their values looked at; a missing key is NULL.
+    """The columns of all files, inferred from all their values; a missing key is NULL.
 
-    With `keeps` a column beside each that some rows do not have says which these are. Numbers are of the type
-    that is `known` of their column if all may be; `fixed` columns are as they are.
+    With `keeps`, each column that some rows lack has an extra boolean column that flags these rows. Numbers
+    have the `known` type of their column if all values fit it. `fixed` columns keep their type.
     """
     seen: dict[str, Seen] = {}
-    fitting = {name: Fitting(each.type) for name, each in known.items() if _is_number(each.type)}
+    fitting = {name: Fitting(field.type) for name, field in known.items() if _is_number(field.type)}
     rows, there = 0, Counter[str]()
     for path, name in files:
         rows += _document(path, name, options, wanted=False).look(seen, known=fitting, there=there)
-    kept = {name: known[name] for name, each in fitting.items() if name in seen and each.fits()}
-    kept |= {name: each for name, each in fixed.items() if name in seen}
-    others = {name: each for name, each in seen.items() if name not in kept}
-    found = infer_schema(others, ", ".join(name for _, name in files[:3]), sort=False)
+    typed = {name: known[name] for name, check in fitting.items() if name in seen and check.fits()}
+    typed |= {name: field for name, field in fixed.items() if name in seen}
+    others = {name: values for name, values in seen.items() if name not in typed}
+    inferred = infer_schema(others, ", ".join(name for _, name in files[:3]), sort=False)
     lacking = [name for name in seen if options.keeps and there[name] < rows]
     return pa.schema(
         [
-            *(kept[name] if name in kept else found.field(name) for name in seen),
+            *(typed[name] if name in typed else inferred.field(name) for name in seen),
             *(pa.field(KEEPS.format(name), pa.bool_()) for name in lacking),
         ]
     )
@@ -160,7 +159,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
-    """The file as rows; `wanted` tells whether a schema says that there should be any JSON in it."""
+    """The file as rows; with `wanted`, an empty file is refused because a schema is declared."""
     forms, codec, geo, strict = options.forms, options.encoding, options.geo, options.strict
     if options.lines:
         return JsonDocument(
@@ -169,7 +168,7 @@ def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> J
     keys = [FEATURES] if geo else options.sub_path.split(".") if options.sub_path else []
     text = _read_text(path, name, codec)
     array = _array(text, name, keys, geo=geo) if text.strip() or wanted else []
-    del text  # it is read once more to tell a line, and not held beside its values
+    del text  # an error reads the file again for its line, so the text need not stay in memory
 
     def line(number: int) -> int:
         return line_of_element(_read_text(path, name, codec), keys, number)
@@ -182,7 +181,7 @@ def _read_text(path: Path, name: str, codec: str) -> str:
 
 
 def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
-    """The value of each line that is not empty."""
+    """The line number and value of each line that is not empty."""
     for number, line in utf8_lines(path, name, codec):
         if line.strip():
             try:
@@ -193,7 +192,7 @@ def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
 
 
 def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
-    """The rows' array, at the root or where the keys lead to."""
+    """The array of rows, at the root or at the path of the keys."""
     if not text.strip():
         raise malformed_row(name, "", "it is empty, without any JSON")
     try:
@@ -206,14 +205,14 @@ def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
     where = "its root"
     for key in keys:
         if not isinstance(value, dict) or key not in value:
-            there = f"; its keys are {excerpt(', '.join(value))}" if isinstance(value, dict) else ""
+            present = f"; its keys are {excerpt(', '.join(value))}" if isinstance(value, dict) else ""
             mend = "Fix the file, or `subPath` in `read`."
-            raise malformed_row(name, "", f"{where} has no `{key}`{there}", mend)
+            raise malformed_row(name, "", f"{where} has no `{key}`{present}", mend)
         value, where = value[key], f"`{key}`"
     if not isinstance(value, list):
-        told = f"{where} is not an array of objects"
+        why = f"{where} is not an array of objects"
         raise malformed_row(
-            name, "", told, "Name the array with `subPath`, a dotted path like `result.cities`."
+            name, "", why, "Name the array with `subPath`, a dotted path like `result.cities`."
         )
     return value
 

@@ -1,4 +1,4 @@
-"""JSON without loss: numbers keep their digits, and no key of an object may appear twice."""
+"""A lossless JSON parser: numbers keep their digits, and repeated keys in an object are refused."""
 
 import json
 import re
@@ -7,18 +7,18 @@ from typing import Any
 
 _ENCODED = json.JSONEncoder(ensure_ascii=False).encode
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # of a pair, or one alone
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, paired or not
 _TOO_DEEP = "its values are nested too deeply"
 
 
 class Number(str):
-    """A number as it is written."""
+    """The text of a JSON number."""
 
     __slots__ = ()
 
 
 class NotJson(ValueError):
-    """What is wrong, in words, and at which character of the text; -1 if that is not known."""
+    """Text that is not JSON; `at` is the character of the error, or -1 if it is unknown."""
 
     def __init__(self, why: str, place: int = -1) -> None:
         super().__init__(why)
@@ -35,7 +35,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object whose keys are Unicode: of a pair of surrogates JSON may write one alone."""
+    """An object; NotJson for a key with an unpaired surrogate, which JSON allows."""
     for key, _ in pairs:
         try:
             key.encode()
@@ -60,7 +60,7 @@ _DECODER, _CAREFUL = _decoder(_object), _decoder(_unicode_object)
 
 
 def loads(text: str) -> Any:
-    """The value; numbers are of `Number`. Raises NotJson for anything that is not strictly JSON."""
+    """The value, with numbers as `Number`; NotJson for text that is not strict JSON."""
     try:
         careful = "\\u" in text and _HALF.search(text)
         return (_CAREFUL if careful else _DECODER).decode(text)
@@ -71,7 +71,7 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """The value as compact JSON, numbers as they were written; NotJson for one that is nested too deeply."""
+    """The value as compact JSON with its numbers' original digits; NotJson if it is nested too deeply."""
     try:
         return _default(value)
     except RecursionError:
@@ -89,7 +89,7 @@ def _default(value: Any) -> str:
 
 
 def line_of_element(text: str, keys: list[str], element: int) -> int:
-    """The line of an element of the array that the keys lead to, in a text that `loads` has read."""
+    """The line of an element of the array at the path of the keys, in a text that `loads` accepts."""
     place = _past_blanks(text, 0)
     for key in keys:
         place = place_of_value(text, place, key)
@@ -101,17 +101,17 @@ def line_of_element(text: str, keys: list[str], element: int) -> int:
 
 
 def place_of_value(text: str, place: int, key: str) -> int:
-    """Where the value of a key begins in the object at `place` of a text that `loads` has read."""
+    """The start of a key's value in the object at `place` of a text that `loads` accepts."""
     place = _past_blanks(text, place + 1)
     while True:
-        found, place = _DECODER.raw_decode(text, place)
+        name, place = _DECODER.raw_decode(text, place)
         place = _past_blanks(text, _past_blanks(text, place) + 1)
-        if found == key:
+        if name == key:
             return place
         _, place = _DECODER.raw_decode(text, place)
         place = _past_blanks(text, _past_blanks(text, place) + 1)
 
 
 def _past_blanks(text: str, place: int) -> int:
-    found = _BLANKS.match(text, place)
-    return found.end() if found else place
+    blanks = _BLANKS.match(text, place)
+    return blanks.end() if blanks else place

@@ -1,4 +1,4 @@
-"""Values of JSON become values of a declared column, exactly; what is nested may be declared too."""
+"""Exact conversion of JSON values, including nested ones, to the types of declared columns."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from backstory.formats.values.texts import TextForms, parser
 
 @dataclass(frozen=True, slots=True)
 class JsonColumn:
-    """Values on their way to a column: of which file, at which places; `strict` refuses undeclared fields."""
+    """The file and places of a column's values; `strict` refuses undeclared fields."""
 
     name: str
     place: Callable[[int], str]
@@ -30,16 +30,19 @@ class JsonColumn:
     strict: bool = False
 
     def of(self, rows: Sequence[int]) -> "JsonColumn":
-        """The same for values inside those of some rows."""
+        """The same for values nested in the values of the given rows."""
         return JsonColumn(self.name, lambda row: self.place(rows[row]), self.forms, self.strict)
 
     def refusal(self, row: int, field: pa.Field, value: Any) -> Exception:
-        """The error for a value that is not of its type."""
+        """The error for a value that does not match its type."""
         return unreadable(self.name, self.place(row), field.name, _text_of(value), type_name(field))
 
 
 def typed_array(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
-    """The values as an array of the field's type; Refused for one that is not of it, or NULL and required."""
+    """The values as an array of the field's type.
+
+    Raises Refused for a value that does not match the type, and for NULL in a required field.
+    """
     type_ = field.type
     if pa.types.is_struct(type_):
         built = _structs(values, field, column)
@@ -55,7 +58,7 @@ def typed_array(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Ar
 
 
 def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
-    """By way of the values' texts: one rule for what a number or a time is, in all formats."""
+    """Convert by way of the values' texts, so that one parser of numbers and times serves all formats."""
     kinds = set(map(type, values))
     if not kinds <= _AS_TEXT[_family(field.type)]:
         values = [
@@ -70,7 +73,7 @@ def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
 
 
 _NONE = type(None)
-# What is a text already, or NULL, for each family of types.
+# The Python types that need no conversion to text, for each family of types.
 _AS_TEXT: dict[str, set[type]] = {
     "text": {str, Number, _NONE},
     "number": {_NONE},
@@ -88,7 +91,7 @@ def _family(type_: pa.DataType) -> str:
 
 
 def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
-    """The text of a value that is not NULL; Refused for a kind of value that the type does not take."""
+    """The text of a value that is not NULL; Refused if the column's type does not accept its kind."""
     family = _family(field.type)
     if type(value) is str:
         return value
@@ -104,12 +107,12 @@ def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
 
 
 def whole_text(number: Number) -> str:
-    """An integer also as JSON may write it: 1.0 and 1e3 are integers there."""
+    """An integer's plain digits, also for JSON forms such as 1.0 and 1e3; other numbers as written."""
     if number.lstrip("-").isdigit():
         return number
     try:
         exact = Decimal(number)
-    except InvalidOperation:  # Python's exponents end, too
+    except InvalidOperation:  # Python's exponents are limited
         return str(number)
     fits = abs(exact.adjusted()) < _MAX_DIGITS and exact == exact.to_integral_value()
     return str(int(exact)) if fits else str(number)
@@ -122,17 +125,17 @@ def _structs(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
     _require(values, dict, field, column)
     rows = [row for row, value in enumerate(values) if value is not None]
     inner = column.of(rows)
-    names = {each.name for each in field.type}
+    names = {child.name for child in field.type}
     for row, place in enumerate(rows):
         if column.strict and (extra := [key for key in values[place] if key not in names]):
             raise unknown_columns(column.name, [f"{field.name}.{key}" for key in extra], inner.place(row))
     built = [
-        typed_array([values[row].get(each.name) for row in rows], child_field(field, each), inner)
-        for each in field.type
+        typed_array([values[row].get(child.name) for row in rows], child_field(field, child), inner)
+        for child in field.type
     ]
     if not built:
         return pa.array([value and {} for value in values], field.type)
-    # What is NULL itself asks nothing of its fields: they are made of the others, and then spread.
+    # A NULL struct need not satisfy its required fields: build from the other rows, then add the NULL rows.
     order = iter(range(len(rows)))
     spread = pa.array([None if value is None else next(order) for value in values], pa.int64())
     return pa.StructArray.from_arrays(built, fields=list(field.type)).take(spread)
@@ -166,7 +169,7 @@ def _maps(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """Where each list begins; NULL marks a list that is NULL."""
+    """The offsets of the lists; NULL for a NULL list."""
     built: list[int | None] = []
     end = 0
     for value in values:

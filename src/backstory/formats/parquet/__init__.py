@@ -1,1 +1,1 @@
-"""Parquet."""
+"""Readers for Parquet files."""

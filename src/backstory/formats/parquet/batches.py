@@ -1,12 +1,7 @@
-"""The rows of a Parquet file in pieces of a bounded size, each counted before it is decoded.
+"""Rows of a Parquet file in batches of bounded size, each measured before it is decoded.
 
-A dictionary's one value of a mebibyte is a thousand rows of it: what a file decodes to is told neither
-by its own size nor by its footer. Texts are therefore read as their dictionaries have them, and the size
-of rows is known before the rows are made.
-
-The decoded size of a Parquet file's pages, by the headers that a decoder obeys.
-
-The footer tells sizes, too, but nothing holds it to the truth.
+Neither the file's size nor its footer bounds the decoded size, because a thousand rows may share one large
+dictionary value. Page sizes are therefore read from the page headers, and texts stay in dictionaries.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -19,15 +14,15 @@ import pyarrow.parquet as pq
 
 INT32 = 5
 LARGEST = 1 << 31
-# Headers hold structs of numbers, flags and texts, one in the other: the page's, its kind's, the statistics'.
+# Headers are nested structs of numbers, flags and texts: for the page, its kind and the statistics.
 DEPTH = 4
 UNCOMPRESSED, COMPRESSED = 2, 3
 
 
 def page_sizes(content: bytes, start: int, length: int) -> Iterator[int]:
-    """The decompressed size of each page of a column chunk, a dictionary page included.
+    """The decompressed size of each page of a column chunk, including a dictionary page.
 
-    Raises ValueError where no page header stands.
+    Raises ValueError for an invalid page header.
     """
     place, end = start, start + length
     while place < end:
@@ -43,7 +38,7 @@ def page_sizes(content: bytes, start: int, length: int) -> Iterator[int]:
 
 
 def _struct(content: bytes, place: int, depth: int) -> tuple[dict[int, int], int]:
-    """The 32-bit numbers of a struct in Thrift's compact protocol, by field; and where it ends."""
+    """The 32-bit numbers of a struct in Thrift's compact protocol, by field, and the struct's end."""
     if depth == 0:
         raise ValueError("structs in structs")
     numbers: dict[int, int] = {}
@@ -64,9 +59,9 @@ def _struct(content: bytes, place: int, depth: int) -> tuple[dict[int, int], int
 
 
 def _skip_value(content: bytes, place: int, kind: int, depth: int) -> int:
-    """Where a value of another kind ends."""
+    """The end of a value of another kind."""
     match kind:
-        case 1 | 2:  # a flag, which is its own value
+        case 1 | 2:  # a flag, whose kind is its value
             return place
         case 3:  # a byte
             return place + 1
@@ -88,7 +83,7 @@ def _number(content: bytes, place: int) -> tuple[int, int]:
         byte = content[place]
         value |= (byte & 127) << shift
         place, shift = place + 1, shift + 7
-        if byte < 128:  # noqa: PLR2004 - the sign that no byte follows
+        if byte < 128:  # noqa: PLR2004 - the last byte
             return value, place
         if shift > 63:  # noqa: PLR2004 - the bits of the largest number
             raise ValueError("a number without an end")
@@ -99,18 +94,19 @@ def _zigzag(number: int) -> int:
 
 
 ROWS = 1 << 16
-# What one piece may take, if it is more than one row.
+# The bytes that one batch may take, if it has more than one row.
 PIECE = 1 << 24
-ENTRY = 8  # a text's place in its dictionary, or where it begins
+ENTRY = 8  # the index of a text in its dictionary, or its offset
 
 
 def batches(
     content: bytes, metadata: pq.FileMetaData, chosen: Sequence[str], count: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
-    """The chosen columns, none of them nested; texts may be dictionaries of texts.
+    """Batches with the chosen columns, which must not be nested; texts may be dictionary arrays.
 
-    `count` is told of the pages that are open at a time, then of each piece before it is decoded. Raises
-    ValueError or Arrow's errors for what is no Parquet, and what `count` raises.
+    `count` is called with the bytes of the pages that are open at a time. It is then called with the bytes of
+    each batch before the batch is decoded. Raises ValueError or Arrow's errors for invalid Parquet, and the
+    errors of `count`.
     """
     schema = metadata.schema.to_arrow_schema()
     types = {name: _storage(schema.field(name).type) for name in chosen}
@@ -133,17 +129,17 @@ def batches(
 
 
 def _chunks(metadata: pq.FileMetaData, chosen: Sequence[str]) -> dict[str, list[pq.ColumnChunkMetaData]]:
-    """The chunks of each chosen column; a footer is looked through once, however wide it is."""
-    found: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in chosen}
+    """The chunks of each chosen column, found in one pass over the footer."""
+    chunks: dict[str, list[pq.ColumnChunkMetaData]] = {name: [] for name in chosen}
     for group in map(metadata.row_group, range(metadata.num_row_groups)):
         for chunk in map(group.column, range(group.num_columns)):
-            if (name := chunk.path_in_schema) in found:
-                found[name].append(chunk)
-    return found
+            if (name := chunk.path_in_schema) in chunks:
+                chunks[name].append(chunk)
+    return chunks
 
 
 def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int]:
-    """The two largest pages of a column: at most so many are open, one of them the dictionary."""
+    """The sizes of a column's two largest pages; at most two are open, one of them a dictionary."""
     largest: list[int] = []
     for chunk in chunks:
         starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
@@ -153,13 +149,13 @@ def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int
 
 
 def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Whether a column's values are told by what they share with the one before them (or by lengths)."""
+    """Whether a column has delta encodings, whose values may exceed their encoded size."""
     encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
     return bool(encodings & {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 
 
 def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
-    """The most that a value takes when a batch is read; no value is longer than the page that holds it."""
+    """The maximum bytes of a value in a batch; no value is longer than its page."""
     if pages:
         return ENTRY + max(pages)
     return ENTRY if _is_text(type_) or pa.types.is_null(type_) else 1 + type_.bit_width // 8
@@ -176,7 +172,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _row_slices(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """The batch in slices that take about `PIECE` once they are decoded, and how much each takes."""
+    """Slices of the batch of about `PIECE` decoded bytes each, with their sizes."""
     if not batch.num_rows:
         return
     ends = np.cumsum(sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows)))
@@ -187,7 +183,7 @@ def _row_slices(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def _sizes(column: pa.Array) -> np.ndarray:
-    """What each value of a column takes once it is decoded."""
+    """The decoded size of each value of a column."""
     if not pa.types.is_dictionary(column.type) or not _is_text(column.type):
         return np.full(len(column), column.nbytes / max(len(column), 1))
     lengths = pc.fill_null(pc.binary_length(column.dictionary), 0)

@@ -1,7 +1,7 @@
-"""The calendar of a Parquet file's days and instants: Spark before 3.0 and Hive write the Julian one, too.
+"""Checks of a Parquet file's calendar: Spark before 3.0 and Hive may write Julian days and instants.
 
-Their footers say so. Such a day before 15 October 1582 is another one here, and an instant before 1900 is
-minutes off, by the zone of its writer. Which one was meant is not for a reader to guess.
+The footer records this calendar. Its days before 15 October 1582 are other days in the standard calendar, and
+its instants before 1900 are minutes off, depending on the zone. Such values are refused, not guessed.
 """
 
 import json
@@ -17,29 +17,29 @@ from backstory.errors import Refused
 
 _EPOCH: Final = date(1970, 1, 1)
 _GREGORIAN: Final = (date(1582, 10, 15) - _EPOCH).days
-_STANDARD: Final = (date(1900, 1, 1) - _EPOCH).days  # from here on zones have their offsets of today
+_STANDARD: Final = (date(1900, 1, 1) - _EPOCH).days  # zones have their present offsets from this day on
 _IN_UTC: Final = {b"UTC", b"Etc/UTC", b"GMT", b"Z"}
 _VERSION, _ZONE = b"org.apache.spark.version", b"org.apache.spark.timeZone"
 _MICROS: Final = 86_400_000_000
 
 
 def legacy_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """The columns that have days or instants of the legacy calendar, or may have some within."""
-    told = file.metadata.metadata or {}
-    days, instants, old_instants = _legacy(told)
-    found = set()
+    """The columns that may contain, also nested, days or instants in the legacy calendar."""
+    footer = file.metadata.metadata or {}
+    days, instants, old_instants = _legacy(footer)
+    columns = set()
     for name, leaves in _leaves(file).items():
         for leaf in leaves:
             kind = leaf.logical_type.type
             zoned = kind == "TIMESTAMP" and json.loads(leaf.logical_type.to_json())["isAdjustedToUTC"]
             old = old_instants if leaf.physical_type == "INT96" else instants and zoned
             if old or (days and kind == "DATE"):
-                found.add(name)
-    return frozenset(found)
+                columns.add(name)
+    return frozenset(columns)
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """The columns of instants of 96 bits, or with some within."""
+    """The columns that contain, also nested, instants of 96 bits."""
     return frozenset(
         name
         for name, leaves in _leaves(file).items()
@@ -48,10 +48,11 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
 
 
 def with_instants(file: pq.ParquetFile) -> pa.Schema:
-    """The file's columns; those of 96 bits are instants in UTC, as Spark, Hive and Impala write them."""
+    """The file's columns; times of 96 bits are instants in UTC, as Spark, Hive and Impala write them."""
     old = _int96_columns(file)
-    fields = (each.with_type(_in_utc(each.type)) if each.name in old else each for each in file.schema_arrow)
-    return pa.schema(list(fields))
+    return pa.schema(
+        [field.with_type(_in_utc(field.type)) if field.name in old else field for field in file.schema_arrow]
+    )
 
 
 def _in_utc(type_: pa.DataType) -> pa.DataType:
@@ -59,14 +60,14 @@ def _in_utc(type_: pa.DataType) -> pa.DataType:
     if t.is_timestamp(type_):
         return pa.timestamp(type_.unit, "UTC")
     if t.is_struct(type_):
-        return pa.struct([each.with_type(_in_utc(each.type)) for each in type_])
+        return pa.struct([field.with_type(_in_utc(field.type)) for field in type_])
     if t.is_map(type_):
         return pa.map_(_in_utc(type_.key_type), _in_utc(type_.item_type))
     return pa.list_(_in_utc(type_.value_type)) if t.is_list(type_) else type_
 
 
 def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[bytes, bytes] | None) -> None:
-    """Raises Refused for a value that is another one in the calendar of its writer."""
+    """Raise Refused for a value that differs in its writer's calendar."""
     first = _GREGORIAN if (footer or {}).get(_ZONE) in _IN_UTC else _STANDARD
     if any(_before(part, _GREGORIAN, first) for part in _parts(values)):
         raise Refused(
@@ -81,25 +82,25 @@ def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[byte
 
 
 def _legacy(footer: Mapping[bytes, bytes]) -> tuple[bool, bool, bool]:
-    """Whether days, instants, and instants of 96 bits are of the legacy calendar, as the writer says."""
+    """Whether the writer used the legacy calendar for days, for instants, and for instants of 96 bits."""
     if _VERSION in footer:
         version = tuple(int(part) for part in footer[_VERSION].split(b".")[:2] if part.isdigit())
         times = version < (3, 0) or b"org.apache.spark.legacyDateTime" in footer
         return times, times, version < (3, 1) or b"org.apache.spark.legacyINT96" in footer
-    days = footer.get(b"writer.date.proleptic") == b"false"  # as Hive says it
+    days = footer.get(b"writer.date.proleptic") == b"false"  # Hive's property
     instants = footer.get(b"writer.zone.conversion.legacy") == b"true"
     return days, days or instants, days or instants
 
 
 def _leaves(file: pq.ParquetFile) -> dict[str, list[pq.ColumnSchema]]:
-    """The leaves of each column; those of Parquet have the order of Arrow's."""
-    found, place = dict[str, list[pq.ColumnSchema]](), 0
+    """The Parquet leaves of each column, which are in the same order as Arrow's fields."""
+    by_column, place = dict[str, list[pq.ColumnSchema]](), 0
     for field in file.schema_arrow:
         count = _count(field.type)
-        leaves = [file.metadata.schema.column(each) for each in range(place, place + count)]
-        found.setdefault(field.name, []).extend(leaves)
+        leaves = [file.metadata.schema.column(number) for number in range(place, place + count)]
+        by_column.setdefault(field.name, []).extend(leaves)
         place += count
-    return found
+    return by_column
 
 
 def _count(type_: pa.DataType) -> int:
@@ -109,7 +110,7 @@ def _count(type_: pa.DataType) -> int:
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:
-    """The values, or those within."""
+    """The values themselves, or the values nested in them."""
     t = pa.types
     if t.is_dictionary(values.type):
         yield from _parts(values.dictionary_decode())
@@ -126,7 +127,7 @@ def _parts(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _before(values: pa.Array, day: int, instant: int) -> bool:
-    """Whether days are before the one, or instants before the other; times without a zone are of no zone."""
+    """Whether a day is before `day`, or a time before the day `instant`; any other values are not."""
     t = pa.types
     if t.is_date(values.type):
         return bool(pc.any(pc.less(values.cast(pa.date32()).cast(pa.int32()), day)).as_py())

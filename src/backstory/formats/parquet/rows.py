@@ -1,7 +1,4 @@
-"""Rows of a Parquet file, row group by row group (section 1.6, B25).
-
-Which Parquet files an engine can read as they are, with the same rows as `rows_of` gives.
-"""
+"""Rows of a Parquet file, and a check whether an engine may read the file directly (section 1.6, B25)."""
 
 from collections.abc import Iterator
 from datetime import date, timedelta
@@ -31,25 +28,27 @@ from backstory.formats.values.exactly import all_optional, can_become, cast_exac
 
 
 def parquet_rows(
-    path: Path, name: str, options: ParquetOptions, schema: pa.Schema | None, told: Told = UNTOLD
+    path: Path, name: str, options: ParquetOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
 ) -> ProducedRows:
-    """The file's rows: the declared columns by name, or all of the file's as types of ours.
+    """The file's rows, with the declared columns by name, or else all columns in table types.
 
-    Raises Refused for what is not Parquet, a column that is missing
-    or of a type that has no exact way to the declared one; a value that has none is refused when
-    its batch is asked for.
+    Raises Refused for a file that is not Parquet, and for a missing column. Raises Refused for a column whose
+    type has no exact conversion to the declared type. Errors of single values are raised when their batch is
+    read.
     """
     stored = _stored_schema(path, name)
     refuse_repeated(name, stored.names)
     if schema is None:
-        schema = pa.schema([_target_field(field, name, told, naive=options.naive) for field in stored])
+        schema = pa.schema(
+            [_target_field(field, name, dataset_types, naive=options.naive) for field in stored]
+        )
     else:
         _refuse_others(stored, schema, name, strict=options.strict)
     return ProducedRows(_all_optional(schema), _batches(path, name, schema))
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """The file, its older instants of 96 bits as microseconds: in nanoseconds they end with the year 2262."""
+    """Open a file, with instants of 96 bits in microseconds, because nanoseconds end in the year 2262."""
     return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
@@ -64,7 +63,7 @@ def _stored_schema(path: Path, name: str) -> pa.Schema:
 
 
 def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
-    """The column as declared, if a cast leads there; else as one of ours, optional."""
+    """The column as declared if it can be cast; else an optional column of a table type."""
     target = declared.get(field.name)
     return (
         target if target is not None and can_become(field.type, target) else _ours(field, name, naive=naive)
@@ -72,7 +71,7 @@ def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) ->
 
 
 def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
-    """The column as one of ours, optional."""
+    """An optional column of a table type; Refused if no table type fits."""
     type_ = plain_type(field.type, naive=naive)
     if type_ is None:
         raise Refused(
@@ -149,13 +148,12 @@ _FIRST, _END = (date.min - _EPOCH).days, (date.max - _EPOCH).days + 1
 _DAYS = {"DATE": 1, "TIMESTAMP": timedelta(days=1) // timedelta(microseconds=1)}
 
 
-def plain_parquet(path: Path, schema: pa.Schema | None, told: Told = UNTOLD) -> bool:
-    """Whether no value of the file needs a look.
+def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UNTOLD) -> bool:
+    """Whether an engine can read the file directly, because no value needs a check.
 
-    None does if all columns are of types of ours already and have names of their own, if the file's
-    statistics tell that all days and instants are of the years 0001 to 9999, and, with a schema, if they
-    are the declared ones in their order and need no look at NULLs, ranges and lengths; columns of the types
-    that are `told` need none either.
+    All columns must have table types and distinct names. The file's statistics must show that all days and
+    instants are in the years 0001 to 9999. Columns must match the schema, in order, or else the dataset's
+    types, and need no check of NULLs, ranges and lengths.
     """
     try:
         with open_parquet(path) as file:
@@ -167,17 +165,17 @@ def plain_parquet(path: Path, schema: pa.Schema | None, told: Told = UNTOLD) -> 
     if legacy or not _within_years(metadata):
         return False
     if schema is None:
-        return all(_is(told.get(theirs.name, theirs), theirs) for theirs in stored)
+        return all(_is(dataset_types.get(theirs.name, theirs), theirs) for theirs in stored)
     return stored.names == schema.names and all(map(_is, schema, stored))
 
 
 def _is(ours: pa.Field, theirs: pa.Field) -> bool:
-    """Whether each value of their column is one of ours."""
+    """Whether every value of the stored column is valid in the target column."""
     return ours is theirs or (ours.nullable and not is_narrow(ours) and bool(ours.type == theirs.type))
 
 
 def _as_it_is(type_: pa.DataType) -> bool:
-    """Whether a type is one of ours with all that is in it."""
+    """Whether a type and all its nested types are table types."""
     if pa.types.is_null(type_) or plain_type(type_) is None:
         return False
     if pa.types.is_struct(type_):
@@ -193,11 +191,11 @@ def _as_it_is(type_: pa.DataType) -> bool:
 
 
 def _within_years(metadata: pq.FileMetaData) -> bool:
-    """Whether statistics tell it, for the days and instants in lists and structs too."""
+    """Whether statistics show years 0001 to 9999 for all days and instants, including nested ones."""
     for place in range(metadata.num_columns):
         leaf = metadata.schema.column(place)
         if leaf.physical_type == "INT96":
-            return False  # an engine reads them in its own way
+            return False  # engines read them differently
         day = _DAYS.get(leaf.logical_type.type)
         groups = (metadata.row_group(group).column(place) for group in range(metadata.num_row_groups))
         if day and not all(_within_days(group.statistics, day) for group in groups):
@@ -206,7 +204,7 @@ def _within_years(metadata: pq.FileMetaData) -> bool:
 
 
 def _within_days(statistics: Any, day: int) -> bool:
-    """Whether values are between the first and the last day; `day` is how many units a day has."""
+    """Whether values are between the first and the last day; `day` is the number of units in a day."""
     if statistics is None or not statistics.has_min_max:
         return statistics is not None and statistics.num_values == 0
     return _FIRST * day <= statistics.min_raw and statistics.max_raw < _END * day

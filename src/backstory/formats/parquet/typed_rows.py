@@ -1,4 +1,4 @@
-"""Rows of Parquet as values of a table's columns (section 3.4, decision H7)."""
+"""Rows of a Parquet file as values of a table's columns (section 3.4, decision H7)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -29,10 +29,10 @@ def read_parquet(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> Iterator[Rows]:
-    """A delivered file's rows, with the columns that are wanted.
+    """A delivered file's rows with the wanted columns.
 
-    Raises Refused with the file and row for an unreadable value, an unknown column or a file that is no
-    Parquet, TooLarge for more than the lease can hold.
+    Raises Refused with the file and row for an unreadable value, an unknown column or a file that is not
+    Parquet. Raises TooLarge if the lease is exceeded.
     """
 
     def choose(names: Sequence[str]) -> Mapping[str, ColumnType]:
@@ -48,11 +48,11 @@ def typed_rows(
     leniency: Leniency,
     count: Count,
 ) -> Iterator[Rows]:
-    """The rows as values of the columns that are chosen of the file's, a bounded piece at a time.
+    """The rows as values of the chosen columns, in batches of bounded size.
 
-    The clear file is held in memory as a whole, since Parquet is read from its end; `count` is told of the
-    bytes that it takes, and of those of each piece. Raises Refused with the file and row for an unreadable
-    value or a file that is no Parquet.
+    The whole clear file is in memory, because Parquet is read from its end. `count` is called with the bytes
+    of the file and of each batch. Raises Refused with the file and row for an unreadable value or a file that
+    is not Parquet.
     """
     first = 0
     for batch, types in _batches(file, encoding, chosen, count):
@@ -103,7 +103,7 @@ def _cells(
     first: int,
     leniency: Leniency,
 ) -> Rows:
-    """A batch as values, from row `first` on."""
+    """The rows of a batch that begins at row `first`."""
     values, known, mended = {}, {}, Mended()
     for name in batch.schema.names:
         type_ = types[name]
@@ -118,7 +118,7 @@ def _cells(
 
 
 def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
-    """The cells with NULL for markers, and whether each carries a value; binary ones hold bytes."""
+    """The cells with NULL for markers, and a flag per cell that carries a value; markers may be bytes."""
     null: str | bytes = encoding.null_string
     unmodified: str | bytes = encoding.unmodified_string
     if pa.types.is_binary(cells.type):

@@ -1,1 +1,1 @@
-"""Values of one type from texts and from values of another."""
+"""Conversions of texts and typed values to values of another type."""

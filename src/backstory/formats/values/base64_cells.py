@@ -1,4 +1,4 @@
-"""Base64 cells become bytes, all cells of a column at once."""
+"""Vectorized base64 decoding of a column's cells."""
 
 import numpy as np
 import pyarrow as pa
@@ -27,7 +27,7 @@ def decode_base64(text: pa.Array) -> pa.Array:
 
 
 def invalid_base64(text: pa.Array) -> int:
-    """How many cells are not valid base64."""
+    """The number of cells that are not valid base64."""
     text = pa.concat_arrays([text])
     offsets, codes, _ = _buffers(text)
     valid = (np.diff(offsets) % 4 == 0) & _well_formed(codes, offsets)
@@ -35,7 +35,7 @@ def invalid_base64(text: pa.Array) -> int:
 
 
 def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Where each cell begins and ends, the code of each character, and the characters."""
+    """The offsets of the cells, the code of each character, and the characters."""
     filled = text.fill_null("")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[
         filled.offset : filled.offset + len(filled) + 1
@@ -47,7 +47,7 @@ def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _well_formed(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether a cell holds only the alphabet, with at most two pads and those at its end."""
+    """Whether each cell has only characters of the alphabet, and at most two pads, all at its end."""
     ends = offsets[1:]
     filled = ends > offsets[:-1]
     last = np.where(filled, ends - 1, 0)

@@ -1,7 +1,6 @@
-"""Values that their type has no room for, with all that is in them (section 1.9).
+"""Checks for values, including nested ones, that the declared type does not allow (section 1.9).
 
-Arrow holds more than a table of ours: any number as a UInt8, days of the year 10000, NULL in a list whose
-items are required.
+Arrow types allow more: any number as a UInt8, days of the year 10000, NULL in a list with required items.
 """
 
 from collections.abc import Iterator
@@ -23,7 +22,7 @@ _YEARS: dict[pa.DataType, tuple[Any, Any]] = {
 
 
 class Unfit(NamedTuple):
-    """The row of a value that its type does not hold, the value, and the field that it is of."""
+    """A value that its type does not allow, with its row and its field."""
 
     row: int
     value: pa.Scalar
@@ -31,26 +30,26 @@ class Unfit(NamedTuple):
 
 
 def first_unfit(values: pa.Array, field: pa.Field) -> Unfit | None:
-    """The first value that its type does not hold, or one in it; None if all are good.
+    """The first invalid value, which may be nested in another value; None if all are valid.
 
-    NULL in a required column is not looked at, in a required field of what is nested it is.
+    NULL is checked in a required nested field, but not in a required column.
     """
     row = first_unfit_row(values, field)
     if row is not None:
         return Unfit(row, values[row], field)
-    found = [_first_in(*part) for part in _parts(values, field)] if pa.types.is_nested(field.type) else []
-    return min((each for each in found if each), key=lambda each: each.row, default=None)
+    nested = [_first_in(*part) for part in _parts(values, field)] if pa.types.is_nested(field.type) else []
+    return min((unfit for unfit in nested if unfit), key=lambda unfit: unfit.row, default=None)
 
 
 def first_unfit_row(values: pa.Array, field: pa.Field) -> int | None:
-    """The first value that its type does not hold, whatever is in it; None if all are good."""
+    """The row of the first invalid value, without a check of nested values; None if all are valid."""
     good = _good(values, field)
     row = -1 if good is None else pc.index(good, False).as_py()
     return None if row < 0 else row
 
 
 def _good(values: pa.Array, field: pa.Field) -> pa.Array | None:
-    """Which of the values are good; None if all of the Arrow type are."""
+    """A flag per value for a valid one; None if every value of the Arrow type is valid."""
     declared, fixed = kind_of(field), length(field)
     if fixed is not None:
         is_list = pa.types.is_list(values.type)
@@ -74,16 +73,16 @@ def _is_between(values: pa.Array, least: Any, greatest: Any) -> pa.Array:
 
 
 def _first_in(inner: pa.Array, field: pa.Field, rows: np.ndarray) -> Unfit | None:
-    """The first one of some values that lie in those of `rows`."""
+    """The first invalid one of some nested values; `rows` has the outer row of each."""
     if not field.nullable and inner.null_count:
         place = pc.index(inner.is_null(), True).as_py()
         return Unfit(int(rows[place]), inner[place], field)
-    found = first_unfit(inner, field)
-    return found and found._replace(row=int(rows[found.row]))
+    unfit = first_unfit(inner, field)
+    return unfit and unfit._replace(row=int(rows[unfit.row]))
 
 
 def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Field, np.ndarray]]:
-    """What is in structs, lists and maps: values, their field, and for each the row that it is in."""
+    """The values nested in structs, lists and maps, each part with its field and the outer row per value."""
     type_ = field.type
     if pa.types.is_struct(type_):
         rows, inner = np.flatnonzero(values.is_valid()), values.drop_null().flatten()
@@ -96,6 +95,6 @@ def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Fie
 
 
 def _entries(maps: pa.MapArray) -> pa.ListArray:
-    """Maps as lists of key and value: Arrow takes the ones apart, and not the others."""
+    """Maps as lists of key and value, because Arrow flattens lists but not maps."""
     type_ = maps.type
     return maps.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))

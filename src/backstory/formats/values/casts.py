@@ -1,7 +1,4 @@
-"""Values of one column type as values of another, exactly or not at all (section 2.6, decision F18).
-
-Values of one column type as exactly the same values of another: none rounded, no digit of a text lost.
-"""
+"""Casts between column types: `cast` by the rules of section 2.6 (F18), `exact_cast` without any loss."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -20,14 +17,14 @@ _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
 class DoesNotFit(ValueError):
-    """A value of the one type is none of the other."""
+    """A value has no equal in the new type."""
 
 
 def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     """The values as `arrow_type(new)`; text is read and written as in batch files (section 3.3).
 
-    BINARY and text have the same bytes. Naive times are taken for UTC. Only DOUBLE to FLOAT may
-    round, though not to zero; whatever else would lose a digit or leave the range raises DoesNotFit.
+    BINARY and text have the same bytes. Naive times are taken as UTC. Only DOUBLE to FLOAT may round, but not
+    to zero. Any other loss of digits and any value out of range raise DoesNotFit.
     """
     try:
         fitted = _cast(values, old, new)
@@ -54,7 +51,7 @@ def _cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 
 
 def _text_of(values: pa.Array, old: ColumnType) -> pa.Array:
-    """The text form of section 3.3, without zeros that say nothing."""
+    """The text form of section 3.3, without redundant zeros."""
     text = values.cast(pa.string())
     if old.kind is Kind.DECIMAL:
         return _trim_zeros(_without_exponents(values, text))
@@ -91,7 +88,7 @@ def _time(values: pa.Array, new: ColumnType) -> pa.Array:
 
 def _decimal(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     if old.kind is Kind.DECIMAL:
-        # Arrow looks at the digits of the values only where a cast makes the precision less.
+        # Arrow checks the digits of the values only if a cast reduces the precision.
         return values.cast(pa.decimal256(2 * MAX_PRECISION, new.scale)).cast(arrow_type(new))
     return parse(_text_of(values, old), new)
 
@@ -124,11 +121,11 @@ def _require(holds: pa.Array) -> None:
 
 
 def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
-    """The values as `arrow_type(new)`; DoesNotFit if one of them is another value then, or none.
+    """The values as `arrow_type(new)`; DoesNotFit if a value would change or has no equal in the type.
 
-    A number is the number that its text says: 0.1 is 0.1 as a float and as a decimal. A text is a number, a
-    day or a time where a CSV file's cell would be one: `007` and a number of too many digits are none. Of a
-    number the text is its shortest. Times without a zone are in UTC.
+    Numbers are compared by their texts: 0.1 is 0.1 as a float and as a decimal. A text is a number, a day or
+    a time only if a CSV cell with this text is one. For example, `007` and a number with too many digits are
+    not numbers. A number's text is its shortest one. Times without a zone are UTC.
     """
     values = values.cast(arrow_type(old))
     if values.null_count == len(values):
@@ -151,15 +148,15 @@ def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 
 
 def misfits(values: pa.Array, old: ColumnType, new: ColumnType, most: int) -> list[int]:
-    """The places of the first values, at most so many, that are none of the new type."""
+    """The places of the first values, at most `most`, that do not fit the new type."""
     try:
         exact_cast(values, old, new)
     except DoesNotFit:
         if len(values) == 1:
             return [0]
         half = len(values) // 2
-        found = misfits(values[:half], old, new, most)
-        if len(found) < most:
-            found += [half + place for place in misfits(values[half:], old, new, most - len(found))]
-        return found
+        places = misfits(values[:half], old, new, most)
+        if len(places) < most:
+            places += [half + place for place in misfits(values[half:], old, new, most - len(places))]
+        return places
     return []

@@ -1,4 +1,4 @@
-"""Text cells become typed values, a column at a time (section 3.3, decisions F6, F11, F18)."""
+"""Parsers of text cells into typed values, a column at a time (section 3.3, decisions F6, F11, F18)."""
 
 from collections.abc import Callable
 from typing import TypeVar
@@ -13,7 +13,7 @@ from backstory.formats.values.digits import half_even, round_to_scale
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
-# The contract prints the greatest float rounded up, as 3.4028237E+38; that text means the greatest.
+# The contract prints the greatest float rounded up as 3.4028237E+38; this text means the greatest float.
 FLOAT_MAX_AS_PRINTED = 3.4028237e38
 
 INTEGER = r"^-?[0-9]+$"
@@ -30,7 +30,7 @@ Values = TypeVar("Values")
 
 
 class UnreadableCell(ValueError):
-    """A cell is not of its column's type; `row` counts from 0 in the array that was parsed."""
+    """A cell that does not match its column's type; `row` counts from 0 in the parsed array."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"cell {row}")
@@ -38,9 +38,9 @@ class UnreadableCell(ValueError):
 
 
 def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
-    """The cells as values of `arrow_type(type_)`, NULL where they are NULL.
+    """The cells as values of `arrow_type(type_)`; NULL cells stay NULL.
 
-    Raises UnreadableCell for the first cell that is not of the type.
+    Raises UnreadableCell for the first cell that does not match the type.
     """
     if type_.kind in _BLANKS_ASIDE:
         text = _trim_blanks(text)
@@ -48,14 +48,14 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """As `parse`, but decimals are rounded half-even to their column's scale; and how many were (F18)."""
+    """The cells as in `parse`, with decimals rounded half-even, and the number of rounded ones (F18)."""
     if type_.kind is not Kind.DECIMAL:
         return parse(text, type_), 0
     return _convert(_trim_blanks(text), lambda cells: round_to_scale(cells, type_))
 
 
 def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """Decimals of any precision and scale as `parse_rounding` gives them."""
+    """Decimals of any precision and scale, rounded as in `parse_rounding`, and the rounded count."""
     wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
     return _convert(decimals, lambda cells: half_even(cells.cast(wide), type_))
 
@@ -68,26 +68,26 @@ def _convert(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
 
 
 def null_where_empty(text: pa.Array) -> pa.Array:
-    """The cells with NULL for each empty one, which is no value of any type but text (O27)."""
+    """The cells with NULL for empty ones; only text types have an empty value (O27)."""
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
-    """The type as which Arrow's CSV parser may read a column; `finish` makes the column's type of it."""
+    """The type for a column in Arrow's CSV parser; `finish` converts the result to the column's type."""
     if type_.kind in _LOOKED_AT:
         return pa.string()
     if type_.kind is Kind.DECIMAL:
-        # The parser checks the digits of the text and then shifts it by the scale, without a look
-        # at what 128 bits can hold: no more digits than leave room for the shift.
+        # The parser checks the digits of the text, then shifts by the scale without an overflow check.
+        # The precision therefore leaves room for the shift.
         digits = MAX_PRECISION - type_.scale
         return pa.decimal128(digits, type_.scale) if digits >= type_.scale else pa.string()
     return arrow_type(type_)
 
 
 def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
-    """A column that the parser read as its `parser_type`, as values of its own type.
+    """A column that was parsed as its `parser_type`, converted to its own type.
 
-    Raises pa.ArrowInvalid where the parser took what the type does not allow.
+    Raises pa.ArrowInvalid for a parsed value that the type does not allow.
     """
     match type_.kind:
         case _ if pa.types.is_string(column.type):
@@ -96,7 +96,7 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
         case Kind.FLOAT | Kind.DOUBLE:
             _require(pc.is_finite(column))
         case Kind.DECIMAL:
-            # A cast looks at the digits of the values only where it makes the precision less.
+            # A cast checks the digits of the values only if it reduces the precision.
             column = column.cast(pa.decimal128(MAX_PRECISION, type_.scale))
         case Kind.NAIVE_DATE:
             require_years(column.cast(pa.int32()), 1)
@@ -106,7 +106,7 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
 
 
 def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
-    """The years 0001 to 9999; `day` is how many units of time a day has."""
+    """Raise pa.ArrowInvalid for a year outside 0001 to 9999; `day` is the number of time units in a day."""
     bounds = pc.min_max(times)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if least is not None and (least < _FIRST_DAY * day or greatest >= (_LAST_DAY + 1) * day):
@@ -114,7 +114,7 @@ def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
 
 
 def first_failing(cells: pa.Array, convert: Callable[[pa.Array], object]) -> int:
-    """The first cell that does not convert, found by halves; pa.ArrowInvalid tells that one does not."""
+    """The first cell for which `convert` raises pa.ArrowInvalid, by binary search."""
     low, high = 0, len(cells)
     while high - low > 1:
         middle = (low + high) // 2
@@ -148,7 +148,7 @@ def _boolean(text: pa.Array, _type: ColumnType) -> pa.Array:
 
 def _integer(text: pa.Array, type_: ColumnType) -> pa.Array:
     if not pc.all(pc.ascii_is_decimal(text), min_count=0).as_py():
-        # Arrow reads 0x1F as 31; the contract knows decimal digits only.
+        # Arrow reads 0x1F as 31; the contract allows decimal digits only.
         text = _trim_blanks(text)
         _require(pc.match_substring_regex(text, INTEGER))
     if type_.kind is Kind.SHORT:
@@ -214,7 +214,7 @@ def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.
 
 
 def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
-    """`HH:MM:SS` and up to six more digits when they are not zero (F18)."""
+    """`HH:MM:SS`, with up to six digits of a second if they are not zero (F18)."""
     _require(pc.match_substring_regex(text, TIME))
     full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
     micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
@@ -241,10 +241,10 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.BINARY: _binary,
 }
 
-# These are read as text first: the parser would take more than they allow.
+# These are read as text first, because the parser accepts more than they allow.
 _LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
-# Arrow's parser takes blanks around these for nothing; the look at the text does the same.
+# Arrow's parser ignores blanks around these; the parsers here do the same.
 _BLANKS_ASIDE = {
     Kind.DECIMAL,
     Kind.FLOAT,

@@ -1,4 +1,4 @@
-"""Times of day and spans of time as integers of their declared unit (section 1.9)."""
+"""Times of day and durations as integers of their declared unit (section 1.9)."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -10,7 +10,7 @@ _SHORT = {"s", "ms"}
 
 
 def count_units(values: pa.Array, unit: str) -> pa.Array:
-    """Arrow's times of day, or spans, as integers of the unit; pa.ArrowInvalid where digits would be lost."""
+    """Arrow's times of day or durations as integers of the unit; pa.ArrowInvalid if digits would be lost."""
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration(unit)).cast(pa.int64())
     if unit in _SHORT:
@@ -19,9 +19,9 @@ def count_units(values: pa.Array, unit: str) -> pa.Array:
 
 
 def clock_times(text: pa.Array, unit: str) -> pa.Array:
-    """Texts like `12:30:00.5` as integers of the unit since midnight; an integer is one already.
+    """Texts like `12:30:00.5`, or integers, as integers of the unit since midnight.
 
-    Raises UnreadableCell for the first cell that is neither, or has more digits than the unit.
+    Raises UnreadableCell for the first cell that is neither, or has more digits than the unit allows.
     """
 
     def convert(cells: pa.Array) -> pa.Array:

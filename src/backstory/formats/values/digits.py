@@ -1,9 +1,4 @@
-"""Numbers that are written with a decimal comma: `1,5` is one and a half.
-
-Decimals in the scale of their column: the digits beyond it are rounded half-even, exactly (F18).
-
-The digits of floats: those of their shortest texts, and those of a text that a float has to keep.
-"""
+"""Digits of numbers: decimal commas, decimals rounded to their scale (F18), and exact texts of floats."""
 
 import math
 import re
@@ -22,14 +17,14 @@ _BETWEEN: Final = "\x00"
 
 
 def with_points(cells: pa.Array) -> pa.Array:
-    """The cells with points for commas and commas for points: so `1.5` and `1.234,5` are no numbers."""
+    """The cells with points and commas swapped, so that `1.5` and `1.234,5` are not numbers."""
     marked = pc.replace_substring(cells, ".", _BETWEEN)
     return pc.replace_substring(pc.replace_substring(marked, ",", "."), _BETWEEN, ",")
 
 
 def are_numbers(cells: pa.Array) -> bool:
-    """Whether all cells, none of which is NULL, are numbers, with a decimal comma or without."""
-    # One cell tells most of what a column is not.
+    """Whether all cells are numbers, with or without a decimal comma; the cells have no NULL."""
+    # The first cell rules out most columns.
     return all(pc.all(pc.match_substring_regex(some, _COMMA_NUMBER)).as_py() for some in (cells[:1], cells))
 
 
@@ -42,16 +37,16 @@ DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
 
 
 def round_to_scale(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """Texts as decimals of the column's scale, rounded half-even, and how many lost a digit by that (F18).
+    """Texts as decimals rounded half-even to the column's scale, and the number that lost a digit (F18).
 
-    Raises pa.ArrowInvalid for a text that is no decimal, and for more digits before the point than fit.
+    Raises pa.ArrowInvalid for a text that is not a decimal, and for too many digits before the point.
     """
     try:
-        # By way of a wider decimal: Arrow checks the digits of the text, not those of the value.
+        # Cast by way of a wider decimal, because Arrow checks the digits of the text, not of the value.
         return text.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_)), 0
     except pa.ArrowInvalid:
         pass
-    # A short text without an exponent has as many digits on either side of its point as the wide type.
+    # The wide type has room for a short text without an exponent on both sides of the point.
     odd = pc.or_(pc.match_substring_regex(text, "[eE]"), pc.greater(pc.utf8_length(text), MAX_PRECISION))
     odd = pc.fill_null(odd, False)
     plain = pc.if_else(odd, None, text).cast(pa.decimal256(2 * MAX_PRECISION, MAX_PRECISION))
@@ -64,14 +59,14 @@ def round_to_scale(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """The same for decimals of 76 digits, at least as many behind the point as the column has."""
+    """The same for decimals of 76 digits whose scale is at least the column's."""
     near = pc.round(wide, type_.scale, "half_to_even")
     exact = near.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_))
     return exact, pc.sum(pc.not_equal(near, wide), min_count=0).as_py()
 
 
 def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
-    """The same for one text of any length, and whether a digit was lost; slow, for what is rare."""
+    """One text of any length, rounded, and whether it lost a digit; slow, for rare texts only."""
     if not DECIMAL.fullmatch(text):
         raise pa.ArrowInvalid("a cell is not a decimal")
     context = Context(type_.precision, ROUND_HALF_EVEN, MIN_EMIN, MAX_EMAX)
@@ -83,45 +78,45 @@ def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
     return near, near != number
 
 
-_SURE = 15  # so many digits every float keeps
-_LEAST = 2.0**-1022  # but smaller ones have fewer
-_ALL = 800  # more than any float has
-# What may lose digits: a long text, and one with a great exponent.
+_SURE = 15  # every normal float keeps so many digits
+_LEAST = 2.0**-1022  # smaller floats keep fewer digits
+_ALL = 800  # more digits than any float has
+# Texts that may lose digits: long ones, and ones with a large exponent.
 _DOUBTFUL = rf"^.{{{_SURE + 1},}}$|[eE][+-]?\d{{3,}}$"
 _ZERO = frozenset("-+.0")
 
 
 def shortest_texts(floats: pa.Array) -> pa.Array:
-    """The shortest text of each float that no other float of its width has: 0.1, however many bits it has."""
+    """The shortest text of each float that is unique for its width, such as 0.1."""
     if not pa.types.is_float16(floats.type):
         return floats.cast(pa.string())
     singles = floats.cast(pa.float32())
-    halves = np.asarray(floats.fill_null(np.float16(0))).astype(str)  # Arrow prints none
-    # A whole number has all of its digits: 65504 is not 65500.
+    halves = np.asarray(floats.fill_null(np.float16(0))).astype(str)  # Arrow cannot print them
+    # A whole number keeps all its digits: 65504 is not 65500.
     whole = pc.equal(singles, pc.trunc(singles))
     return pc.if_else(whole, singles.cast(pa.string()), pa.array(halves, pa.string()))
 
 
 def all_kept(texts: pa.Array) -> bool:
-    """Whether floats keep all of some numbers, `NaN` and `Inf`; none of the texts is NULL."""
+    """Whether floats keep all digits of the numbers; the texts may include `NaN` and `Inf`, but no NULL."""
     doubtful = texts.filter(pc.match_substring_regex(texts, _DOUBTFUL))
-    # Nearly all of them are what a program prints of a float.
+    # Nearly all of them are the text that a program prints for a float.
     printed = pc.equal(doubtful.cast(pa.float64()).cast(pa.string()), doubtful)
     return all(map(is_kept, doubtful.filter(pc.invert(printed)).to_pylist()))
 
 
 def all_kept_single(texts: pa.Array) -> bool:
-    """Whether floats of 32 bits are these numbers, or are printed so; none of the texts is NULL."""
+    """Whether every number is a 32-bit float's value or printed text; the texts have no NULL."""
     wide, single = texts.cast(pa.float64()), texts.cast(pa.float32())
     printed = single.cast(pa.string()).cast(pa.float64())
-    kept = pc.or_(pc.equal(single.cast(pa.float64()), wide), pc.equal(printed, wide))
-    return bool(pc.all(pc.or_(kept, pc.is_nan(wide))).as_py())
+    equal = pc.or_(pc.equal(single.cast(pa.float64()), wide), pc.equal(printed, wide))
+    return bool(pc.all(pc.or_(equal, pc.is_nan(wide))).as_py())
 
 
 def is_kept(text: str) -> bool:
-    """Whether the number is a float, printed with as many digits as the text has."""
+    """Whether a float keeps all digits of the number."""
     value = float(text)
-    if text in {repr(value), f"{value:.17g}"}:  # as nearly all programs print it
+    if text in {repr(value), f"{value:.17g}"}:  # the form of nearly all programs
         return True
     if not math.isfinite(value):
         return not any(letter.isdigit() for letter in text)

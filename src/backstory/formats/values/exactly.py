@@ -1,7 +1,4 @@
-"""Typed values become values of another type, if none of them is another value then (B25).
-
-The wider of two types of one family.
-"""
+"""Exact conversions between Arrow types, and the table type for an Arrow type (B25)."""
 
 from collections.abc import Callable
 
@@ -15,16 +12,16 @@ from backstory.formats.values.texts import TextForms, parser
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type of the two that holds the values of both, if one does."""
+    """The one of two types that holds the values of both; None if neither does."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
         return other
     if pa.types.is_decimal(one) and pa.types.is_decimal(other) and one.scale == other.scale:
-        return max(one, other, key=lambda each: each.precision)
+        return max(one, other, key=lambda type_: type_.precision)
     families = (pa.types.is_integer, pa.types.is_floating)
     if any(family(one) and family(other) for family in families):
-        return max(one, other, key=lambda each: each.bit_width)
+        return max(one, other, key=lambda type_: type_.bit_width)
     return None
 
 
@@ -33,9 +30,9 @@ _WIDEST = 38
 
 
 def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None:
-    """The type of ours that holds all values of an Arrow type; None if there is none.
+    """The table type that holds all values of an Arrow type; None if no table type does.
 
-    A time without a zone stays so if it is to be `naive`, and is UTC otherwise.
+    A time without a zone stays without one if `naive` is set; otherwise it is UTC.
     """
     t = pa.types
     if t.is_nested(type_):
@@ -56,7 +53,7 @@ def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
         inner = [(field.name, plain_type(field.type, naive=naive)) for field in type_]
         return None if any(kind is None for _, kind in inner) else pa.struct(inner)
     if t.is_map(type_):
-        key, item = (plain_type(each, naive=naive) for each in (type_.key_type, type_.item_type))
+        key, item = (plain_type(part, naive=naive) for part in (type_.key_type, type_.item_type))
         return None if key is None or item is None else pa.map_(key, item)
     if _is_list(type_):
         item = plain_type(type_.value_type, naive=naive)
@@ -65,7 +62,7 @@ def _plain_nested(type_: pa.DataType, *, naive: bool) -> pa.DataType | None:
 
 
 def all_optional(type_: pa.DataType) -> pa.DataType:
-    """The type with all that is in it optional: Arrow asks a struct that is NULL for its required fields."""
+    """The type with all nested fields optional, because Arrow requires fields even in a NULL struct."""
     t = pa.types
     if t.is_struct(type_):
         return pa.struct([(field.name, all_optional(field.type)) for field in type_])
@@ -75,7 +72,7 @@ def all_optional(type_: pa.DataType) -> pa.DataType:
 
 
 def can_become(type_: pa.DataType, field: pa.Field) -> bool:
-    """Whether values of the type may be values of the field, each for itself looked at by `cast_exactly`."""
+    """Whether values of the type may fit the field; `cast_exactly` checks each value."""
     target, t = field.type, pa.types
     if t.is_dictionary(type_):
         return can_become(type_.value_type, field)
@@ -95,7 +92,7 @@ def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
     if t.is_struct(type_) and t.is_struct(target):
         ours = {field.name: field for field in target}
         names = [field.name for field in type_]
-        # A field that one of them lacks would become NULL, or be lost.
+        # A field that one of them lacks would become NULL or be lost.
         same = sorted(names) == sorted(ours) and len(ours) == len(names)
         return same and all(_inner_can_become(field.type, ours[field.name]) for field in type_)
     if t.is_map(type_) and t.is_map(target):
@@ -106,15 +103,14 @@ def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _inner_can_become(type_: pa.DataType, field: pa.Field) -> bool:
-    """Texts within are not parsed."""
+    """The same for nested types, where texts are not parsed."""
     return can_become(type_, field) and (not _is_text(type_) or _is_text(field.type))
 
 
 def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
-    """The values as the field's `all_optional` type, of instants the digits below a microsecond cut off.
+    """The values as the field's `all_optional` type; instants are cut to the microsecond.
 
-    Raises UnreadableCell or pa.ArrowInvalid where one would be another value; for types where
-    `can_become` is true.
+    The types must satisfy `can_become`. Raises UnreadableCell or pa.ArrowInvalid if a value would change.
     """
     target, t = all_optional(field.type), pa.types
     if t.is_dictionary(values.type):
@@ -126,28 +122,28 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     if t.is_time(values.type) or t.is_duration(values.type):
         return count_units(values, unit(field))
     if t.is_timestamp(values.type) and values.type.unit == "ns" and t.is_timestamp(target):
-        # Down to the microsecond: before 1970, a cast would go up. A zone's clocks repeat an hour.
+        # Floor, because a cast rounds up before 1970. Use UTC, because local clocks repeat an hour.
         values = pc.floor_temporal(in_utc(values), unit="microsecond")
     if t.is_nested(target):
-        # Of a slice Arrow would cast what is left and right of it too.
+        # Copy the slice, because Arrow also casts the values outside it.
         values = values.take(pa.array(range(len(values)), pa.int64()))
         values = values.cast(_fill_null_types(values.type, target))
     return values.cast(target) if _is_text(target) else cast_same(values, target)
 
 
 def in_utc(values: pa.Array) -> pa.Array:
-    """Instants of a zone as those of UTC, which are the same numbers; times without a zone as they are."""
+    """Instants of a zone as UTC, with the same numbers; times without a zone unchanged."""
     return values.cast(pa.timestamp(values.type.unit, "UTC")) if values.type.tz else values
 
 
 def _fill_null_types(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
-    """The type with the target's where it holds nothing but NULL: nothing can be cast back to that."""
+    """The type with the target's types in place of null types, to which no cast can return."""
     t = pa.types
     if t.is_null(type_):
         return target
     if t.is_struct(type_):
         return pa.struct(
-            [(each.name, _fill_null_types(each.type, target.field(each.name).type)) for each in type_]
+            [(field.name, _fill_null_types(field.type, target.field(field.name).type)) for field in type_]
         )
     if t.is_map(type_):
         return pa.map_(

@@ -1,4 +1,4 @@
-"""Whether texts are values of a type without loss: `007` is not an integer."""
+"""Checks whether texts are values of a type without loss; `007` is not an integer."""
 
 from dataclasses import replace
 
@@ -14,23 +14,23 @@ INSTANT = pa.timestamp("us", "UTC")
 _SMALL, _SINGLE, _NAIVE = pa.int32(), pa.float32(), pa.timestamp("us")
 
 _INTEGER = r"^-?(0|[1-9]\d*)$"
-# An exponent needs a dot or a sign beside it: 12E3 is rather a code than a number.
+# An exponent needs a dot before it or a sign: 12E3 is more likely a code than a number.
 _NUMBER = r"-?(0|[1-9]\d*)(\.\d+([eE][+-]?\d+)?|[eE][+-]\d+)?|-?\.\d+"
 _FINITE = rf"^({_NUMBER})$"
 _ANY_FLOAT = rf"^({_NUMBER}|NaN|[+-]?Inf(inity)?)$"
-# More digits than a float surely keeps.
+# More digits than every float keeps.
 _LONG_INTEGER = r"^-?\d{16,}$"
 _BOOLEAN = r"^(true|True|TRUE|false|False|FALSE)$"
 _FORMS = {INT: _INTEGER, FLOAT: _ANY_FLOAT, BOOL: _BOOLEAN, _SMALL: _INTEGER, _SINGLE: _ANY_FLOAT}
 
 
 def needs_typed_column(type_: pa.DataType) -> bool:
-    """Whether texts are looked at for the type only where their column is known to be of it."""
+    """Whether texts are checked for the type only if their column is known to have it."""
     return type_ in {_SMALL, _SINGLE, _NAIVE} or bool(pa.types.is_decimal(type_))
 
 
 def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
-    """Whether all of the cells, none of which is NULL, are of the type."""
+    """Whether all cells are of the type; the cells have no NULL."""
     if forms.decimal == "," and (type_ in {FLOAT, _SINGLE} or pa.types.is_decimal(type_)):
         cells, forms = with_points(cells), replace(forms, decimal=".")
     form = _FINITE if pa.types.is_decimal(type_) else _FORMS.get(type_)
@@ -48,5 +48,5 @@ def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
 
 
 def exact_as_float(cells: pa.Array) -> bool:
-    """Whether no integer among them is one of an identifier's length: such columns stay text."""
+    """Whether no integer has the length of an identifier; columns with such integers stay text."""
     return not pc.any(pc.match_substring_regex(cells, _LONG_INTEGER)).as_py()

@@ -1,4 +1,4 @@
-"""The one value of a type that a text or a value of Python names: nothing is rounded, cut or filled in."""
+"""The value of a column type for a text or a Python value, without rounding, cutting or filling in."""
 
 import math
 import re
@@ -22,7 +22,7 @@ _BYTES: Final = re.compile(r"(?:[0-9a-fA-F]{2})*")
 
 _BITS: Final = {Kind.SHORT: 16, Kind.INT: 32, Kind.LONG: 64}
 _FLOATS: Final = {Kind.FLOAT, Kind.DOUBLE}
-# Of more a double does not tell which of its neighbours was meant.
+# Beyond these, a double is ambiguous between neighbouring numbers.
 _SURE_DIGITS, _SURE_WHOLE = 15, 1 << 53
 _REMEDIES: Final = {
     Kind.BOOLEAN: "Write true or false.",
@@ -37,31 +37,31 @@ _REMEDIES: Final = {
 
 
 class Unnamed(ValueError):
-    """No value of the type is given; `remedy` says how its values are written."""
+    """The input is not a value of the type; `remedy` describes how to write its values."""
 
     def __init__(self, type_: ColumnType) -> None:
         super().__init__(str(type_))
         self.remedy = _REMEDIES.get(type_.kind, "Give it as text.")
         if type_.kind in {Kind.LIST, Kind.MAP, Kind.STRUCT}:
-            self.remedy = "Values of this type cannot be asked for by a key."
+            self.remedy = "Values of this type cannot be looked up by a key."
 
 
-def named_value(given: object, type_: ColumnType) -> Any:
-    """The value that is given, as Python has values of the type; Unnamed if it is none of them."""
-    given = _python_number(given)
+def named_value(value: object, type_: ColumnType) -> Any:
+    """The input as a Python value of the type; Unnamed if it is not one."""
+    value = _python_number(value)
     try:
-        if isinstance(given, str):
-            return _of_text(given, type_)
-        return _of_value(given, type_)
+        if isinstance(value, str):
+            return _of_text(value, type_)
+        return _of_value(value, type_)
     except (ValueError, OverflowError, DecimalException):
         raise Unnamed(type_) from None
 
 
-def _python_number(given: object) -> object:
-    """A number of NumPy as Python has it."""
-    if type(given).__module__ != "numpy" or getattr(getattr(given, "dtype", None), "kind", "") not in "biuf":
-        return given
-    return given.item()  # type: ignore[attr-defined]
+def _python_number(value: object) -> object:
+    """A NumPy number as a Python number; other values unchanged."""
+    if type(value).__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "") not in "biuf":
+        return value
+    return value.item()  # type: ignore[attr-defined]
 
 
 def _of_text(text: str, type_: ColumnType) -> Any:
@@ -76,29 +76,29 @@ def _of_text(text: str, type_: ColumnType) -> Any:
     return _TEXTS[type_.kind](text.strip(" \t"), type_) if type_.kind in _TEXTS else _none()
 
 
-def _of_value(given: Any, type_: ColumnType) -> Any:
-    """Each class of Python names values of the types that hold them, and of no others: True is no number."""
+def _of_value(value: Any, type_: ColumnType) -> Any:
+    """The value for a Python object; each class fits only types with its values, so True is not a number."""
     kind = Kind.BINARY if type_.foreign.startswith("fixed") else type_.kind
-    if isinstance(given, bool):
-        return given if kind is Kind.BOOLEAN else _none()
-    if isinstance(given, int | float | Decimal):
-        return _of_number(given, type_)
-    if isinstance(given, datetime):
-        return _of_time(given, kind)
-    if isinstance(given, date):
-        return given if kind is Kind.NAIVE_DATE else _none()
-    if isinstance(given, bytes | bytearray):
-        return bytes(given) if kind is Kind.BINARY else _none()
+    if isinstance(value, bool):
+        return value if kind is Kind.BOOLEAN else _none()
+    if isinstance(value, int | float | Decimal):
+        return _of_number(value, type_)
+    if isinstance(value, datetime):
+        return _of_time(value, kind)
+    if isinstance(value, date):
+        return value if kind is Kind.NAIVE_DATE else _none()
+    if isinstance(value, bytes | bytearray):
+        return bytes(value) if kind is Kind.BINARY else _none()
     return _none()
 
 
-def _of_number(given: float | Decimal, type_: ColumnType) -> Any:
+def _of_number(value: float | Decimal, type_: ColumnType) -> Any:
     kind = type_.kind
-    if kind in _FLOATS and isinstance(given, float) and (kind is Kind.DOUBLE or not math.isfinite(given)):
-        return given
-    if kind in TEXT_KINDS and isinstance(given, int) and not type_.foreign:
-        return str(given)
-    number = _sure(given, kind) if isinstance(given, float) else Decimal(given)
+    if kind in _FLOATS and isinstance(value, float) and (kind is Kind.DOUBLE or not math.isfinite(value)):
+        return value
+    if kind in TEXT_KINDS and isinstance(value, int) and not type_.foreign:
+        return str(value)
+    number = _sure(value, kind) if isinstance(value, float) else Decimal(value)
     if kind in _BITS:
         return _bounded_integer(int(number), type_) if number == number.to_integral_value() else _none()
     if kind is Kind.DECIMAL:
@@ -106,21 +106,21 @@ def _of_number(given: float | Decimal, type_: ColumnType) -> Any:
     return _floating(number, type_) if kind in _FLOATS else _none()
 
 
-def _sure(given: float, kind: Kind) -> Decimal:
-    """The number that a float is written as, where it tells that one from its neighbours of the kind."""
-    number = Decimal(repr(given))
-    if kind in _BITS and abs(given) > _SURE_WHOLE:
+def _sure(value: float, kind: Kind) -> Decimal:
+    """The number that a float is printed as; ValueError if it is ambiguous for the kind."""
+    number = Decimal(repr(value))
+    if kind in _BITS and abs(value) > _SURE_WHOLE:
         return _none()
     return _none() if kind is Kind.DECIMAL and len(number.as_tuple().digits) > _SURE_DIGITS else number
 
 
-def _of_time(given: datetime, kind: Kind) -> datetime:
-    if getattr(given, "nanosecond", 0):
+def _of_time(value: datetime, kind: Kind) -> datetime:
+    if getattr(value, "nanosecond", 0):
         return _none()
-    if kind is Kind.UTC_DATETIME and given.tzinfo is not None:
-        return datetime.fromisoformat(given.astimezone(UTC).isoformat())
-    if kind is Kind.NAIVE_DATETIME and given.tzinfo is None:
-        return datetime.fromisoformat(given.isoformat())
+    if kind is Kind.UTC_DATETIME and value.tzinfo is not None:
+        return datetime.fromisoformat(value.astimezone(UTC).isoformat())
+    if kind is Kind.NAIVE_DATETIME and value.tzinfo is None:
+        return datetime.fromisoformat(value.isoformat())
     return _none()
 
 
@@ -162,7 +162,7 @@ def _floating_text(text: str, type_: ColumnType) -> float:
 
 
 def _floating(number: Decimal, type_: ColumnType) -> float:
-    """The float that is written so: with all its digits, or with those that tell it from its neighbours."""
+    """The float with this text: all its digits, or the digits that distinguish it from its neighbours."""
     value = float(number)
     spellings = {repr(value)}
     if type_.kind is Kind.FLOAT:
@@ -181,7 +181,7 @@ def _day(text: str, _type: ColumnType) -> date:
 
 
 def _instant(text: str, _type: ColumnType) -> datetime:
-    """Without an offset it is UTC, as every time that is asked for; a day alone is no instant."""
+    """An instant, in UTC if the text has no offset; a day without a time is not an instant."""
     time, offset = _time(text)
     return datetime.fromisoformat(f"{time}{offset or '+00:00'}").astimezone(UTC)
 
@@ -192,10 +192,10 @@ def _naive(text: str, _type: ColumnType) -> datetime:
 
 
 def _time(text: str) -> tuple[str, str]:
-    """The time to the microsecond, and its offset; digits beyond that may only be zeros."""
-    found = _TIME.fullmatch(text) or _none()
-    clock = re.sub(r"(\.\d{6})0+$", r"\1", found[2])
-    return f"{found[1]}T{clock}", (found[3] or "").upper()
+    """The time to the microsecond, and its offset; further digits must be zeros."""
+    match = _TIME.fullmatch(text) or _none()
+    clock = re.sub(r"(\.\d{6})0+$", r"\1", match[2])
+    return f"{match[1]}T{clock}", (match[3] or "").upper()
 
 
 def _bytes(text: str, _type: ColumnType) -> bytes:

@@ -1,4 +1,4 @@
-"""Values as those of another type, exactly: none of them is another value then, or all are refused (E1)."""
+"""Casts of Arrow values that keep every value equal, or fail (E1)."""
 
 from typing import Final
 
@@ -12,9 +12,9 @@ _WIDEST: Final = 76
 
 
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The same values as another type; pa.ArrowInvalid if one of them is none of it.
+    """The same values as another type; pa.ArrowInvalid if a value has no equal in it.
 
-    A float is the number that its text shows: 72.1 of 32 bits is 72.1 of 64 bits, and as a decimal.
+    A float means the number in its shortest text: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
     """
     stored, t = values.type, pa.types
     if stored == type_:
@@ -24,7 +24,7 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
     if t.is_floating(stored):
         return _same_number(values, type_)
     if t.is_decimal(type_) and t.is_integer(stored):
-        # Arrow looks at the digits of values only where a cast makes the precision less.
+        # Arrow checks the digits of values only if a cast reduces the precision.
         return values.cast(pa.decimal256(_WIDEST, type_.scale)).cast(type_)
     if t.is_integer(type_) and t.is_decimal(stored):
         return values.cast(pa.decimal256(_WIDEST, 0)).cast(type_)
@@ -32,14 +32,14 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The numbers that floats show as another type."""
+    """The numbers in the texts of floats, as another type."""
     t = pa.types
     if t.is_floating(type_) and floats.type.bit_width < type_.bit_width:
         return shortest_texts(floats).cast(type_)
     if t.is_decimal(type_):
         return _shown_decimals(floats, type_)
     if t.is_float16(floats.type):
-        floats = floats.cast(pa.float32())  # Arrow compares no shorter ones
+        floats = floats.cast(pa.float32())  # Arrow compares no 16-bit floats
     return _whole_numbers(floats, type_) if t.is_integer(type_) else _round_trip(floats, type_)
 
 
@@ -53,14 +53,14 @@ def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Structs, lists and maps of the same values, each for itself."""
+    """Structs, lists and maps with each nested value cast."""
     t = pa.types
     if t.is_struct(type_):
         inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
         parts = [cast_same(inner[field.name], field.type) for field in type_]
         return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
     lists = values
-    if t.is_map(type_):  # which Arrow takes apart as lists of their entries alone
+    if t.is_map(type_):  # Arrow flattens maps only as lists of their entries
         entry = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
         lists = values.cast(pa.list_(entry))
     lengths = pc.fill_null(pc.list_value_length(lists), 0)
@@ -77,7 +77,7 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as decimals by their texts; NaN and what is endless are none."""
+    """Floats as decimals by their texts; pa.ArrowInvalid for NaN and infinity."""
     decimals, lost = round_to_scale(
         shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
     )
@@ -87,7 +87,7 @@ def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as integers: Arrow refuses those beyond 53 bits, though they are whole."""
+    """Floats as integers; Arrow's own cast refuses whole numbers beyond 53 bits."""
     wide = cast_same(values, pa.float64())
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)

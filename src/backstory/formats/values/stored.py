@@ -1,6 +1,6 @@
-"""Values that a file stores with a type become those of a column, as the file's texts would (section 3.4).
+"""Conversion of a file's typed values to a column's type, as the file's texts would be (section 3.4).
 
-What a door lets a cell lose on its way into a column: nothing, but for what its specification allows.
+A door's leniency lists the losses that its specification allows.
 """
 
 from collections.abc import Callable
@@ -24,29 +24,29 @@ from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.same import cast_same
 from backstory.model.types import TEXT_KINDS, ColumnType, Kind
 
-# Digits of a second that microseconds do not hold.
+# Digits of a second beyond the microsecond.
 _FINER: Final = r"\.\d{6}\d*[1-9]"
 _TIMES: Final = {Kind.NAIVE_TIME, Kind.UTC_DATETIME, Kind.NAIVE_DATETIME}
 
 
 @dataclass(frozen=True, slots=True)
 class Leniency:
-    """Whether decimals are rounded half-even to their column's scale, and times cut to the microsecond.
+    """Whether decimals may be rounded half-even to their column's scale, and times cut to the microsecond.
 
-    What is not allowed is refused: of two values that become one, one would be silently wrong (E1).
+    Any other loss is refused, because two values would silently become one (E1).
     """
 
     rounds: bool = False
     cuts: bool = False
 
 
-# A delivery's decimals passed through doubles on their way (F18), and its instants are cut (F6).
+# The sender passes a delivery's decimals through doubles (F18), and its instants are cut (F6).
 DELIVERED: Final = Leniency(rounds=True, cuts=True)
 EXACT: Final = Leniency()
 
 
 def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
-    """The cells as values of the type, and how many were rounded; UnreadableCell for one that is none."""
+    """The cells as values of the type, and the number of rounded ones; UnreadableCell for an invalid cell."""
     if type_.kind in _TIMES and not leniency.cuts:
         row = pc.index(pc.match_substring_regex(text, _FINER), pa.scalar(True)).as_py()
         if row >= 0:
@@ -59,10 +59,10 @@ _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIM
 
 
 def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
-    """The cells as values of the column's type, and how many decimals among them were rounded (F18).
+    """The cells as values of the column's type, and the number of rounded decimals (F18).
 
-    Texts are read as in CSV, numbers stay the same numbers, and a number, a day or an id is a text as it is
-    printed. Raises UnreadableCell for the first that has no such value, or whose type says something else.
+    Texts are read as in CSV. Numbers stay equal. In a text column, a number, a day or an id becomes its
+    printed text. Raises UnreadableCell for the first cell without such a value, or of an incompatible type.
     """
     cells = bare(cells)
     if _t.is_null(cells.type):
@@ -74,7 +74,7 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     if not _may_be(cells.type, type_):
         raise UnreadableCell(0)
     if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
-        # By the number's shortest text, which is what a CSV file would hold.
+        # Use the number's shortest text, which a CSV file would contain.
         return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
     if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
         return rounded_to(cells, type_)
@@ -84,7 +84,7 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
 
 
 def bare(cells: pa.Array) -> pa.Array:
-    """The cells without what only says how they are written."""
+    """The cells without dictionary encoding, JSON type or large offsets."""
     if _t.is_dictionary(cells.type):
         cells = cells.dictionary_decode()
     if isinstance(cells.type, pa.JsonType):
@@ -95,7 +95,7 @@ def bare(cells: pa.Array) -> pa.Array:
 
 
 def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
-    """Whether the stored type is of the column's family: no number is a day, and no day a number."""
+    """Whether the stored type is in the column's family of types; numbers and days are different families."""
     is_day = _t.is_date(stored) or _t.is_timestamp(stored)
     if type_.kind is Kind.NAIVE_TIME:
         return bool(_t.is_time(stored))
@@ -128,6 +128,6 @@ def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa
         narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
         return cast_same(cells, narrow).cast(arrow_type(type_))
     if _t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
-        # Down to the microsecond: before 1970, a cast would go up.
+        # Floor to the microsecond, because a cast rounds up before 1970.
         cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
     return finish(pa.chunked_array([cast_same(cells, parser_type(type_))]), type_).combine_chunks()

@@ -1,10 +1,7 @@
-"""Text becomes values of a declared column, exactly, a column at a time (B14, D23).
+"""Exact parsers of text columns, with the manifest's formats of dates and times (section 1.6, B14, D23, D27).
 
-Dates and times in the manifest's own format become RFC 3339 text (section 1.6, D23, D27).
-
-A format is `rfc3339`, a strftime one (`%d.%m.%Y`) or one in Java's letters (`dd.MM.yyyy`). It becomes
-an expression with a group for each part, so that a column is taken apart at once; what the parts
-make is parsed as RFC 3339, which knows that February has no 30th.
+A format is `rfc3339`, strftime (`%d.%m.%Y`) or Java's letters (`dd.MM.yyyy`). It becomes a regular expression
+that splits a whole column into parts; the parts are then joined and parsed as RFC 3339.
 """
 
 import re
@@ -32,7 +29,7 @@ _LONG = (
 _DAYS = r"(?i:(?:mon|tues|wednes|thurs|fri|satur|sun)day|mon|tue|wed|thu|fri|sat|sun)"
 _ZONE = r"(?P<zone>[Zz]|[+-]\d{2}:?\d{2}|[+-]\d{2})"
 _FRACTION = r"(?P<fraction>\d{1,9})"
-_PIVOT = "69"  # of two digits: 69 to 99 are of 19.., 00 to 68 of 20..
+_PIVOT = "69"  # years of two digits: 69 to 99 are 19.., 00 to 68 are 20..
 
 _STRFTIME = {
     "Y": r"(?P<year>\d{4})",
@@ -86,16 +83,16 @@ _JAVA_RESERVED = "[]{}#"
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """A format as an expression, and which parts it has."""
+    """A format as a regular expression, and the parts that it has."""
 
     expression: str
     parts: frozenset[str]
 
     def rfc3339(self, text: pa.Array) -> pa.Array:
-        """The cells as RFC 3339, a date alone if the format has no time; unchanged where they do not fit."""
+        """The cells as RFC 3339, without a time if the format has none; a mismatch becomes invalid text."""
         cells = pc.extract_regex(text, self.expression)
         parts = {part: cells.field(part) for part in self.parts}
-        # A cell that does not fit stays as it is, and must not pass for RFC 3339 then.
+        # A cell that does not match must not be parsed as RFC 3339 later.
         failed = pc.binary_join_element_wise("not ", text, "")
         fitting = pc.if_else(cells.is_valid(), _join_parts(parts), failed)
         return pc.if_else(text.is_valid(), fitting, pa.scalar(None, pa.string()))
@@ -103,14 +100,14 @@ class TimePattern:
 
 @lru_cache(maxsize=64)
 def time_pattern(option: str, pattern: str) -> TimePattern | None:
-    """The format that an option names, None for `rfc3339`; UsageError for one that cannot be read."""
+    """The format in an option, None for `rfc3339`; UsageError for an invalid format."""
     if pattern == RFC3339:
         return None
     pieces = _strftime(option, pattern) if "%" in pattern else _java(option, pattern)
     expression = f"^{''.join(pieces)}$"
-    found = re.findall(r"\(\?P<(\w+)>", expression)
-    parts = frozenset(found)
-    if len(parts) != len(found):
+    groups = re.findall(r"\(\?P<(\w+)>", expression)
+    parts = frozenset(groups)
+    if len(parts) != len(groups):
         raise _unreadable(option, pattern, "a part of it occurs twice")
     if "day" not in parts or not parts & {"month", "name"} or not parts & {"year", "short"}:
         raise _unreadable(option, pattern, "it needs a year, a month and a day")
@@ -193,7 +190,7 @@ def _month_of(name: pa.Array) -> pa.Array:
 
 
 def _hour_of(parts: dict[str, pa.Array]) -> pa.Array:
-    """An hour from 1 to 12 and AM or PM as one from 00 to 23; 13 stays what it is, and is refused as `99`."""
+    """An hour from 1 to 12 with AM or PM, as 00 to 23; any other hour becomes the invalid `99`."""
     if "half" not in parts:
         return "00"
     twelve = parts["half"]
@@ -216,7 +213,7 @@ _KINDS = {
     pa.string(): Kind.STRING,
 }
 WITH_POINT = {Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL}
-# Before and after these, the slow way looks. A scalar is made once it is needed: pyarrow loads pandas for it.
+# Times outside these bounds take the slow path. Scalars are made on use, because pyarrow then loads pandas.
 _SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
 _ZONED = r"[Zz]$"
 _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
@@ -224,7 +221,7 @@ _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 @dataclass(frozen=True, slots=True)
 class TextForms:
-    """How a file writes dates and times, None for RFC 3339, and the decimal point of its numbers."""
+    """A file's formats of dates and times, None for RFC 3339, and its decimal separator."""
 
     date: TimePattern | None = None
     timestamp: TimePattern | None = None
@@ -232,17 +229,17 @@ class TextForms:
 
 
 def text_forms(date_format: str = RFC3339, timestamp_format: str = RFC3339) -> TextForms:
-    """The formats of a file's options; UsageError for one that cannot be read."""
+    """The formats in a file's options; UsageError for an invalid one."""
     return TextForms(
         time_pattern("dateFormat", date_format), time_pattern("timestampFormat", timestamp_format)
     )
 
 
 def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
-    """What makes values of the field's type out of text.
+    """A function that parses text as values of the field's type.
 
-    It raises UnreadableCell for the first cell that is not of the type. UsageError for a type that
-    text has no form for.
+    The function raises UnreadableCell for the first cell that does not match the type. Raises UsageError for
+    a type without a text form.
     """
     type_ = field.type
     if type_ == pa.string():
@@ -258,7 +255,7 @@ def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
     else:
         raise UsageError(
             "no-text-form",
-            f"Column `{field.name}`: text has no form for values of type {type_}.",
+            f"Column `{field.name}`: values of type {type_} have no text form.",
             "Declare it as String and convert it in `preprocess`.",
         )
     if column.kind is Kind.NAIVE_DATE and (pattern := forms.date):
@@ -278,7 +275,7 @@ def _nothing(text: pa.Array) -> pa.Array:
 
 
 def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -> pa.Array:
-    """Instants; what has no zone is UTC, and a date alone its midnight."""
+    """Instants; a time without a zone is UTC, and a date is its midnight."""
     if pattern is not None:
         text = pattern.rfc3339(text)
     built = _at_once(text)
@@ -290,12 +287,12 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
 
 
 def _with_comma(text: pa.Array, column: ColumnType) -> pa.Array:
-    """Numbers that have a decimal comma, and no point."""
+    """Numbers with a decimal comma and no point."""
     return parse(with_points(text), column)
 
 
 def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
-    """Times that have no zone."""
+    """Times without a zone; UnreadableCell for a time with `Z`."""
     zoned = pc.match_substring_regex(text, _ZONED)
     if pc.any(zoned).as_py():
         raise UnreadableCell(pc.index(zoned, True).as_py())
@@ -303,13 +300,13 @@ def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
 
 
 def _at_once(text: pa.Array) -> pa.Array | None:
-    """The instants if all cells have a zone or none has one, as in nearly every file."""
+    """The instants if all cells or no cells have a zone, as in nearly every file; else None."""
     for type_ in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
             built = text.cast(type_).cast(pa.timestamp("us", "UTC"))
         except pa.ArrowInvalid:
             continue
-        first, last = (pa.scalar(each).cast(pa.timestamp("us", "UTC")) for each in _SURE)
+        first, last = (pa.scalar(bound).cast(pa.timestamp("us", "UTC")) for bound in _SURE)
         if not pc.any(pc.or_(pc.less(built, first), pc.greater(built, last))).as_py():
             return built
     return None

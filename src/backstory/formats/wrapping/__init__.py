@@ -1,1 +1,1 @@
-"""Ciphers, compression and archives around files."""
+"""Readers for encrypted, compressed and archived files."""

@@ -1,4 +1,4 @@
-"""The entries of a zip: which one a manifest means, and its bytes (section 1.5, D26)."""
+"""Entries of zip archives: choice by the manifest's `subPath`, and extraction (section 1.5, D26)."""
 
 import errno
 import lzma
@@ -13,16 +13,16 @@ from backstory.errors import Refused
 from backstory.formats.wrapping.room import Bound
 
 SHOWN = 20
-# What a Mac adds to a zip beside each file; never what anybody means.
+# The folder of metadata that macOS adds to a zip; never a data file.
 _SHADOWS = "__MACOSX/"
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
-# A decompressor's errors have no number, and a wrong offset in the archive is a seek to nowhere.
+# Errors of a decompressor have no errno; a wrong offset in the archive makes a seek fail with EINVAL.
 _OF_THE_ARCHIVE = (None, errno.EINVAL)
 
 
 @contextmanager
 def open_zip(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
-    """The zip; Refused `broken-archive` if it is none, is broken, locked or of an unknown method."""
+    """Open a zip; Refused `broken-archive` if it is not a zip, broken, locked or of an unknown method."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -42,46 +42,46 @@ def files(archive: zipfile.ZipFile) -> list[str]:
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:
-    """The entry of exactly this name, else all that the glob fits; `*` fits `/` too."""
+    """The entry with exactly this name, else all entries that match the glob; `*` also matches `/`."""
     exact = [name for name in names if name == pattern]
     return exact or [name for name in names if fnmatchcase(name, pattern)]
 
 
 def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
-    """The entry that `subPath` names, without one the first; Refused unless it is exactly one."""
+    """The only entry that matches `subPath`, or the first one without it; Refused unless one matches."""
     entries = files(archive)
     if not entries:
         raise broken_archive(name, "an archive with a file in it")
     if sub_path is None:
         return entries[0]
-    found = matching(entries, sub_path)
-    if len(found) != 1:
-        raise ambiguous(name, f"subPath `{sub_path}`", found, entries)
-    return found[0]
+    matches = matching(entries, sub_path)
+    if len(matches) != 1:
+        raise ambiguous(name, f"subPath `{sub_path}`", matches, entries)
+    return matches[0]
 
 
 def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound: Bound) -> None:
-    """Write the entry's bytes to `target`: where they come to lie is ours to say, not the archive's."""
+    """Write the entry's bytes to `target`; the archive's own path is ignored."""
     with archive.open(entry) as packed:
         bound.copy(packed, target, f"{name}/{entry}")
 
 
-def ambiguous(name: str, wanted: str, found: Sequence[str], entries: Sequence[str]) -> Refused:
-    """The error for no entry where one is wanted, or for several; it lists them."""
-    told = f"{name}: {wanted} matches {len(found)} entries: {name_list(found)}."
-    if not found:
-        told = f"{name}: {wanted} matches no entry; the archive holds {name_list(entries)}."
-    return Refused("no-entry", told, "Let `subPath` name exactly one entry.", list(found))
+def ambiguous(name: str, wanted: str, matches: Sequence[str], entries: Sequence[str]) -> Refused:
+    """The error if no entry or several entries match; it lists them."""
+    message = f"{name}: {wanted} matches {len(matches)} entries: {name_list(matches)}."
+    if not matches:
+        message = f"{name}: {wanted} matches no entry; the archive contains {name_list(entries)}."
+    return Refused("no-entry", message, "Let `subPath` name exactly one entry.", list(matches))
 
 
 def name_list(names: Sequence[str]) -> str:
-    """The names for a message, the first twenty of them."""
+    """The names for a message, at most the first twenty."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"`{name}`" for name in names[:SHOWN]) + more
 
 
 def broken_archive(name: str, wanted: str) -> Refused:
-    """The error for bytes that are not the archive they should be."""
+    """The error for bytes that are not the expected archive."""
     return Refused(
         "broken-archive",
         f"{name} is not {wanted}.",

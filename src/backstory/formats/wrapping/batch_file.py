@@ -1,4 +1,4 @@
-"""One batch file and how its bytes are wrapped: file, then cipher, then compression (section 3.1)."""
+"""A batch file and its wrapping: cipher outside, compression inside (section 3.1)."""
 
 import hashlib
 import stat
@@ -16,18 +16,18 @@ from backstory.model.types import ColumnType
 if TYPE_CHECKING:
     from backstory.formats.wrapping.cipher import DecryptingReader
 
-NOT_THERE = "the file is not there or cannot be opened"
+NOT_THERE = "the file does not exist or cannot be opened"
 
 
 class Format(StrEnum):
-    """What stands inside the wrapping."""
+    """The format of the content inside the wrapping."""
 
     CSV = "csv"
     PARQUET = "parquet"
 
 
 class Compression(StrEnum):
-    """How the content was compressed before it was encrypted."""
+    """The compression of the content, applied before encryption."""
 
     OFF = "off"
     ZSTD = "zstd"
@@ -36,7 +36,7 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """How all files of one delivery are written; an empty marker text is no marker."""
+    """The encoding of all files in one delivery; an empty marker text means no marker."""
 
     format: Format = Format.CSV
     compression: Compression = Compression.OFF
@@ -47,7 +47,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """A path and, for an encrypted file, its key; the key never shows in the `repr`."""
+    """A path and, for an encrypted file, its key; the `repr` omits the key."""
 
     path: Path
     key: bytes | None = field(default=None, repr=False)
@@ -55,7 +55,7 @@ class BatchFile:
 
     @property
     def name(self) -> str:
-        """The file's own name, as messages show it."""
+        """The file's name in messages."""
         return self.told_as or self.path.name
 
     def size(self) -> int:
@@ -71,7 +71,10 @@ class BatchFile:
             return hashlib.file_digest(delivered, "sha256").hexdigest()
 
     def refuse_changes(self) -> AbstractContextManager[None]:
-        """Refused if there is no file, or another one after a while than before."""
+        """A context that raises Refused if the file changes within it.
+
+        Raises Refused immediately if there is no file.
+        """
         try:
             return refuse_changes(stamp_of(self.path), self._has_changed)
         except (OSError, ValueError) as missing:
@@ -85,16 +88,18 @@ class BatchFile:
         )
 
     def delivered_bytes(self) -> BufferedReader:
-        """The bytes as they were delivered; Refused if there is no file, or a pipe, device or folder."""
+        """The bytes as delivered; Refused if there is no file, or it is a pipe, device or folder."""
         try:
-            if not stat.S_ISREG(self.path.stat().st_mode):  # before it is opened: to open some is to act
+            if not stat.S_ISREG(
+                self.path.stat().st_mode
+            ):  # check before opening, which has side effects for a pipe or device
                 raise self.unreadable("it is not a regular file")
             return self.path.open("rb")
         except (OSError, ValueError) as missing:
             raise self.unreadable(NOT_THERE) from missing
 
     def open(self, encoding: Encoding) -> Any:
-        """The clear, decompressed bytes as a stream; empty for a file of no bytes."""
+        """The decrypted and decompressed bytes as a stream; an empty file has an empty stream."""
         import pyarrow as pa
 
         delivered = self.delivered_bytes()
@@ -111,14 +116,14 @@ class BatchFile:
 
         try:
             if self.key is None:
-                raise self.unreadable("the request holds no key for it")
+                raise self.unreadable("the request has no key for it")
             return DecryptingReader(delivered, self.key, self.name)
         except Refused:
             delivered.close()
             raise
 
     def unreadable_cell(self, place: str, column: str, type_: ColumnType) -> Refused:
-        """The error for a value that is not of its column's type; `place` is its line or row."""
+        """The error for a value that does not match its column's type; `place` is its line or row."""
         return Refused(
             "unreadable-cell",
             f"{self.name}, {place}, column {column}: the value is not of type {type_}.",
@@ -126,7 +131,7 @@ class BatchFile:
         )
 
     def unreadable(self, why: str) -> Refused:
-        """The error for a file whose bytes are not what the request says."""
+        """The error for a file whose bytes do not match the request."""
         return Refused(
             "unreadable-file",
             f"{self.name} cannot be read: {why}.",

@@ -1,4 +1,4 @@
-"""The cipher of batch files: AES-256 in CBC mode, the file's first 16 bytes are the IV (section 3.1)."""
+"""Decryption of batch files: AES-256 in CBC mode, with the IV as the first 16 bytes (section 3.1)."""
 
 import io
 import os
@@ -17,10 +17,10 @@ WINDOW = 1 << 20
 
 
 class DecryptingReader(io.RawIOBase):
-    """The clear bytes of an encrypted file, which is open, decrypted window by window in memory.
+    """The decrypted bytes of an open encrypted file, one window in memory at a time.
 
-    Raises Refused when the file is not whole blocks or its padding is wrong, which is how a wrong
-    key or a cut file shows.
+    Raises Refused if the file is not made of whole blocks or its padding is wrong. The cause is a wrong key
+    or a truncated file.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, name: str) -> None:
@@ -42,7 +42,7 @@ class DecryptingReader(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` clear bytes, empty at the end."""
+        """Up to `size` decrypted bytes; empty at the end."""
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(WINDOW), b""))
         while not self._clear and not self._done:
@@ -51,7 +51,7 @@ class DecryptingReader(io.RawIOBase):
         return bytes(taken)
 
     def close(self) -> None:
-        """Close the file below."""
+        """Close this reader and the encrypted file."""
         if not self.closed:
             self._file.close()
         super().close()

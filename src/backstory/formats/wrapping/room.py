@@ -1,4 +1,4 @@
-"""How much a delivery may take of the disk, and what becomes of it when there is no more."""
+"""Limits on unpacked bytes, and the errors for a full disk."""
 
 import errno
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ from backstory.formats.memory import BOMB_BYTES, BOMB_RATIO
 
 BLOCK: Final = 1 << 20
 FULL: Final = {errno.ENOSPC, errno.EDQUOT}
-# What the system and SQLite say of it.
+# Texts for it in the errors of the system and of SQLite.
 FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "SQLITE_FULL")
 DISK_FULL: Final = "disk-full"
 
 
 class Readable(Protocol):
-    """What gives bytes."""
+    """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """So many bytes, fewer only at the end, none after it."""
+        """Exactly `size` bytes, fewer only at the end, then none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The bytes that each file unpacked from a delivery may have."""
+    """The maximum bytes of each file that is unpacked from a delivery."""
 
     most: int
 
     def copy(self, packed: Readable, target: Path, name: str) -> None:
-        """Write all that comes to `target`; Refused, with nothing left there, for more than the bound."""
+        """Write all bytes to `target`; above the bound, empty it again and raise Refused."""
         count = 0
         with target.open("wb") as built:
             while block := packed.read(BLOCK):
@@ -42,7 +42,7 @@ class Bound:
                 built.write(block)
 
     def too_large(self, name: str) -> Refused:
-        """The error for a file that is larger."""
+        """The error for a file that exceeds the bound."""
         return Refused(
             "unpacks-too-large",
             f"{name} unpacks to more than {self.most:,} bytes.",
@@ -52,22 +52,22 @@ class Bound:
 
 
 def bound_of(path: Path, limit: int | None = None) -> Bound:
-    """The bound of what is unpacked from a delivered file."""
+    """The bound for files that are unpacked from a delivered file."""
     return bound_by(path.stat().st_size, limit)
 
 
 def bound_by(size: int, limit: int | None) -> Bound:
-    """The limit that is set, else that of every door: 1 GiB, or a hundred times what was delivered."""
+    """The configured limit; by default the larger of 1 GiB and a hundred times the delivered bytes."""
     return Bound(max(BOMB_BYTES, BOMB_RATIO * size) if limit is None else limit)
 
 
 @contextmanager
 def translate_disk_errors(what: str) -> Iterator[None]:
-    """Errors of the system as ours: TryAgain if a disk is full, Failed for other faults of files."""
+    """Translate OSError within the block: TryAgain for a full disk, Failed for other file errors."""
     try:
         yield
     except ConnectionError:
-        raise  # of Spark's gateway
+        raise  # from Spark's gateway
     except OSError as fault:
         raise no_room(fault, what) or Failed(
             "file-failed",
@@ -77,17 +77,17 @@ def translate_disk_errors(what: str) -> Iterator[None]:
 
 
 def no_room(fault: OSError, owner: object) -> BackstoryError | None:
-    """The error for a full disk that met a file of a table or a delivery; None for any other fault."""
+    """The error for `owner` if the fault is a full disk; None for any other fault."""
     return disk_full(owner) if fault.errno in FULL else None
 
 
-def no_room_by(told: str, owner: object) -> TryAgain | None:
-    """The same, where the words of Java's, Spark's or SQLite's error tell of one."""
-    return disk_full(owner) if any(word in told for word in FULL_WORDS) else None
+def no_room_by(text: str, owner: object) -> TryAgain | None:
+    """The same, judged by the error text of Java, Spark or SQLite."""
+    return disk_full(owner) if any(word in text for word in FULL_WORDS) else None
 
 
 def disk_full(owner: object) -> TryAgain:
-    """The error for a disk on which a file, of a table or one to work with, finds no room."""
+    """The error for a full disk that interrupted a write to a file of `owner`."""
     return TryAgain(
         DISK_FULL,
         f"The disk is full: a file of {owner} could not be written.",
