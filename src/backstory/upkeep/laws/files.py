@@ -176,7 +176,7 @@ def _count_broken(rows: LawRows, laws: _LawQuery, judge: Judge | None = None) ->
     """Count how often rows break each law: find the broken records, then check their rows again."""
     records = identities(rows.table, laws.identity)
     anything = " OR ".join(map(DUCKDB.name, laws.steps[-1]))
-    relation = f"{nest_steps(laws.steps)} AS table_terms"
+    relation = f"{nest_steps(laws.steps)} AS judged"
     broken_places = rows.ask(f"SELECT {_PLACE} FROM {relation} WHERE {anything}", records)
     if not broken_places.num_rows:
         return {}
@@ -184,7 +184,7 @@ def _count_broken(rows: LawRows, laws: _LawQuery, judge: Judge | None = None) ->
     is_broken[records[whole_numbers(broken_places[_PLACE])]] = True
     places = np.flatnonzero(is_broken[records])
     if judge is not None and len(places) > MOST_ROWS:
-        raise Unreadable("rows that are table_terms one by one")
+        raise Unreadable("records that are checked one by one")
     lives = replace(rows, table=rows.table.take(integers(places)))
     columns = ", ".join(map(DUCKDB.name, [*laws.steps[0], *laws.steps[-1]]))
     if judge is not None:  # it judges whole records
