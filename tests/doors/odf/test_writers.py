@@ -38,7 +38,7 @@ def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locke
     life = dataset("{kind: append}", CITIES)
     life.push("first,0")
     if not locked:
-        monkeypatch.setattr("backstory.engine.deliver.writing", lambda *_: nullcontext())
+        monkeypatch.setattr("backstory.engine.deliver.lock_tables", lambda *_: nullcontext())
     paths = [life.folder / f"{number}.csv" for number in range(4)]
     for path in paths:
         path.write_text(f"{life.header}\n{path.stem}-a,1\n{path.stem}-b,2\n")
