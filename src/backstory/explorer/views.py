@@ -54,7 +54,7 @@ def tables_view(source: CatalogReader, question: Question) -> View:
 def _key_and_health(
     catalog: ReadableCatalog, name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[str], str]:
-    """The key of a table, and a text about an obvious problem, or an empty text."""
+    """The key of a table, and a message about an obvious problem; the message is empty if there is none."""
     try:
         table = find_table(catalog, name)
     except BackstoryError as error:

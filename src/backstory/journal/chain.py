@@ -62,7 +62,7 @@ class Block:
 
     @property
     def offsets(self) -> tuple[int, int] | None:
-        """The first and the last offset of the commit's rows; None without rows."""
+        """The first and the last offset of the commit's rows, or None if it has no rows."""
         start, end = self.event.get("start"), self.event.get("end")
         return None if start is None or end is None else (start, end)
 

@@ -335,7 +335,7 @@ class _Run:
         return list(islice(ready, max(free, 0)))
 
     def _has_another_turn(self, turn: _Turn, receipt: RunReceipt) -> bool:
-        """Whether its error is a passing one, so that it has another turn."""
+        """Whether its error is transient, so that it is tried again."""
         passing = isinstance(receipt.error, TryAgain) and receipt.error.code != DISK_FULL
         if not passing or turn.attempts > len(PAUSES):
             return False

@@ -261,7 +261,7 @@ def discard_archive(archive: Path) -> None:
 
 
 def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | None]:
-    """Java's options and the archive in use; neither if no archive can be used or written."""
+    """The options of Java and the archive in use; both are empty if no archive can be used or written."""
     if any(os.environ.get(name) for name in _FOLDERS) or (classes.parent / "conf").exists():
         return "", None
     try:

@@ -103,7 +103,7 @@ _AT_LEAST: Final = 3  # a table's folder, `metadata` and a file
 
 @dataclass(frozen=True, slots=True)
 class WarehouseFolders:
-    """The folder of a warehouse, all spellings of it, and the folders in which it was before."""
+    """The folder of a warehouse, every spelling of its path, and its former folders."""
 
     folder: Path
     spellings: frozenset[str]

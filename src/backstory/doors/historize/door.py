@@ -166,7 +166,7 @@ def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryRec
 
 
 def _file_refusal(chosen: ChosenModel, dataset: ModelDataset) -> Refused | None:
-    """The error of a dataset's file, if it is small enough to be read early."""
+    """The error found in a dataset's file, if the file is small enough to be read early."""
     stage = stage_of(dataset, chosen.folder)
     if stage is None or stage.path is None or (stage.path.is_file() and stage.path.stat().st_size > SMALL):
         return None

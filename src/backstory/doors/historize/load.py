@@ -184,7 +184,7 @@ class Load:
 
     @cached_property
     def base(self) -> str:
-        """The relation of the base's rows; each key once if identical rows collapse."""
+        """The relation of the base's rows, with one row for each key if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.base_table
         columns = base_columns(self.dataset)

@@ -240,7 +240,10 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class RunLog:
-    """The log of a batch, written at its end, except in a dry run. A failure to log fails no load (R48)."""
+    """The log of a batch, written at its end, except in a dry run.
+
+    If the log cannot be written, the load still succeeds (R48).
+    """
 
     model: Model
     target: Target

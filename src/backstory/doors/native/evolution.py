@@ -418,7 +418,7 @@ def _renames(
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """The name, with a number if a column has it already."""
+    """The name, with a number appended if a column already has it."""
     numbered = (f"{name}_{number}" for number in count(2))
     return next(candidate for candidate in chain([name], numbered) if candidate not in taken)
 
@@ -455,7 +455,7 @@ def _widen_column(
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """A column whose delivered type differs from the stored one; `both` is a type for the values of both."""
+    """A column whose delivered type differs from its stored type; `both` holds the values of either."""
 
     name: str
     stored: ColumnType

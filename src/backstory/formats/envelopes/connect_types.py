@@ -27,7 +27,7 @@ _WIDTH, _SIGN = 16, 0x80  # the bytes of a decimal with 38 digits, and its sign 
 
 
 def bytes_of(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Base64 texts as bytes."""
+    """Base64 strings as bytes."""
     if invalid_base64(text):
         raise pa.ArrowInvalid("a cell is not base64")
     return decode_base64(text)

@@ -300,7 +300,7 @@ def _memory_relation(rows: pa.Table) -> dict[str, Any]:
 
 
 def _instants(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
-    """Times in UTC without a time zone, as DuckDB takes them."""
+    """Times in UTC without a time zone, as DuckDB expects them."""
     return times(values, name).cast(pa.timestamp("us"))
 
 

@@ -64,7 +64,7 @@ class DatabaseHistory:
         ]
 
     def require_key(self, key: Sequence[str]) -> None:
-        """Raise UsageError if the key has other columns than the user's; the database stores no key."""
+        """Raise UsageError if the key's columns are not the user's; the database stores no key."""
         if unknown := [name for name in key if name not in self.users]:
             raise UsageError(
                 "other-key",

@@ -287,7 +287,7 @@ def _reading_schemas(
 
 
 def _without_ids(type_: Any) -> Any:
-    """The type without ids of its parts, so that Spark finds them by name."""
+    """The type without field ids, so that Spark matches its fields by name."""
     from pyspark.sql.types import StructField, StructType
 
     if isinstance(type_, StructType):

@@ -192,7 +192,7 @@ UNKNOWN_SIZE: Final = 1 << 50
 
 
 def bucket_of(key: "Sequence[Column]", buckets: int) -> "Column":
-    """The bucket of a key; 0.0 and -0.0 are the same key, and so is every NaN."""
+    """The bucket of a key; 0.0 and -0.0 count as one key, and all NaNs count as one key."""
     from pyspark.sql.functions import lit, pmod, xxhash64
 
     return pmod(xxhash64(*key), lit(buckets)).alias(BUCKET)

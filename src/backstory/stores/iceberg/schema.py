@@ -146,7 +146,7 @@ def _nested_type(stored: Mapping[str, Any]) -> ColumnType:
 
 
 def names_of_property(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
-    """The names of columns in a property, as JSON; Failed for any other content."""
+    """The column names that a property stores as JSON; raises Failed for any other content."""
     try:
         names = json.loads(properties[name]) if properties.get(name) else empty
     except ValueError:

@@ -1,4 +1,4 @@
-"""Python workers of Spark: functions over Arrow batches, and errors that reach the driver as themselves."""
+"""Python workers of Spark: functions over Arrow batches, and errors that keep their type."""
 
 import gc
 import json

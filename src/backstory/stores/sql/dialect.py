@@ -131,7 +131,7 @@ class Dialect(ABC):
     def canonical_text(
         self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
     ) -> str:
-        """The canonical text of a value (section 2.4) with any session settings; NULL for NULL."""
+        """The canonical text of a value (section 2.4) regardless of session settings; NULL for NULL."""
 
     def concat_expression(self, parts: Sequence[str]) -> str:
         """The texts concatenated; NULL if one of them is NULL."""

@@ -237,7 +237,7 @@ class _Plan:
 
     @cached_property
     def _alike_now(self) -> np.ndarray:
-        """Whether the known version equals the delivered row; in a restatement also in absent columns."""
+        """Whether the known version equals the delivered row; a restatement also compares absent columns."""
         terms, before = self.terms, self.records.before
         alike = reduce(
             np.logical_and, (self._same_values[name] for name in terms.compared), np.ones_like(self.both)

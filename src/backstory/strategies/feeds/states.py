@@ -186,7 +186,7 @@ def _latest(flags: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Facts, the scopes of their marks, and for each record an index in the pool."""
+    """Facts, the scopes of their marks, and for each record an index into the pool."""
 
     facts: RecordFacts
     pool: Pool

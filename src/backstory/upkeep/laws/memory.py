@@ -228,7 +228,7 @@ def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark
 
 
 def same_state(one: State, other: State) -> bool:
-    """Whether two states are equal, also if they contain NaN (V16)."""
+    """Whether two states are equal, even if they contain NaN (V16)."""
     return one == other or repr(one) == repr(other)
 
 

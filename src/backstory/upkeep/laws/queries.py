@@ -88,7 +88,7 @@ class TableSql:
 
 
 class _Names(dict[str, str]):
-    """Names of columns in an engine's quotes."""
+    """Names of columns quoted for an engine."""
 
     def __init__(self, known: Mapping[str, str], words: SqlSyntax) -> None:
         super().__init__(known)

@@ -97,7 +97,7 @@ class Int16(ManifestPart):
 
 
 class Int32(ManifestPart):
-    """An integer of 32 bits."""
+    """A 32-bit integer."""
 
     kind: Annotated[Literal["Int32"], any_case("Int32")] = "Int32"
 
@@ -115,7 +115,7 @@ class UInt8(ManifestPart):
 
 
 class UInt16(ManifestPart):
-    """An unsigned integer of 16 bits."""
+    """An unsigned 16-bit integer."""
 
     kind: Annotated[Literal["UInt16"], any_case("UInt16")] = "UInt16"
 
