@@ -66,7 +66,7 @@ def test_rows_are_those_that_spark_reads(store, version):
         late = here.read(names, ["late"], lambda rows: pc.is_valid(rows["late"]))
         assert by_place(late) == by_place(frame.where("late IS NOT NULL").toArrow())
         some = {"k": pa.array([5, 12, 13, 99]), "word": pa.array(["v12", "v13", "v5!", None])}
-        found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), among=some)
+        found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), values=some)
         assert by_place(found) == by_place(frame.where("k IN (5, 12)").toArrow())
         mixed = here.read(["k", POSITION, FILE]).take(pa.array([5, 0, 17, 2]))
         assert here.at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
@@ -112,7 +112,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
         found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))
-        assert found == here.read(["k", POSITION], among={"k": wanted})
+        assert found == here.read(["k", POSITION], values={"k": wanted})
         assert found.to_pydict() == {"k": [keys[5], keys[99_999]], POSITION: [5, 99_999]}
         with pytest.raises(TooLarge):
             here.read(["k"])
