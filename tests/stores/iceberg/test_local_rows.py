@@ -69,8 +69,8 @@ def test_rows_are_those_that_spark_reads(store, version):
         found = here.read(names, ["n"], lambda rows: pc.less(rows["n"], 4.2), values=some)
         assert by_place(found) == by_place(frame.where("k IN (5, 12)").toArrow())
         mixed = here.read(["k", POSITION, FILE]).take(pa.array([5, 0, 17, 2]))
-        assert here.at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
-        assert here.at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
+        assert here.read_at(mixed, NAMES) == found_at(here.read(names), mixed).select(NAMES)
+        assert here.read_at(mixed.slice(0, 0), NAMES).schema == found.select(NAMES).schema
         assert (
             here.read(["k"], ["at"], lambda rows: pc.is_null(rows["at"]), where=is_null("at")).num_rows == 0
         )
