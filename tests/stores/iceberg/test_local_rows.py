@@ -79,7 +79,7 @@ def test_rows_are_those_that_spark_reads(store, version):
     with Memory(1 << 30).lease() as lease:
         sizes = []
         for number in (0, 1, 2, 3, 0):  # of several files
-            LocalRows(store, stored, lease).at(mixed.slice(number, 1), NAMES)
+            LocalRows(store, stored, lease).read_at(mixed.slice(number, 1), NAMES)
             sizes.append(lease.size)
         assert sizes[0] == sizes[-1]  # the last answer alone is held
 
