@@ -70,7 +70,9 @@ def test_no_function_is_a_bare_participle():
     nodes = (node for path in MODULES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
     names = {node.name.strip("_") for node in nodes if isinstance(node, functions)}
 
-    assert {name for name in names if re.fullmatch(r"[a-z]+(ed|wn|ught|ept)", name)} - VERBS_AND_NOUNS == set()
+    assert {
+        name for name in names if re.fullmatch(r"[a-z]+(ed|wn|ught|ept)", name)
+    } - VERBS_AND_NOUNS == set()
 
 
 def names_of_columns(path: Path) -> list[str]:
