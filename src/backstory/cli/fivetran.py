@@ -107,7 +107,7 @@ def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, Iceb
 
 
 def _require_answer(store: "IcebergStore") -> None:
-    """Raise Failed, not TryAgain, for a catalog that is busy or away: nobody retries a start."""
+    """Raise Failed, not TryAgain, if a catalog is busy or unreachable: a start is not retried."""
     from backstory.stores.iceberg.store import tables
 
     try:

@@ -16,7 +16,7 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backstory.doors.native.options import FeedOptions, SnapshotOptions
+from backstory.doors.native.options import DeliveryOptions, FeedOptions, SnapshotOptions
 from backstory.model.instant import LONGEST
 from backstory.model.values import split_list
 
@@ -95,7 +95,8 @@ def _options() -> dict[str, Any]:
     fields: dict[str, Any] = {}
     for options in (FeedOptions, SnapshotOptions):
         hints = get_type_hints(options, localns={"Column": str})
-        described = dict(_DESCRIPTION.findall(options.__doc__ or ""))
+        texts = (DeliveryOptions.__doc__, options.__doc__)
+        described = dict(pair for text in texts for pair in _DESCRIPTION.findall(text or ""))
         for name in sorted(hints.keys() - _OF_RUNS):
             text = " ".join(described.get(name, "").split())
             text = text[:1].upper() + text[1:]

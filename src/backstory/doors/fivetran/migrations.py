@@ -58,7 +58,7 @@ class Subject:
         return self.table.shape
 
     def column(self, name: str) -> Column:
-        """The column with this name in the source; Refused if there is none."""
+        """The column with this name in the source; raises Refused if it does not exist."""
         column = self.shape.column_of_source(name)
         if column is None:
             raise migration_error(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")

@@ -24,13 +24,13 @@ LAYOUTS = (Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY)
 
 
 def load_own(store: Store, table: TableName) -> StoredTable | None:
-    """The table as it is stored now; None if there is none, Refused if another door writes it."""
+    """The stored table, or None if it does not exist; raises Refused if another door writes it."""
     stored = tables.load(store, table)
     return stored and require_layout(stored, *LAYOUTS)
 
 
 def existing_own(store: Store, table: TableName) -> StoredTable:
-    """The table as it is stored now; UsageError if there is none, Refused if another door writes it."""
+    """The stored table; raises UsageError if it does not exist, Refused if another door writes it."""
     return require_layout(tables.existing(store, table), *LAYOUTS)
 
 

@@ -323,7 +323,7 @@ class PlannedHistory:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """Base and history of a load; the base is None if it is kept."""
+    """Base and history of a load; the base is None if the load skips it."""
 
     base: PlannedBase | None
     history: PlannedHistory

@@ -162,7 +162,22 @@ class SnapshotRequest:
 
 
 class DeliveryOptions(TypedDict, total=False):
-    """The options that `snapshot` and `apply` have in common; each describes their meaning."""
+    """The options that `snapshot` and `apply` have in common; the first six are described with each of them.
+
+    Attributes:
+        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
+        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
+        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
+        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
+        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
+        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
+        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
+            all values.
+        query: the rows of a database, as a SELECT statement, instead of a table.
+        dry_run: return the plan, and write nothing.
+        note: the reason for the commit; `log` shows it.
+        author: the author of the commit; `log` shows it.
+    """
 
     key: str | Sequence[str] | None
     allow_empty: bool
@@ -210,18 +225,6 @@ class SnapshotOptions(DeliveryOptions, total=False):
             copy holds only until the next one. Needed once: the table keeps it.
         backfill_added: write the values of a new column into the open versions instead of opening new ones.
         restate: replace the stored copy for the same time.
-        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
-        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
-        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
-        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
-        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
-        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
-        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
-            all values.
-        query: the rows of a database, as a SELECT statement, instead of a table.
-        dry_run: return the plan, and write nothing.
-        note: the reason for the commit; `log` shows it.
-        author: the author of the commit; `log` shows it.
     """
 
     at: str | date | None
@@ -421,18 +424,6 @@ class FeedOptions(DeliveryOptions, total=False):
         allow_empty: accept an empty source, with `all_keys`.
         new_log: accept messages of a log that starts again: everything before them is settled.
         allow_future: accept messages with a time more than a day ahead.
-        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
-        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
-        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
-        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
-        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
-        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
-        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
-            all values.
-        query: the rows of a database, as a SELECT statement, instead of a table.
-        dry_run: return the plan, and write nothing.
-        note: the reason for the commit; `log` shows it.
-        author: the author of the commit; `log` shows it.
     """
 
     sequence_by: "Expression | Sequence[Expression] | None"
