@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from backstory import settings
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
-from backstory.model.layout import Layout
+from backstory.model.layout import BITEMPORAL, Layout
 from backstory.model.table import ODF, TableName, resolve_name, table_name
 from backstory.spark.session_settings import hold_settings, require_exact_names
 from backstory.table import Table
@@ -345,14 +345,34 @@ class Warehouse:
 
         return door.verify_dataset(self.store, name, namespace=namespace)
 
-    def adopt(self, table: str, *, layout: str, key: Any = (), dry_run: bool = False) -> "Adopted":
+    def adopt(
+        self,
+        table: str,
+        *,
+        layout: str,
+        key: Any = (),
+        into: str | None = None,
+        dry_run: bool = False,
+        note: str | None = None,
+        author: str | None = None,
+    ) -> "Adopted":
         """Adopt a history of dbt, SQLMesh, dlt or AUTO CDC: read, check and repair it here.
 
-        Only table properties are set.
+        Only table properties are set. A history of layout `autocdc-bitemporal` is imported into the new table
+        `into`, with both of its times.
         """
+        from backstory.doors.native import bitemporal
+        from backstory.engine.run_context import with_remark
         from backstory.upkeep.adopting import adopt
 
-        return adopt(self.store, table_name(table), layout, key, dry_run=dry_run)
+        name = table_name(table)
+        if layout != BITEMPORAL:
+            bitemporal.refuse_into(layout, into, note, author)
+            return adopt(self.store, name, layout, key, dry_run=dry_run)
+        with with_remark(note, author):
+            return bitemporal.import_history(
+                self.store, name, bitemporal.new_name(into), key, dry_run=dry_run
+            )
 
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
         """Check the laws of tables: a record for each law.

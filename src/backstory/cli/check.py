@@ -162,9 +162,11 @@ def _by_start(signed_row: tuple[str, Any]) -> tuple[str, int]:
 def adopt(
     table: str,
     *,
-    layout: Literal["dbt", "sqlmesh", "dlt", "autocdc"],
+    layout: Literal["dbt", "sqlmesh", "dlt", "autocdc", "autocdc-bitemporal"],
     key: str = "",
+    into: str = "",
     dry_run: Flag = False,
+    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
 ) -> None:
     """Adopt a history that another tool writes: read, check and repair it here.
@@ -173,26 +175,43 @@ def adopt(
     A version is true from its start until just before its end: if the tool stores the last day as the end,
     the version is read one day short. An end in 2200 or later counts as open.
 
+    A history of layout autocdc-bitemporal is imported into a new table, with both of its times.
+
     Example: `backstory adopt shop.customer_snapshot --layout dbt --key customer_id`
 
     Args:
         table: The table, as schema.table.
-        layout: The tool: dbt snapshots, SQLMesh SCD_TYPE_2, dlt scd2, or AUTO CDC with SCD type 2.
+        layout: The tool: dbt snapshots, SQLMesh SCD_TYPE_2, dlt scd2, or AUTO CDC (SCD type 2 or bitemporal).
         key: Key columns, a,b. Default: the table's identifier fields.
+        into: The new table, as schema.table, if the history is imported.
         dry_run: Show the changes, and write nothing.
+        remark: The note and the author of the commit, if the history is imported.
         options: Common options.
     """
     names = [name.strip() for name in key.split(",") if name.strip()]
-    with open_warehouse(options, brief=True) as warehouse:
-        adopted = warehouse.adopt(table, layout=layout, key=names, dry_run=dry_run)
+    with open_warehouse(options, brief=not into) as warehouse:
+        adopted = warehouse.adopt(
+            table, layout=layout, key=names, into=into, dry_run=dry_run, **remark.arguments()
+        )
     if options.output_format == "json":
         show_document(adopted.to_dict())
     elif options.output_format == "csv":
         show([adopted.to_dict()], "csv")
     elif not adopted.changed:
         console.print(f"{adopted.table} is already adopted.", markup=False)
+    elif into:
+        _print_import(adopted.to_dict(), dry_run=dry_run)
     else:
         verb = "would be read" if dry_run else "is read"
         key_columns = ", ".join(adopted.key)
         text = f"{adopted.table} {verb} as a history of {adopted.layout} with key {key_columns}"
         console.print(text, markup=False)
+
+
+def _print_import(imported: dict[str, Any], *, dry_run: bool) -> None:
+    verb = "would be imported" if dry_run else "is imported"
+    counts = ", ".join(f"{count} {outcome}" for outcome, count in imported["counts"].items())
+    text = (
+        f"{imported['table']} {verb} into {imported['into']} with key {', '.join(imported['key'])}: {counts}"
+    )
+    console.print(text, markup=False)

@@ -54,6 +54,10 @@ _DBT_UPDATED: Final = "dbt_updated_at"
 _DBT_DELETED: Final = "dbt_is_deleted"
 _DLT_FROM, _DLT_TO = "_dlt_valid_from", "_dlt_valid_to"
 _CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
+# AUTO CDC stored as bitemporal has recorded times beside valid times. Such a history is imported.
+BITEMPORAL: Final = "autocdc-bitemporal"
+VALID_TIMES: Final = (_CDC_FROM, _CDC_TO)
+SYSTEM_TIMES: Final = ("__SYSTEM_START_AT", "__SYSTEM_END_AT")
 # Such a tool may write a time this late, or later, for no end.
 _LATE: Final = datetime(2200, 1, 1, tzinfo=UTC)
 

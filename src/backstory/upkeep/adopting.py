@@ -5,13 +5,13 @@ type 2. The intervals of all four are half-open; an open version has no end, or 
 """
 
 import json
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change, Note
-from backstory.model.layout import Layout
+from backstory.model.layout import BITEMPORAL, SYSTEM_TIMES, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape, TableName
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, IcebergTable, load
@@ -45,15 +45,9 @@ def adopt(
     a missing table, layout, column or key. Raises Refused if a door of backstory writes the table.
     """
     wanted = _layout_of(layout)
-    table_found = load(store, table)
-    if table_found is None:
-        raise UsageError(
-            "no-table",
-            f"There is no Iceberg table {table} in the catalog.",
-            "Only Iceberg tables of this warehouse's catalog can be adopted; check the name, or register it.",
-        )
+    table_found = require_iceberg(store, table)
     shape = table_found.shape
-    names = ((key,) if isinstance(key, str) else tuple(key)) or _identifiers(table_found)
+    names = key_or_identifiers(table_found, key)
     properties = {LAYOUT: wanted.value, KEY: json.dumps(list(names), ensure_ascii=False), LAYOUT_VERSION: "1"}
     set_properties = table_found.properties
     if set_properties.get(LAYOUT, wanted) != wanted:
@@ -63,7 +57,7 @@ def adopt(
             "Nothing was changed; it can be read as it is.",
         )
     _refuse_columns(shape, wanted)
-    _refuse_key(shape, wanted, names)
+    refuse_key(shape, wanted, names)
     changed = any(set_properties.get(name) != value for name, value in properties.items())
     if changed:
         change = Change(properties=properties)
@@ -77,14 +71,28 @@ def _layout_of(name: str) -> Layout:
         raise UsageError(
             "unknown-layout",
             f"There is no layout {name!r} of another tool.",
-            f"Use one of {', '.join(layouts)} for `layout=`.",
+            f"Use one of {', '.join([*layouts, BITEMPORAL])} for `layout=`.",
         )
     return layouts[name]
 
 
-def _identifiers(table: IcebergTable) -> tuple[str, ...]:
-    """The identifier fields of the table, without the columns that a tool's layout adds."""
-    own = {
+def require_iceberg(store: IcebergStore, table: TableName) -> IcebergTable:
+    """The table; UsageError if the catalog has no Iceberg table of this name."""
+    stored = load(store, table)
+    if stored is None:
+        raise UsageError(
+            "no-table",
+            f"There is no Iceberg table {table} in the catalog.",
+            "Only Iceberg tables of this warehouse's catalog can be adopted; check the name, or register it.",
+        )
+    return stored
+
+
+def key_or_identifiers(table: IcebergTable, key: str | Sequence[str]) -> tuple[str, ...]:
+    """The named key columns, else the table's identifier fields without the columns that a tool adds."""
+    if named := (key,) if isinstance(key, str) else tuple(key):
+        return named
+    own = {*SYSTEM_TIMES} | {
         name for layout in Layout if layout.is_adopted for name in table.shape.names if layout.owns(name, "")
     }
     names = map(str, table.iceberg.schema().identifierFieldNames())
@@ -94,19 +102,31 @@ def _identifiers(table: IcebergTable) -> tuple[str, ...]:
 def _refuse_columns(shape: Shape, layout: Layout) -> None:
     span = layout.span
     assert span is not None
+    shown = next((each.value for each in Layout if each.is_adopted and _fits(shape, each)), None)
+    refuse_times(shape, (span.start, span.end), layout, shown)
+    if layout is Layout.AUTOCDC and {*SYSTEM_TIMES} <= set(shape.names):
+        raise UsageError(
+            "two-axes",
+            f"{shape.table} has {' and '.join(SYSTEM_TIMES)}: its rows are statements, and many are past.",
+            f"Use {option('layout', BITEMPORAL)}, which imports both times into a new table.",
+        )
+
+
+def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str | None = None) -> None:
+    """Raise UsageError if the table lacks one of these columns of a layout, or if it is not a time.
+
+    `fitting` is the layout that fits the table's columns.
+    """
     types = {column.name: column.type for column in shape.columns}
-    missing = [name for name in (span.start, span.end) if name not in types]
-    if missing:
-        shown = next((each for each in Layout if each.is_adopted and _fits(shape, each)), None)
+    if missing := [name for name in names if name not in types]:
         raise UsageError(
             "missing-columns",
             f"{shape.table} lacks {' and '.join(missing)}, which a {layout} history needs.",
-            f"Use {option('layout', shown.value)}, which fits its columns."
-            if shown
+            f"Use {option('layout', fitting)}, which fits its columns."
+            if fitting
             else "Rename the columns to these names.",
         )
-    timeless = [name for name in (span.start, span.end) if types[name].kind not in TIMELY]
-    if timeless:
+    if timeless := [name for name in names if types[name].kind not in TIMELY]:
         raise UsageError(
             "no-instant",
             f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, not a time.",
@@ -118,17 +138,23 @@ def _fits(shape: Shape, layout: Layout) -> bool:
     return layout.span is not None and {layout.span.start, layout.span.end} <= set(shape.names)
 
 
-def _refuse_key(shape: Shape, layout: Layout, key: Sequence[str]) -> None:
+def refuse_key(
+    shape: Shape, layout: Layout, key: Sequence[str], also: Collection[str] = (), name: str = ""
+) -> None:
+    """Raise UsageError for a key that is empty, repeats a column, or has columns of a layout.
+
+    `also` are further columns of the layout, and `name` is its name if it is no layout of a table.
+    """
     if not key:
         raise UsageError(
             "no-key",
             f"{shape.table} has no identifier fields to use as its key.",
-            f"Name the key columns of {layout}'s own configuration with `key=`.",
+            f"Name the key columns of {name or layout}'s own configuration with `key=`.",
         )
     if len(set(key)) < len(key):
         raise UsageError("no-key", "`key=` names a column twice.", "Name each key column once.")
-    wrong = [name for name in key if shape.column(name) is None or layout.owns(name, shape.table.name)]
-    if wrong:
+    own = {*also} | {column for column in shape.names if layout.owns(column, shape.table.name)}
+    if wrong := [column for column in key if shape.column(column) is None or column in own]:
         raise UsageError(
             "no-key", f"{', '.join(wrong)} cannot be the key of {shape.table}.", "Use columns of the source."
         )

@@ -95,7 +95,7 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
     return Change(
         copy.outcomes,
         join_places(copy.planned.places(REMOVED, inputs.table), replaced),
-        _in_few_files(inputs, added, copy.rows_to_add + len(marks)),
+        in_few_files(added, copy.rows_to_add + len(marks), inputs.terms.key),
         evolved.shape if evolved.is_changed else None,
         evolved.renamed,
         _properties(inputs),
@@ -146,7 +146,7 @@ def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, re
         rows = rows.unionByName(added)
     change = Change(
         copy.outcomes,
-        added=_in_few_files(inputs, join_rows(inputs.store, rows, marks), count),
+        added=in_few_files(join_rows(inputs.store, rows, marks), count, inputs.terms.key),
         into=inputs.evolved.shape,
         renamed=inputs.evolved.renamed,
         properties=_properties(inputs),
@@ -155,12 +155,12 @@ def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, re
     return replace(change, whole=True)
 
 
-def _in_few_files(inputs: CopyInputs, added: Any, count: int) -> Any:
+def in_few_files(added: Any, count: int, key: Sequence[str]) -> Any:
     """A frame of added rows, sorted by key; few rows are written by one task, so in few files (V12)."""
     if added is None or isinstance(added, pa.Table | RowBatches):
         return added
     rows: DataFrame = added.coalesce(1) if count <= FEW else added
-    return rows.sortWithinPartitions(*map(quote, inputs.terms.key))
+    return rows.sortWithinPartitions(*map(quote, key))
 
 
 def _properties(inputs: CopyInputs) -> Mapping[str, str]:

@@ -1,0 +1,61 @@
+"""The rule of AUTO CDC's bitemporal histories: slow, obvious, right; their import is held to it.
+
+Source: Databricks' documentation of bitemporal AUTO CDC. An event has a business time and a system time; the
+history of a record, as the system knows it, is a fold of the events that it has got by then.
+"""
+
+from collections.abc import Iterable
+from itertools import pairwise
+from typing import NamedTuple
+
+
+class Event(NamedTuple):
+    """A change of a record: from `business` on it has this value (None: it is gone), as known since `system`."""
+
+    business: int
+    system: int
+    value: str | None
+
+
+class Statement(NamedTuple):
+    """A row: the value from `start` up to `end`, believed from `since` up to `until`; None is no end."""
+
+    value: str
+    start: int
+    end: int | None
+    since: int
+    until: int | None
+
+
+def history(events: Iterable[Event], known: int) -> set[tuple[str, int, int | None]]:
+    """The versions of a record as the system knew them: an event holds until the next one."""
+    by_time = {
+        event.business: event.value
+        for event in sorted(events, key=lambda event: event.system)
+        if event.system <= known
+    }
+    times = sorted(by_time)
+    ends = dict(pairwise([*times, None]))
+    return {(value, time, ends[time]) for time, value in by_time.items() if value is not None}
+
+
+def statements(events: Iterable[Event]) -> list[Statement]:
+    """The rows of a record: each version, from when the system knew it until it no longer did."""
+    events = list(events)
+    rows: list[Statement] = []
+    for now in sorted({event.system for event in events}):
+        told = history(events, now)
+        rows = [row._replace(until=now) if row.until is None and row[:3] not in told else row for row in rows]
+        standing = {row[:3] for row in rows if row.until is None}
+        rows += [Statement(*version, now, None) for version in sorted(told - standing, key=str)]
+    return rows
+
+
+def believed(rows: Iterable[Statement], valid: int, known: int) -> list[str]:
+    """The values that were true at one time, as they were known at another."""
+    return [
+        row.value
+        for row in rows
+        if row.start <= valid < (valid + 1 if row.end is None else row.end)
+        and row.since <= known < (known + 1 if row.until is None else row.until)
+    ]
