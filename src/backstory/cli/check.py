@@ -161,6 +161,7 @@ def _by_start(signed_row: tuple[str, Any]) -> tuple[str, int]:
     return str(next(iter(row.values()), "")), "-+".find(sign)
 
 
+@with_flags(RemarkOptions)
 def adopt(
     table: str,
     *,
@@ -168,8 +169,8 @@ def adopt(
     key: str = "",
     into: str = "",
     dry_run: Flag = False,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> None:
     """Adopt a history that another tool writes: read, check and repair it here.
 
@@ -187,14 +188,11 @@ def adopt(
         key: Key columns, a,b. Default: the table's identifier fields.
         into: The new table, as schema.table, if the history is imported.
         dry_run: Show the changes, and write nothing.
-        remark: The note and the author of the commit, if the history is imported.
         options: Common options.
     """
     names = [name.strip() for name in key.split(",") if name.strip()]
     with open_warehouse(options, brief=not into) as warehouse:
-        adopted = warehouse.adopt(
-            table, layout=layout, key=names, into=into, dry_run=dry_run, **remark.arguments()
-        )
+        adopted = warehouse.adopt(table, layout=layout, key=names, into=into, dry_run=dry_run, **remark)
     if options.output_format == "json":
         show_document(adopted.to_dict())
     elif options.output_format == "csv":
