@@ -21,10 +21,11 @@ from small_model import MODEL
 
 import backstory
 from backstory.cli.app import run
+from backstory.doctor import SCHEMA, WORKS
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.settings import CATALOG
 from backstory.stores.iceberg import local_rows
-from backstory.stores.iceberg.store import IcebergStore, _io_properties, existing, files_of
+from backstory.stores.iceberg.store import IcebergStore, _io_properties, existing, files_of, tables
 from backstory.testing.sender import Sender
 
 pytestmark = pytest.mark.process
@@ -103,6 +104,14 @@ class Lake:
         assert ended == 0, said
         assert SECRET not in said.out + said.err
         return json.loads(said.out), requests
+
+
+def test_the_doctor_finds_that_everything_works_in_it(lake):
+    """And no table of the doctor is left."""
+    diagnosis = lake.warehouse.doctor()
+
+    assert {each.ability: each.error for each in diagnosis.abilities if each.status != WORKS} == {}
+    assert not [each for each in tables(lake.store) if each.schema == SCHEMA]
 
 
 def test_the_store_keeps_its_contract(lake, tmp_path):

@@ -17,12 +17,14 @@ from rest_catalog import serving_rest
 from serving import SECONDS, within
 from store_contract import STORED, check
 
+from backstory.doctor import ABSENT, SCHEMA, WORKS
 from backstory.errors import TryAgain
 from backstory.model.change import Change
 from backstory.settings import Settings
 from backstory.spark.session import session_properties
-from backstory.stores.iceberg.store import IcebergStore, existing
+from backstory.stores.iceberg.store import IcebergStore, existing, tables
 from backstory.testing.sender import Sender
+from backstory.warehouse import Warehouse
 
 pytestmark = pytest.mark.process
 
@@ -80,6 +82,18 @@ def test_a_session_with_default_settings_works_on_it(spark, catalog):
     """Its cached tables are never taken for what another program has written since."""
     session, other = (own_session(spark, "own_rest", catalog, cached) for cached in (None, "false"))
     assert walk(session, "own_rest", other) == ANSWERS
+
+
+def test_the_doctor_finds_that_everything_works_on_it(rest):
+    """Views are absent or work, and no table of the doctor is left."""
+    diagnosis = Warehouse(rest, embedded=False).doctor()
+
+    failures = {
+        each.ability: each.error for each in diagnosis.abilities if each.status not in {WORKS, ABSENT}
+    }
+    assert (failures, diagnosis.exit_code) == ({}, 0)
+    assert diagnosis.versions["catalog"] == "rest: RESTCatalog"
+    assert not [each for each in tables(rest) if each.schema == SCHEMA]
 
 
 def test_a_change_of_properties_alone_is_noticed(rest, sender):
