@@ -22,9 +22,10 @@ OF_SESSIONS = "--of-sessions"
 
 
 def fetch_of_sessions() -> None:
-    """Fetch the jars of sessions, which are those for the Spark of this process."""
+    """Fetch the jars of sessions and of Kafka's connector, which are those for the Spark of this process."""
     for given in ({}, conftest.SPARK):
         fetch_jars(packages_of(given), given)
+    kafka_stream.classes()
 
 
 if __name__ == "__main__":
@@ -35,7 +36,6 @@ if __name__ == "__main__":
     subprocess.run([sys.executable, __file__, OF_SESSIONS], env=older, check=True)
     fetch_jars([MARIADB], {})
     rest_catalog.jars()
-    kafka_stream.classes()
     maven.jars("kafka", f"org.apache.kafka:kafka_2.13:{kafka_broker.VERSION}")
     debezium_engine.engine()
     debezium_engine.engine_of_mariadb()

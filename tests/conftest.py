@@ -94,11 +94,9 @@ def spark(warehouse):
 
     from backstory.settings import Settings
     from backstory.spark.session import start_session
-    from backstory.spark.versions import is_before_4
 
     ask_as_spark_4()
-    # Spark 3.5 cannot load the classes of Spark 4's connector.
-    connector = {} if is_before_4() else {"spark.driver.extraClassPath": kafka_stream.classes()}
+    connector = {"spark.driver.extraClassPath": kafka_stream.classes()}
     session = start_session(Settings(warehouse, spark=SPARK | connector))
     java.without_checksums(session)
     yield session

@@ -11,6 +11,8 @@ from datetime import timedelta
 from maven import jars
 from remembering import ZERO
 
+from backstory.spark.versions import is_before_4
+
 CHANGE = "id BIGINT, name STRING, city STRING, at TIMESTAMP, seq BIGINT, op STRING"
 FEED = {
     "key": "id",
@@ -27,10 +29,18 @@ CONNECTOR = (
     "org.apache.kafka:kafka-clients:3.9.1",
     "org.apache.commons:commons-pool2:2.12.1",
 )
+# The connector has the version of its Spark; the other jars do not depend on it.
+CONNECTOR_3_5 = (
+    "org.apache.spark:spark-sql-kafka-0-10_2.12:3.5.7",
+    "org.apache.spark:spark-token-provider-kafka-0-10_2.12:3.5.7",
+    *CONNECTOR[2:],
+)
 
 
 def classes():
     """Where Java finds the connector, fetched once."""
+    if is_before_4():
+        return f"{jars('kafka-connector-3.5', *CONNECTOR_3_5, alone=True)}/*"
     return f"{jars('kafka-connector', *CONNECTOR, alone=True)}/*"
 
 

@@ -24,8 +24,15 @@ stores/iceberg/test_lineage.py
 stores/iceberg/test_moved_rows.py
 stores/iceberg/test_partitions.py
 """
-# Deliveries, planned by the driver and in Spark's tasks; readers; upkeep; a load that is killed.
+# Deliveries, planned by the driver and in Spark's tasks; Fivetran's batches and schema changes; a topic of Kafka;
+# readers; upkeep; a load that is killed.
 DELIVERIES = """
+doors/fivetran/test_again.py
+doors/fivetran/test_alter.py
+doors/fivetran/test_equals_rule.py
+doors/fivetran/test_migrate_tables.py
+doors/fivetran/test_write_batch.py
+outside/test_streams.py::test_whatever_a_checkpoint_remembers_nothing_is_committed_twice
 doors/native/test_snapshot.py::test_L3_L6_a_copy_that_is_large_gives_the_rules_rows
 doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks
 doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed

@@ -1,5 +1,6 @@
 """Streams of a real broker: killed, restarted, replayed, poisoned, beside others (V66 to V68)."""
 
+import os
 import random
 import shutil
 import sys
@@ -79,7 +80,10 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     settings = tmp_path / "backstory.toml"
     settings.write_text(f'{settings.read_text()}"spark.driver.extraClassPath" = "{kafka_stream.classes()}"\n')
     words = [kafka_stream.__file__, warehouse, settings, broker, topic, tmp_path / "checkpoint", into]
-    path = str(Path(kafka_stream.__file__).parent)
+    # On Spark 3.5 its environment comes with this path.
+    path = os.pathsep.join(
+        filter(None, [str(Path(kafka_stream.__file__).parent), os.environ.get("PYTHONPATH")])
+    )
     chance, ends = random.Random(SEED), Counter()
     for number in count():
         if number >= KILLS and len(ends) == len(MOMENTS):
