@@ -29,7 +29,9 @@ def keep(python, into):
 
 
 def names(python):
-    return {each["table"] for each in python.tables()}
+    """The tables of the schema: a list of the whole warehouse would read every table of other tests."""
+    catalog = python.store.catalog
+    return {f"ends.{each.tableName}" for each in python.spark.sql(f"SHOW TABLES IN {catalog}.ends").collect()}
 
 
 def test_without_apply_nothing_ends(python):
