@@ -16,7 +16,7 @@ from ports import free_ports
 
 from backstory.spark.jars import ICEBERG
 
-pytest_plugins = ["destination_fixtures", "database_fixtures", "pace", "second_try"]
+pytest_plugins = ["destination_fixtures", "database_fixtures", "pace", "second_try", "teams"]
 
 # The gate is to give the same answer twice; the laws are to find what nobody thought of.
 for depth, examples in EXAMPLES.items():

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ from typing_session import session
 pytestmark = pytest.mark.process
 
 PAGE = ROOT / "docs" / "how-to" / "every-night.md"
+FILES_OF_PAGE = [each.text for each in blocks(PAGE) if each.language == "yaml"]
 FILES = {
     "exports/customer-2026-01-01.csv": "customer_id,name,note\n1,Ann,\n2,Bob,\n",
     "exports/customer-2026-01-02.csv": "customer_id,name,note\n1,Anna,\n2,Bob,x\n3,Cid,\n",
@@ -30,8 +32,7 @@ def folder(tmp_path_factory):
     for name, text in FILES.items():
         (made / name).parent.mkdir(parents=True, exist_ok=True)
         (made / name).write_text(text)
-    (yaml,) = (each.text for each in blocks(PAGE) if each.language == "yaml")
-    (made / "histories.yaml").write_text(yaml)
+    (made / "histories.yaml").write_text(FILES_OF_PAGE[0])
     return made
 
 
@@ -57,6 +58,26 @@ def test_the_commands_do_what_the_page_says(folder):
         4,
     ]  # none failed, none in a dry run
     assert [row["late"] for row in json.loads(ended[6].stdout)] == [False, False]
+
+
+def test_a_source_that_returns_under_another_shape_is_reported_as_the_page_shows(tmp_path):
+    configure(tmp_path)
+    (tmp_path / "histories.yaml").write_text(FILES_OF_PAGE[1].replace("customer_no", "customer_id"))
+    (tmp_path / "customer.csv").write_text("customer_id,name\n1,Ann\n")
+    with session() as first:
+        assert do(tmp_path, "backstory", "run", first=first).returncode == 0
+        (tmp_path / "histories.yaml").write_text(FILES_OF_PAGE[1])
+        (tmp_path / "customer.csv").write_text("customer_no,name\n7,Ann\n")
+        again = do(tmp_path, "backstory", "run", "--output", "table", first=first)
+    assert again.returncode == 0, again.stderr
+    (shown,) = (each.text for each in blocks(PAGE) if "the former history is" in each.text)
+    printed = _one_line(again.stdout + again.stderr)
+    assert [line for line in map(_one_line, shown.splitlines()) if line not in printed] == []
+
+
+def _one_line(text):
+    """The text without line breaks of a terminal, and without the time of an archive."""
+    return " ".join(re.sub(r"_until_\d{8}_\d{6}", "_until_TIME", text).split())
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["other schedulers", "a Spark job"])

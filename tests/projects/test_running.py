@@ -1,13 +1,12 @@
 """A run delivers what is declared: each table by itself, in the order that they need, nothing twice."""
 
-import itertools
 import re
 from contextlib import ExitStack
 from datetime import UTC, datetime, timedelta
-from pathlib import Path
 from threading import Event
 
 import pytest
+from teams import rows
 
 from backstory.cli.output import in_fields
 from backstory.errors import TryAgain, UsageError
@@ -26,7 +25,6 @@ from backstory.stores.iceberg.store import IcebergStore, load
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
-SCHEMAS = (f"run_{number}" for number in itertools.count(1))
 MODEL = """format: historize/1
 target_schemas: [{{short_name: rawcore, schema_name: {schema}}}]
 target_datasets:
@@ -49,55 +47,6 @@ content:
       read: {{kind: Csv, header: true, ddlSchema: [id BIGINT, name STRING]}}
       merge: {{kind: Ledger, primaryKey: [id]}}
 """
-
-
-class Team:
-    """A team with a folder of files, a schema of its own, and a project file."""
-
-    def __init__(self, spark, folder):
-        self.warehouse, self.folder, self.schema = (
-            Warehouse(IcebergStore(spark), embedded=False),
-            folder,
-            next(SCHEMAS),
-        )
-
-    def write(self, name, text):
-        (self.folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (self.folder / name).write_text(text)
-
-    def declare(self, text):
-        self.write("histories.yaml", "format: histories/1\n" + text.replace("s.", f"{self.schema}."))
-
-    @property
-    def file(self) -> Path:
-        return self.folder / "histories.yaml"
-
-    def run(self, **options):
-        """The receipts of a run, by the names without their schema."""
-        receipts = self.warehouse.run(self.file, **options)
-        return {each.name.removeprefix(f"{self.schema}."): each for each in receipts}
-
-    def status(self, **options):
-        return {name: each.status for name, each in self.run(**options).items()}
-
-    def names_at(self, table, time=None):
-        """The names in a table, now or then."""
-        stored = self.warehouse.table(f"{self.schema}.{table}")
-        rows = stored.current() if time is None else stored.as_of(time)
-        return sorted(each["name"] for each in rows.collect())
-
-    def commits(self, table):
-        stored = load(self.warehouse.store, self.warehouse.table(f"{self.schema}.{table}").name)
-        return len(stored.snapshots)
-
-
-@pytest.fixture
-def team(spark, tmp_path):
-    return Team(spark, tmp_path)
-
-
-def rows(*names):
-    return "id,name\n" + "".join(f"{number},{name}\n" for number, name in enumerate(names, 1))
 
 
 def test_each_table_has_its_own_commit_and_none_where_nothing_changed(team):

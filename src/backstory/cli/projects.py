@@ -150,10 +150,10 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
     if options.output_format == "json":
         show(documents, "json")
         return
-    columns = ["name", "status", "counts", "files", "seconds", "way", "error"]
+    columns = ["name", "status", "counts", "files", "seconds", "way", "archives", "error"]
     rows = [_receipt_row(receipt) for receipt in receipts]
     if options.output_format == "table":
-        columns = drop_idle_columns(columns, rows, ("files", "way", "error"))
+        columns = drop_idle_columns(columns, rows, ("files", "way", "archives", "error"))
     show(rows, options.output_format, columns, wide=options.wide)
     if options.output_format == "table":
         for receipt, document in zip(receipts, documents, strict=True):
@@ -169,6 +169,8 @@ def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
         print_error(document["error"], f"{receipt.name}: ")
     elif receipt.blocked_by is not None:
         print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not end well.")
+    for archive in receipt.archives:
+        print_line(f"{receipt.name}: the former history is {archive}, read only")
     for change in document["schema_changes"]:
         if not change.startswith(NEW_TABLE):
             print_line(f"{receipt.name}: {change}")
@@ -191,6 +193,7 @@ def _receipt_row(receipt: "RunReceipt") -> dict[str, Any]:
         "files": len(receipt.files),
         "seconds": round(receipt.seconds, 1),
         "way": receipt.way,
+        "archives": ", ".join(receipt.archives),
         "error": receipt.error and receipt.error.code,
     }
 

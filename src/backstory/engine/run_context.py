@@ -88,11 +88,13 @@ TASKS, DRIVER = "tasks", "driver"
 class RunNotes:
     """Notes on the deliveries of one table in a run: where they were planned, and seconds by stage.
 
-    `files` are the files that the next commit completes, as JSON texts.
+    `files` are the files that the next commit completes, as JSON texts. `archives` are the tables under which
+    former histories of the table were archived.
     """
 
     run_id: str
     files: list[str] = field(default_factory=list)
+    archives: list[str] = field(default_factory=list)
     way: str | None = None
     seconds: dict[str, float] = field(default_factory=dict)
 

@@ -40,7 +40,7 @@ HISTORIES: Final = DocumentKind(
 Kind = Literal["snapshot", "apply", "model", "dataset"]
 # The keys that make a table a feed, and the keys of an entry that are no options of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
-_NO_OPTIONS: Final = {"source", "group", "file", *ScheduledEntry.model_fields}
+_NO_OPTIONS: Final = {"source", "group", "file", "restart", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
     "apply": feeds.FeedOptions.__annotations__.keys(),
     "snapshot": SnapshotOptions.__annotations__.keys(),
@@ -53,7 +53,8 @@ class Declaration:
     """A declaration: its name, its kind, and the options of the call that delivers it.
 
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
-    `expect` is the greatest age of its last delivery. `place` is its line in the file.
+    `expect` is the greatest age of its last delivery. `place` is its line in the file. `restart`: its history
+    restarts if the source returns under another shape.
     """
 
     name: str
@@ -67,6 +68,7 @@ class Declaration:
     writes: frozenset[str] = frozenset()
     times: CopyTimes | None = None
     place: str = ""
+    restart: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,7 +132,9 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
         raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
     kind: Kind = "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
     # Defaults for other kinds of tables are left out; the table's own options must fit.
-    mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source"}
+    mine = (
+        entry.model_fields_set | _OPTIONS_OF[kind] | {"source", *(["restart"] if kind == "snapshot" else [])}
+    )
     options_written = {
         each: value
         for each, value in options_written.items()
@@ -153,6 +157,7 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
         reads=frozenset({source.removeprefix(TABLE)} if source.startswith(TABLE) else ()),
         writes=frozenset({name}),
         times=times,
+        restart=bool(options_written.get("restart")),
         **_schedule_fields(options_written, document, path),
     )
     _with_place(document, path, lambda: _require_options(declared))
@@ -162,6 +167,13 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
 def _require_options(declared: Declaration) -> None:
     """Raise UsageError for options that the call would refuse, before anything is started."""
     options = dict(declared.options)
+    partial = bool(options.get("scope")) or options.get("deletes") == "ignore"
+    if declared.restart and (declared.kind == "apply" or partial):
+        raise UsageError(
+            "bad-option",
+            "A history can only restart with a copy of all records.",
+            "Write `restart: false` for a feed, and for a table with `scope` or `deletes: ignore`.",
+        )
     if declared.kind == "apply":
         feeds.parse_feed_options(**options)
         return

@@ -16,10 +16,11 @@ from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
 from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed
-from backstory.model.table import table_name
+from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, fill_in
 from backstory.projects.files import FileCopy, copies, new_copies
 from backstory.projects.log import RunReceipt, status_of
+from backstory.projects.restarts import FullCopy, deliver_copy
 from backstory.settings import Rights
 from backstory.stores.iceberg.store import IcebergStore
 
@@ -74,7 +75,7 @@ def _deliver(
     assert times is not None
     if not (times.each and names_files(source)):
         name = str(terms.folder / source) if names_files(source) else source
-        return _sum_receipts(declared, [_deliver_one(store, declared, terms, name)])
+        return _sum_receipts(declared, [_deliver_one(store, declared, terms, notes, name)])
     pattern = times.pattern and fill_in(times.pattern, declared.place)
     listed = copies(source, replace(times, pattern=pattern), terms.folder)
     if not listed and not taken:
@@ -86,7 +87,7 @@ def _deliver(
         mark = copy.whole_mark()
         notes.files.append(mark)
         try:
-            receipts.append(_deliver_one(store, declared, terms, str(copy.path), copy))
+            receipts.append(_deliver_one(store, declared, terms, notes, str(copy.path), copy))
         except BackstoryError as stop:
             notes.files.remove(mark)
             error = error or _with_file(_with_next_step(stop) if copy.at else stop, copy, len(receipts))
@@ -125,7 +126,12 @@ def _with_next_step(error: BackstoryError) -> BackstoryError:
 
 
 def _deliver_one(
-    store: IcebergStore, declared: Declaration, terms: RunTerms, source: str, copy: FileCopy | None = None
+    store: IcebergStore,
+    declared: Declaration,
+    terms: RunTerms,
+    notes: RunNotes,
+    source: str,
+    copy: FileCopy | None = None,
 ) -> Mapping[str, Any]:
     """The receipt of one delivery to a table."""
     into, options = table_name(declared.name), dict(declared.options) | {"dry_run": terms.dry_run}
@@ -137,7 +143,14 @@ def _deliver_one(
         return native.apply(store, source, into, feeds.parse_feed_options(**options)).to_dict()
     if copy is not None:
         options["at"] = copy.at
-    return native.snapshot(store, source, into, native.parse_options(**options)).to_dict()
+    request = native.parse_options(**options)
+
+    def deliver(table: TableName, *, dry_run: bool) -> Mapping[str, Any]:
+        return native.snapshot(store, source, table, replace(request, dry_run=dry_run)).to_dict()
+
+    may_restart = not request.scope and request.deletes == "close"
+    full_copy = FullCopy(into, deliver, request.at, declared.restart, may_restart)
+    return deliver_copy(store, full_copy, notes.archives, dry_run=terms.dry_run)
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:

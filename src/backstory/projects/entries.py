@@ -114,6 +114,11 @@ def _written_type(hint: Any) -> Any:
 class GroupEntry(create_model("Options", __base__=ScheduledEntry, **_options())):  # type: ignore[misc]
     """Defaults for the tables of a group; `{table}` and `{schema}` stand for each table's name."""
 
+    restart: bool | None = Field(
+        None,
+        description="Archive the history and begin a new one if the source returns with another key, or with "
+        "columns that the table cannot take. Default: refuse such a copy.",
+    )
     source: str | None = Field(
         None, description="A file, a folder, a glob, table:schema.table, or a database's address."
     )

@@ -49,7 +49,7 @@ class RunReceipt(Receipt):
     of reading, planning and committing, and `way` is where it was planned: `driver` or `tasks`. The status
     is `blocked` if it did not begin because the one in `blocked_by` failed, and `stopped` if the run was
     ended before. A `begun` one has no recorded end. `parts` are the receipts of a model's or a manifest's
-    datasets.
+    datasets. `archives` are the names under which its former histories were archived, because it restarted.
     """
 
     name: str
@@ -67,6 +67,7 @@ class RunReceipt(Receipt):
     blocked_by: str | None = None
     error: BackstoryError | None = None
     parts: Sequence[Mapping[str, Any]] = ()
+    archives: Sequence[str] = ()
 
     @property
     def exit_code(self) -> int:
@@ -98,6 +99,7 @@ _KINDS: Final = {
     "table_uuid": Kind.STRING,
     "way": Kind.STRING,
     "blocked_by": Kind.STRING,
+    "archives": Kind.STRING,
     "error_code": Kind.STRING,
     "error_message": Kind.STRING,
 }
@@ -192,6 +194,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
         "table_uuid": uuid,
         "way": receipt.way,
         "blocked_by": receipt.blocked_by,
+        "archives": json.dumps(list(receipt.archives)) if receipt.archives else None,
         "error_code": error and error.code,
         "error_message": error and error.message,
     }

@@ -43,7 +43,9 @@ from backstory.projects.log import (
     newest_rows,
     rows_of_log,
     status_of,
+    uuid_of,
 )
+from backstory.projects.restarts import archive_to_complete, archives_of
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import IcebergStore, load
 
@@ -154,6 +156,8 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
         return False  # it has several deliveries, so a commit need not be the last one
     stored = load(store, table_name(declared.name))
     commits = all_snapshots(stored) if stored else ()
+    if archive_to_complete(stored) is not None:
+        return False  # the commit of the run has archived the table
     return any(commit.get_property(RUN) == row["run_id"] for commit in commits)
 
 
@@ -352,9 +356,7 @@ class _Run:
         try:
             with nullcontext() if self.request.dry_run else hold_tables(self.store, declared.writes):
                 if declared.times is not None and declared.times.each:
-                    stored = load(self.store, table_name(declared.name))
-                    turn.logged = marks_of_log(self.logged, declared.name, stored)
-                    turn.marks |= turn.logged | marks_of_commits(stored)
+                    self._note_marks(turn)
                 receipt = carry_out(self.store, declared, self.terms, notes, turn.marks)
         except BackstoryError as error:
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)
@@ -362,6 +364,8 @@ class _Run:
             log.debug("a bug", exc_info=True)
             unforeseen = internal_error(bug)
             receipt = RunReceipt(declared.name, declared.kind, status_of(unforeseen), error=unforeseen)
+        if notes.archives:
+            turn.logged = set()  # the log has these marks of the former table only
         seconds = time.monotonic() - began
         known = sum(notes.seconds.values())
         stages = {"read": max(seconds - known, 0.0), **notes.seconds}
@@ -373,7 +377,22 @@ class _Run:
             stages={name: round(each, 3) for name, each in stages.items()},
             way=notes.way,
             attempts=turn.attempts,
+            archives=[*(turn.receipt.archives if turn.receipt else ()), *notes.archives],
         )
+
+    def _note_marks(self, turn: _Turn) -> None:
+        """Note the files that the table, or a former history of it, has taken."""
+        name = turn.declared.name
+        stored = load(self.store, table_name(name))
+        turn.logged = marks_of_log(self.logged, name, stored)
+        turn.marks |= turn.logged | marks_of_commits(stored)
+        uuid = uuid_of(stored)
+        others = any(
+            row["name"] == name and row["files"] and row["table_uuid"] != uuid for row in self.logged
+        )
+        if stored is None or others or turn.declared.restart:
+            for archive in archives_of(self.store, table_name(name)):
+                turn.marks |= marks_of_log(self.logged, name, archive) | marks_of_commits(archive)
 
 
 def _add_attempts(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:

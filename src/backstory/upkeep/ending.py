@@ -1,7 +1,9 @@
 """End a history: drop it, or keep it under another name, read only."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Final
 
 from backstory.engine.deliver import ARCHIVED, TableChange, deliver
@@ -19,6 +21,7 @@ from backstory.stores.refusals import table_exists
 
 # Tables on which no other table depends.
 _INDEPENDENT: Final = (Layout.VERSIONS, Layout.FIVETRAN_HISTORY, Layout.FIVETRAN_LIVE)
+NO_PROPERTIES: Final = MappingProxyType[str, str]({})
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -39,13 +42,18 @@ class HistoryEnd(Receipt):
 
 
 def end(
-    store: IcebergStore, table: TableName, archive: TableName | None = None, *, apply: bool = False
+    store: IcebergStore,
+    table: TableName,
+    archive: TableName | None = None,
+    *,
+    apply: bool = False,
+    properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> HistoryEnd:
     """Drop a table with its files, or with `archive` keep it under that name, read only.
 
-    Without `apply` nothing is changed. A second call completes an interrupted one. Raises UsageError if the
-    table does not exist. Raises Refused if it belongs to other tables or to another program, or if the
-    archive's name is taken.
+    Without `apply` nothing is changed. A second call completes an interrupted one. An archive also gets
+    `properties`, in the commit that archives it. Raises UsageError if the table does not exist. Raises
+    Refused if it belongs to other tables or to another program, or if the archive's name is taken.
     """
     stored = existing(store, table)
     _require_alone(stored)
@@ -66,7 +74,7 @@ def end(
     elif apply and archive is not None:
         # The first commit refuses writers until the second one.
         if ARCHIVED not in stored.properties:
-            _carry_out(store, table, Change(properties={ARCHIVED: iso(datetime.now(UTC))}))
+            _carry_out(store, table, Change(properties={ARCHIVED: iso(datetime.now(UTC)), **properties}))
         _carry_out(store, table, Change(into=replace(stored.shape, table=archive)))
     return ended
 

@@ -355,6 +355,12 @@ def newest_instant(stored: StoredInstants) -> datetime | None:
     return ends[1] if ends else None
 
 
+def is_newest(stored: StoredInstants, at: datetime) -> bool:
+    """Whether an instant is later than every copy and version of the table."""
+    known = (newest_instant(stored), *(stored.ends() or ()))
+    return all(each is None or each < at for each in known) and not stored.marks_since(at)
+
+
 def newest_recorded(stored: StoredInstants) -> datetime:
     """The newest recorded time of the table: from its commits, else from its rows (V10)."""
     current = next(ancestry(stored.table), None)

@@ -1,0 +1,123 @@
+"""Restart a history if its source returned under another shape: archive it, then make a first load.
+
+The archive's name is recorded by the commit that archives the history. So the next run completes a restart
+that was interrupted at any step: the rename, or the first load of a table that no longer exists.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from itertools import chain, count
+from typing import Any, Final, Protocol
+
+from backstory.doors.native.instants import StoredInstants, is_newest
+from backstory.engine.deliver import ARCHIVED
+from backstory.errors import BackstoryError, TryAgain
+from backstory.model.table import TableName, table_name
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
+from backstory.upkeep.ending import end
+
+# A property of an archived table: the name that a restart gives it.
+RESTARTED: Final = "backstory.restarted-as"
+# The refusals that another shape of the source causes. Guards and missing columns (`columns-changed`) are
+# not among them: they ask whether the copy is meant.
+SHAPE_CODES: Final = frozenset({"key-changed", "type-changed", "missing-column", "other-case"})
+_UNTIL: Final = "_until_"
+_TIME: Final = r"\d{8}_\d{6}(_\d+)?"
+
+
+class Deliver(Protocol):
+    """A function that brings a copy into a table, or plans that; the receipt comes back."""
+
+    def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FullCopy:
+    """A full copy for a table of a project.
+
+    `deliver` brings it into a table, or plans that, and returns the receipt. `at` is its time, None for now.
+    `restarts`: the declaration allows a restart. `may_restart`: the copy has all records, so that a history
+    can begin with it.
+    """
+
+    table: TableName
+    deliver: Deliver
+    at: datetime | None
+    restarts: bool
+    may_restart: bool
+
+
+def deliver_copy(
+    store: IcebergStore, copy: FullCopy, archives: list[str], *, dry_run: bool
+) -> Mapping[str, Any]:
+    """The receipt of a copy; the history restarts if the copy's shape does not fit, and it may.
+
+    `archives` gets the name of an archive as soon as it exists. A copy that no first load would accept
+    archives nothing.
+    """
+    table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
+    if unfinished is not None:
+        if dry_run:
+            return copy.deliver(unfinished, dry_run=True)
+        end(store, table, unfinished, apply=True)
+        archives.append(str(unfinished))
+    try:
+        return copy.deliver(table, dry_run=dry_run)
+    except BackstoryError as stop:
+        stored = load(store, table)
+        if stop.code not in SHAPE_CODES or stored is None or not copy.may_restart:
+            raise
+        if copy.at is not None and not is_newest(StoredInstants(store, stored), copy.at):
+            raise
+        if not copy.restarts:
+            raise _with_restart(stop) from None
+        return _restart(store, copy, stop, archives, dry_run=dry_run)
+
+
+def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
+    """The name that an interrupted restart would have given to this table; None if there is none."""
+    name = None if stored is None or ARCHIVED not in stored.properties else stored.properties.get(RESTARTED)
+    return None if name is None else table_name(name)
+
+
+def archives_of(store: IcebergStore, table: TableName) -> list[IcebergTable]:
+    """The former histories of a table that restarts have archived."""
+    form = re.compile(f"{re.escape(table.name)}{_UNTIL}{_TIME}")
+    listed = (name for name in tables(store, table.schema) if form.fullmatch(name.name))
+    loaded = (load(store, name) for name in listed)
+    return [each for each in loaded if each is not None and RESTARTED in each.properties]
+
+
+def _restart(
+    store: IcebergStore, copy: FullCopy, stop: BackstoryError, archives: list[str], *, dry_run: bool
+) -> Mapping[str, Any]:
+    archive = _free_name(store, copy.table)
+    try:
+        receipt = copy.deliver(archive, dry_run=True)
+    except TryAgain:
+        raise
+    except BackstoryError as refusal:
+        cause = refusal.message.replace(str(archive), str(copy.table))
+        remedy = f"{stop.remedy} No new history is begun, because its first load is refused: {cause}"
+        raise type(stop)(stop.code, stop.message, remedy, stop.keys) from None
+    if not dry_run:
+        end(store, copy.table, archive, apply=True, properties={RESTARTED: str(archive)})
+    archives.append(str(archive))
+    if not dry_run:
+        receipt = copy.deliver(copy.table, dry_run=False)
+    return {**receipt, "schema_changes": [f"new history: {stop.message}", *receipt["schema_changes"]]}
+
+
+def _with_restart(stop: BackstoryError) -> BackstoryError:
+    """The error with a remedy that names the restart."""
+    remedy = f"{stop.remedy} Or declare `restart: true` to archive the history and begin a new one."
+    return type(stop)(stop.code, stop.message, remedy, stop.keys)
+
+
+def _free_name(store: IcebergStore, table: TableName) -> TableName:
+    """A name for the archive, which contains the current time."""
+    first = f"{table.name}{_UNTIL}{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    names = (TableName(table.schema, name) for name in chain([first], (f"{first}_{n}" for n in count(2))))
+    return next(name for name in names if not exists(store, name))

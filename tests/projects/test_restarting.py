@@ -1,0 +1,215 @@
+"""A table that returned under another shape restarts where its entry says so, and its former history stays."""
+
+import json
+import re
+
+import pytest
+from teams import rows
+
+from backstory.engine.deliver import ARCHIVED
+from backstory.projects import restarts
+from backstory.projects.log import LOG, rows_of_log
+from backstory.projects.restarts import RESTARTED
+from backstory.stores.iceberg.store import load, tables
+
+NAME = r"a_until_\d{8}_\d{6}"
+# A copy, the same under another shape, and the key that its entry has from then on.
+SHAPES = {
+    "another key": ("id,name\n1,Ann\n", "nr,name\n7,Ann\n", "id", "nr"),
+    "the key's columns are gone": ("id,name\n1,Ann\n", "name\nAnn\n", "id", "name"),
+    "a type that does not fit": ("id,name\n1,1\n", "id,name\n1,Ann\n", "id", "id"),
+    "another case": ("id,name\n1,Ann\n", "id,NAME\n1,Ann\n", "id", "id"),
+    "a key of more columns": ("id,name\n1,Ann\n", "id,name\n1,Ann\n1,Bob\n", "id", "[id, name]"),
+}
+
+
+class BrokenOff(BaseException):
+    """What ends a run as a kill does."""
+
+
+def declare(team, key="id", source="a.csv", more="restart: true"):
+    team.declare(f"tables: {{s.a: {{source: '{source}', key: {key}, {more}}}}}")
+
+
+def names(team):
+    """The tables of the team, without the time of an archive."""
+    listed = (each.name for each in tables(team.warehouse.store, team.schema))
+    return sorted(re.sub(r"\d{8}_\d{6}(_\d+)?", "T", name) for name in listed)
+
+
+@pytest.mark.parametrize("shape", SHAPES)
+def test_another_shape_begins_a_new_history_and_archives_the_former_one(team, shape):
+    first, second, key, new_key = SHAPES[shape]
+    team.write("a.csv", first)
+    declare(team, key)
+    assert team.run()["a"].archives == []
+    before = team.warehouse.table(f"{team.schema}.a").current().collect()
+    team.write("a.csv", second)
+    declare(team, new_key)
+    plan = team.run(dry_run=True)["a"]
+    assert (plan.status, names(team)) == ("changed", ["a"])
+    assert len(plan.archives) == 1
+    receipt = team.run()["a"]
+    (archive,) = receipt.archives
+    assert re.fullmatch(f"{team.schema}.{NAME}", archive)
+    assert receipt.status == "changed"
+    assert receipt.schema_changes[0].startswith("new history: ")
+    assert receipt.counts["new"] == plan.counts["new"] == len(second.splitlines()) - 1
+    table = team.warehouse.table(archive)
+    assert table.current().collect() == before
+    assert {each["status"] for each in table.check()} == {"ok"}
+    (row,) = [
+        each
+        for each in rows_of_log(team.warehouse.store)
+        if each["run_id"] == receipt.run_id and each["archives"]
+    ]
+    assert json.loads(row["archives"]) == [archive]
+    # The key stays in the file, and nothing restarts again.
+    again = team.run()["a"]
+    assert (again.status, again.archives, names(team)) == ("unchanged", [], ["a", "a_until_T"])
+
+
+def test_the_remedy_names_the_restart(team):
+    team.write("a.csv", "id,name\n1,1\n")
+    declare(team, more="tags: x")
+    team.run()
+    team.write("a.csv", rows("Ann"))
+    refused = team.run()["a"]
+    assert (refused.error.code, names(team)) == ("type-changed", ["a"])
+    assert refused.error.remedy.endswith(
+        "Or declare `restart: true` to archive the history and begin a new one."
+    )
+
+
+@pytest.mark.parametrize(
+    ("second", "more", "code"),
+    [
+        ("id,name\n1,Ann\n", "", "mass-delete"),
+        ("id,name\n", "", "empty-snapshot"),
+        ("id,name\n1,Ann\n1,Bob\n", "", "duplicate-key"),
+        ("id\n1\n2\n3\n", ", on_schema_change: refuse", "columns-changed"),
+        ("id,name\n1,Ann\n2,Bob\n3,Cid\n", ", ignore: name", "settings-changed"),
+    ],
+)
+def test_no_guard_leads_to_a_restart(team, second, more, code):
+    team.write("a.csv", rows("Ann", "Bob", "Cid"))
+    declare(team)
+    team.run()
+    team.write("a.csv", second)
+    declare(team, more=f"restart: true{more}")
+    refused = team.run()["a"]
+    assert (refused.error.code, refused.archives, names(team)) == (code, [], ["a"])
+    assert "restart" not in refused.error.remedy
+
+
+def test_a_copy_that_no_first_load_accepts_archives_nothing(team):
+    team.write("a.csv", rows("Ann"))
+    declare(team)
+    team.run()
+    team.write("a.csv", "nr,name\n1,Ann\n")  # the entry's key is not in it
+    refused = team.run()["a"]
+    assert (refused.error.code, names(team)) == ("missing-column", ["a"])
+    assert "its first load is refused: Key column id is missing" in refused.error.remedy
+    assert "_until_" not in str(refused.error)
+
+
+def test_a_late_file_of_a_former_shape_does_not_restart(team):
+    team.write("a-2024-01-01.csv", "id,name\n1,1\n")
+    team.write("a-2024-01-05.csv", "id,name\n1,Ann\n")
+    declare(team, source="a-{at:%Y-%m-%d}.csv")
+    assert len(team.run()["a"].archives) == 1
+    team.write("a-2024-01-03.csv", "nr,name\n1,2\n")
+    declare(team, source="a-{at:%Y-%m-%d}.csv", key="nr")
+    refused = team.run()["a"]
+    assert (refused.error.code, refused.archives, names(team)) == ("key-changed", [], ["a", "a_until_T"])
+
+
+def test_files_of_the_former_history_are_not_taken_again(team):
+    """Each change of shape among several files restarts, in the run of all files or file by file."""
+    for number, text in enumerate(("id,name\n1,1\n", rows("Ann"), "id,name,b\n1,Ann,x\n", "id,b\n1,2\n"), 1):
+        team.write(f"a-2024-01-0{number}.csv", text)
+    declare(team, source="a-{at:%Y-%m-%d}.csv")
+    team.run()
+    team.write("a-2024-01-05.csv", "id,name,b\n1,Ann,2024-01-01\n")
+    receipt = team.run()["a"]
+    assert (receipt.files, receipt.error) == (["a-2024-01-05.csv"], None)
+    assert team.run()["a"].files == []
+    declare(team, source="a-{at:%Y-%m-%d}.csv", more="tags: x")
+    assert team.run()["a"].files == []
+    team.warehouse.spark.sql(f"DROP TABLE {team.warehouse.store.sql_name(LOG)}")
+    declare(team, source="a-{at:%Y-%m-%d}.csv")
+    assert team.run()["a"].files == []
+
+
+@pytest.mark.parametrize("source", ["a.csv", "a-{at:%Y-%m-%d}.csv"])
+@pytest.mark.parametrize("moment", ["planned", "archived", "renamed", "loaded"])
+def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch, source, moment):
+    """At each of its commits: nothing is lost, archived twice or delivered twice."""
+    first, second = ("a.csv",) * 2 if source == "a.csv" else ("a-2024-01-01.csv", "a-2024-01-02.csv")
+    team.write(first, "id,name\n1,1\n2,2\n")
+    declare(team, source=source)
+    team.run()
+    team.write(second, rows("Ann", "Bob"))
+    place = table_of(team)
+
+    def killed(what):
+        def act(*arguments, **options):
+            if what == "end" and moment == "archived":
+                monkeypatch.setattr("backstory.upkeep.ending.deliver", broken_after_one(original_deliver))
+            if what == "end" and moment == "planned":
+                raise BrokenOff
+            answer = originals[what](*arguments, **options)
+            if (what, moment) == ("end", "renamed"):
+                raise BrokenOff
+            return answer
+
+        return act
+
+    from backstory.upkeep import ending
+
+    originals, original_deliver = {"end": restarts.end}, ending.deliver
+    monkeypatch.setattr(restarts, "end", killed("end"))
+    if moment == "loaded":
+        monkeypatch.setattr("backstory.projects.running.append_run", broken)
+    with pytest.raises(BrokenOff):
+        team.run()
+    monkeypatch.undo()
+    stored = load(team.warehouse.store, place)
+    assert {
+        "planned": stored is not None and ARCHIVED not in stored.properties,
+        "archived": stored is not None and {ARCHIVED, RESTARTED} <= stored.properties.keys(),
+        "renamed": stored is None,
+        "loaded": stored is not None and ARCHIVED not in stored.properties,
+    }[moment]
+    assert len(team.run(dry_run=True)) == 1
+    receipt = team.run(failed=True).get("a")
+    assert (receipt is None) <= (moment == "loaded")
+    assert receipt is None or receipt.error is None
+    assert names(team) == ["a", "a_until_T"]
+    assert team.names_at("a") == ["Ann", "Bob"]
+    assert team.commits("a") == 1
+    (archive,) = [each for each in tables(team.warehouse.store, team.schema) if each.name != "a"]
+    assert sorted(each["name"] for each in team.warehouse.table(str(archive)).current().collect()) == [1, 2]
+    last = team.run()["a"]
+    assert (last.status, list(last.files), last.archives) == ("unchanged", [], [])
+
+
+def table_of(team):
+    return team.warehouse.table(f"{team.schema}.a").name
+
+
+def broken(*_arguments, **_options):
+    raise BrokenOff
+
+
+def broken_after_one(deliver):
+    """A deliver that commits once and then ends as a kill does."""
+    calls = []
+
+    def act(*arguments):
+        if calls:
+            raise BrokenOff
+        calls.append(1)
+        return deliver(*arguments)
+
+    return act
