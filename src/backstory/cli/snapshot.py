@@ -63,7 +63,8 @@ def snapshot(
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
         into: The table, as schema.table.
-        key: Key columns, separated by commas.
+        key: Key columns, separated by commas. `row`, if the source has no such column: the whole row is the
+            key, and equal rows are counted in a column `copies`.
         at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
             stored only if the table remembers its copies (see option --remember).
         deletes: Close records that are missing from the copy, or ignore that they are missing.

@@ -92,7 +92,8 @@ class SnapshotRequest:
     """The options of `snapshot`; lists of columns that are None are the table's own (V13).
 
     `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
-    second attempt at a plan keeps it, because its rows are no younger.
+    second attempt at a plan keeps it, because its rows are no younger. `whole_rows`: the key is the whole
+    row, which is known once the table is.
     """
 
     key: tuple[str, ...] | None = None
@@ -119,6 +120,7 @@ class SnapshotRequest:
     dry_run: bool = False
     note: str | None = None
     author: str | None = None
+    whole_rows: bool = False
 
     @property
     def may_retype(self) -> bool:
@@ -202,7 +204,8 @@ class SnapshotOptions(DeliveryOptions, total=False):
     """The options of `snapshot`, as the command line has them.
 
     Attributes:
-        key: key columns; an existing table keeps its own.
+        key: key columns; an existing table keeps its own. `row`, if no column of the source has that name:
+            the whole row is the key, and equal rows are counted in a column `copies`.
         at: the time the copy was taken. Default: now. A copy that changes nothing leaves no trace of its
             time unless the table remembers its copies (option `remember`).
         deletes: what happens to records that are missing from the copy: `close` (the default) or `ignore`.
