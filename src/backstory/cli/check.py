@@ -2,12 +2,14 @@
 
 from collections.abc import Sequence
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.options import DEFAULTS, NO_REMARK, Flag, Options, RemarkFlags
+from backstory.cli.flags import with_flags
+from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
 from backstory.cli.progress import show_activity
+from backstory.engine.run_context import RemarkOptions
 from backstory.errors import BackstoryError, Violated
 from backstory.model.receipt import attempt_each, exit_code
 
@@ -94,8 +96,9 @@ def _print_laws(records: list[dict[str, Any]]) -> None:
         console.print(f"{table}: {text}", markup=False)
 
 
+@with_flags(RemarkOptions)
 def repair(
-    table: str, *, apply: Flag = False, remark: RemarkFlags = NO_REMARK, options: Options = DEFAULTS
+    table: str, *, apply: Flag = False, options: Options = DEFAULTS, **remark: Unpack[RemarkOptions]
 ) -> int:
     """Fix a history whose laws are broken.
 
@@ -107,7 +110,6 @@ def repair(
     Args:
         table: The table, as schema.table.
         apply: Write the fix, instead of only showing it.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.upkeep.repairing import repair_small
@@ -115,7 +117,7 @@ def repair(
     fix = None if apply else answer_from_files(options, table, repair_small)
     if fix is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Checking ..."):
-            fix = warehouse.table(table).repair(apply=apply, **remark.arguments())
+            fix = warehouse.table(table).repair(apply=apply, **remark)
     if options.output_format == "json":
         show_document(fix.to_dict())
     elif options.output_format == "csv":

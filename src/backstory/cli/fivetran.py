@@ -6,13 +6,15 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from cyclopts import Parameter
 
-from backstory.cli.options import AS_EXPECTED, DEFAULTS, FileFlags, Flag, Options
+from backstory.cli.flags import with_flags
+from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import console, in_flags, show
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
+from backstory.formats.file_options import FileWords, parse_file_words
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.instant import parse_instant
@@ -148,6 +150,7 @@ def _account() -> dict[str, str]:
     return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
 
+@with_flags(FileWords)
 def send(
     before: Path,
     after: Path,
@@ -161,9 +164,9 @@ def send(
     format: Format = Format.CSV,  # noqa: A002 - the option's name
     compression: Compression = Compression.ZSTD,
     encryption: Literal["aes", "none"] = "aes",
-    files: FileFlags = AS_EXPECTED,
     dry_run: Flag = False,
     options: Options = DEFAULTS,
+    **words: Unpack[FileWords],
 ) -> None:
     """Send the difference between two full copies to a destination, as one batch.
 
@@ -183,7 +186,6 @@ def send(
         format: Format of the batch files; the destination's --batch-format must be the same.
         compression: Compression of the batch files.
         encryption: Encryption of the batch files.
-        files: The form of BEFORE and AFTER.
         dry_run: Print the counts of the batch, and send nothing.
         options: Common options.
     """
@@ -201,7 +203,7 @@ def send(
 
     names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else None
-    file_options = files.options()
+    file_options = parse_file_words(**words)
     encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
 
     def read_copies(texts: Sequence[str]) -> "tuple[SourceCopy, SourceCopy]":

@@ -10,16 +10,12 @@ from cyclopts.validators import Number
 
 from backstory.cli.output import Output, choose_output
 from backstory.errors import UsageError
-from backstory.formats.file_options import FileOptions
 from backstory.model.table import Shape
-from backstory.model.types import type_named
 from backstory.model.values import key_of_words, split_list
 from backstory.reading.selection import Selection
 from backstory.settings import Settings, load
 from backstory.table import Table
 
-FILES = Group("Files in other forms", sort_key=5)
-REMARK = Group("About the commit", sort_key=8)
 COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
@@ -33,7 +29,7 @@ Key = Annotated[
     Parameter(consume_multiple=True, negative="", show_default=False, allow_leading_hyphen=False),
 ]
 Flag = Annotated[bool, Parameter(negative="", show_default=False)]
-_Text = Annotated[str | None, Parameter(show_default=False)]
+Text = Annotated[str | None, Parameter(show_default=False)]
 
 
 @Parameter(name="*", group=COMMON)
@@ -67,55 +63,6 @@ class Options:
         return load(self.warehouse, self.config)
 
 
-@Parameter(name="*", group=REMARK)
-@dataclass(frozen=True)
-class RemarkFlags:
-    """A note and an author of the commit; `log` and the explorer show them.
-
-    Attributes:
-        note: Reason for the commit.
-        author: Author of the commit.
-    """
-
-    note: _Text = None
-    author: _Text = None
-
-    def arguments(self) -> dict[str, Any]:
-        """The options as keyword arguments of Python calls."""
-        return {"note": self.note, "author": self.author}
-
-
-@Parameter(name="*", group=FILES)
-@dataclass(frozen=True)
-class FileFlags:
-    """The form of CSV and JSON files, if it is not the usual one.
-
-    Attributes:
-        separator: Character between the cells of a CSV file; `tab` for a tab. Default: a comma.
-        encoding: Encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
-        decimal: Decimal separator of numbers in a CSV file, a point or a comma. Default: a point.
-        null: Text for NULL in a CSV file, such as NA. Default: an empty cell.
-        quote: Character around values of a CSV file, empty for none. Default: a double quote.
-        type: Column types of CSV or JSON files, as zip=STRING. Default: the type that fits all values.
-    """
-
-    separator: _Text = None
-    encoding: _Text = None
-    decimal: _Text = None
-    null: _Text = None
-    quote: _Text = None
-    type: Names = ()
-
-    def arguments(self) -> dict[str, Any]:
-        """The options as keyword arguments of Python calls."""
-        return {**vars(self), "type": parse_pairs(self.type, "--type column=TYPE")}
-
-    def options(self) -> FileOptions:
-        """The options for readers of files; UsageError for an unknown type."""
-        types = {name: type_named(word) for name, word in self.arguments()["type"].items()}
-        return FileOptions(**{**vars(self), "type": types})
-
-
 @dataclass(frozen=True, slots=True)
 class SelectionFlags:
     """The words of `--key` and `--columns`: one record, and some of its columns."""
@@ -138,18 +85,11 @@ class SelectionFlags:
 
 
 DEFAULTS = Options()
-NO_REMARK = RemarkFlags()
-AS_EXPECTED = FileFlags()
 
 
 def parse_names(options: tuple[str, ...]) -> list[str]:
     """The names of an option, separated by commas or given in repeated options."""
     return [name.strip() for text in options for name in text.split(",") if name.strip()]
-
-
-def names_or_none(options: tuple[str, ...]) -> list[str] | None:
-    """The names of an option; None if it was not given."""
-    return parse_names(options) or None
 
 
 def parse_parts(options: tuple[str, ...]) -> list[str]:

@@ -10,20 +10,19 @@ from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from threading import Event
-from typing import TYPE_CHECKING, Annotated, Any, Final, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Unpack
 
 from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.answers import answer_from_metadata, open_warehouse, print_remark
+from backstory.cli.flags import with_flags
 from backstory.cli.options import (
     DEFAULTS,
-    NO_REMARK,
     Flag,
     Limit,
     Names,
     Options,
-    RemarkFlags,
     parse_names,
 )
 from backstory.cli.output import (
@@ -40,6 +39,7 @@ from backstory.cli.output import (
 )
 from backstory.cli.progress import watch_run
 from backstory.doors.native.options import OnSchemaChange
+from backstory.engine.run_context import RemarkOptions
 from backstory.errors import UsageError, Violated
 from backstory.model.receipt import exit_code
 from backstory.sources.databases.address import is_database, parse_server
@@ -74,6 +74,7 @@ DECLARATIONS_OF_RUN: Final = (
 FRESH: Final = ("name", "last_delivery", "age_hours", "expected_every_hours", "due", "late")
 
 
+@with_flags(RemarkOptions)
 def run(
     file: Path | None = None,
     /,
@@ -83,8 +84,8 @@ def run(
     jobs: Jobs = 4,
     dry_run: Flag = False,
     on_schema_change: OnSchemaChange | None = None,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> int:
     """Deliver the tables, feeds, models and datasets of a project file, several at once.
 
@@ -104,7 +105,6 @@ def run(
         dry_run: Print the changes, and write nothing. If a table has several new files, only the first one is
             compared.
         on_schema_change: Accept or refuse missing columns, for all tables, instead of the file's settings.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.engine.run_context import Remark
@@ -115,7 +115,7 @@ def run(
 
     project, words = read_project(file), parse_names(select)
     select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
-    commit_remark = Remark(remark.note, remark.author)
+    commit_remark = Remark(**remark)
     terms = RunTerms(project.folder, dry_run, options.settings().rights, commit_remark, on_schema_change)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
         request = RunRequest(words, failed, jobs, dry_run, stop, watcher)

@@ -9,12 +9,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
 
 from cyclopts import Parameter
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.options import DEFAULTS, NO_REMARK, Flag, Options, RemarkFlags
+from backstory.cli.flags import with_flags
+from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -25,6 +26,7 @@ from backstory.cli.output import (
     short_time,
     show,
 )
+from backstory.engine.run_context import RemarkOptions
 from backstory.errors import UsageError
 from backstory.model.instant import instant_of
 from backstory.model.receipt import exit_code
@@ -121,6 +123,7 @@ def _show_added(
             print_error(manifest.error.to_dict(), f"{manifest.file}: ")
 
 
+@with_flags(RemarkOptions)
 def pull(
     *datasets: str,
     all: Flag = False,  # noqa: A002 - the option's name
@@ -131,8 +134,8 @@ def pull(
     run_id: str | None = None,
     namespace: str = "odf",
     dry_run: Flag = False,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> int:
     """Ask the sources of Open Data Fabric datasets, and ingest new data, one commit for each file.
 
@@ -149,7 +152,6 @@ def pull(
         run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
         dry_run: Print the same counts, and write nothing.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.doors.odf import door
@@ -171,7 +173,7 @@ def pull(
         rights=options.settings().rights,
         progress=line.tell,
     )
-    with collect_rehearsals() as changes, with_remark(remark.note, remark.author):
+    with collect_rehearsals() as changes, with_remark(**remark):
         receipts = _pull_datasets(datasets, namespace, request, options, line, every=all)
     _show_receipts(receipts, options, changes, dry_run=dry_run)
     return exit_code(receipts)
@@ -232,6 +234,7 @@ def _ask_sources(
     return receipts
 
 
+@with_flags(RemarkOptions)
 def ingest(
     dataset: str,
     /,
@@ -244,8 +247,8 @@ def ingest(
     run_id: str | None = None,
     namespace: str = "odf",
     dry_run: Flag = False,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> int:
     """Ingest files into an Open Data Fabric dataset, one commit for each file.
 
@@ -263,7 +266,6 @@ def ingest(
         run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
         dry_run: Print the same counts, and write nothing.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.engine.run_context import collect_rehearsals
@@ -290,7 +292,7 @@ def ingest(
             namespace=namespace,
             dry_run=dry_run,
             watcher=watcher,
-            **remark.arguments(),
+            **remark,
         )
         watcher.ended(receipt)
     _show_receipts([receipt], options, changes, dry_run=dry_run)

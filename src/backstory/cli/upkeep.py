@@ -2,17 +2,16 @@
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
 from backstory.cli.answers import open_warehouse
+from backstory.cli.flags import with_flags
 from backstory.cli.options import (
     DEFAULTS,
-    NO_REMARK,
     Flag,
     Options,
-    RemarkFlags,
     parse_key,
     require_key,
 )
@@ -26,6 +25,7 @@ from backstory.cli.output import (
     show_one,
 )
 from backstory.cli.progress import show_activity, show_start
+from backstory.engine.run_context import RemarkOptions
 from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import exit_code
 from backstory.model.values import key_text
@@ -48,13 +48,14 @@ ROWS_TO_REWIND = {"taken_back": "to take back", "moved": "to move", "returned": 
 USE_APPLY = "Nothing was written. Use --apply to go ahead."
 
 
+@with_flags(RemarkOptions)
 def rewind(
     table: str,
     time: str,
     *,
     apply: Flag = False,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> None:
     """Undo everything that a table received after a time.
 
@@ -69,7 +70,6 @@ def rewind(
         table: The table, as schema.table, or a dataset's name.
         time: A time in ISO 8601; without an offset it is UTC, and a date is its first instant.
         apply: Write the changes, instead of only showing them.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     instant = parse_instant(time)
@@ -77,7 +77,7 @@ def rewind(
         open_warehouse(options, table) as warehouse,
         show_activity(options, "Reading the table's commits ..."),
     ):
-        rewound = warehouse.table(table).rewind(instant, apply=apply, **remark.arguments()).to_dict()
+        rewound = warehouse.table(table).rewind(instant, apply=apply, **remark).to_dict()
     if options.output_format != "table":
         show_one(rewound, options.output_format, wide=options.wide)
         return
@@ -100,13 +100,14 @@ def _print_rewound(rewound: Mapping[str, Any]) -> None:
         console.print(f"  keys: {', '.join(keys)}", markup=False)
 
 
+@with_flags(RemarkOptions)
 def forget(
     table: str,
     *key: str,
     drop_cursors: Flag = False,
     apply: Flag = False,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> None:
     """Erase a record from all versions, snapshots and files of a table, and print a certificate.
 
@@ -126,7 +127,6 @@ def forget(
         key: The key's value, or name=value for each column of a composite key.
         drop_cursors: Drop the cursors of consumers that have not read everything.
         apply: Erase the record, instead of only searching for it.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     require_key(key)
@@ -136,9 +136,7 @@ def forget(
     ):
         stored = warehouse.table(table)
         record = parse_key(stored, key)
-        certificate = stored.forget(
-            record, drop_cursors=drop_cursors, apply=apply, **remark.arguments()
-        ).to_dict()
+        certificate = stored.forget(record, drop_cursors=drop_cursors, apply=apply, **remark).to_dict()
     if options.output_format != "table":
         show_one(certificate, options.output_format, wide=options.wide)
         return
@@ -171,14 +169,15 @@ def _print_certificate(certificate: Mapping[str, Any]) -> None:
         console.print(f"  consumers that keep copies: {consumers}", markup=False)
 
 
+@with_flags(RemarkOptions)
 def maintain(
     *tables: str,
     all: Flag = False,  # noqa: A002 - the option's name
     settle_before: str | None = None,
     known_from: str | None = None,
     dry_run: Flag = False,
-    remark: RemarkFlags = NO_REMARK,
     options: Options = DEFAULTS,
+    **remark: Unpack[RemarkOptions],
 ) -> int:
     """Compact small files and expire old snapshots; queries give the same answers as before.
 
@@ -196,7 +195,6 @@ def maintain(
             older copies and changes are refused from then on.
         known_from: Delete earlier knowledge of native tables: as-of --known-at then starts at this time.
         dry_run: Show the changes, and write nothing.
-        remark: The note and the author of the commit.
         options: Common options.
     """
     from backstory.stores.refusals import require_some
@@ -210,7 +208,7 @@ def maintain(
             settle_before=before,
             known_from=since,
             dry_run=dry_run,
-            **remark.arguments(),
+            **remark,
         )
     documents = [receipt.to_dict() for receipt in receipts]
     if options.output_format != "table":

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, TypedDict
 
 from backstory.errors import UsageError
 from backstory.model.change import Change, Note
@@ -20,6 +20,18 @@ NOTE: Final = "backstory.note"
 AUTHOR: Final = "backstory.author"
 # The metadata of every later commit repeats the properties of all snapshots.
 LONGEST: Final = 2_000
+
+
+class RemarkOptions(TypedDict, total=False):
+    """The options of calls that describe a commit; `log` and the explorer show them.
+
+    Attributes:
+        note: Reason for the commit.
+        author: Author of the commit.
+    """
+
+    note: str | None
+    author: str | None
 
 
 @dataclass(frozen=True, slots=True)

@@ -2,10 +2,10 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
 
 from backstory.errors import UsageError, option
-from backstory.model.types import ColumnType
+from backstory.model.types import ColumnType, type_named
 
 if TYPE_CHECKING:
     from backstory.formats.options import CsvOptions
@@ -15,18 +15,30 @@ _SPELLED: Final = {"tab": "\t", "\\t": "\t"}
 _OF_JSON: Final = frozenset({"encoding", "type"})
 
 
-@dataclass(frozen=True, slots=True)
-class FileOptions:
-    """The options that describe files; None keeps the reader's default.
+class FileWords(TypedDict, total=False):
+    """The options of calls that describe files.
 
     Attributes:
-        separator: one ASCII character between cells, or `tab`.
-        encoding: Python's name of the text encoding.
-        decimal: the decimal separator of numbers, a point or a comma.
-        null: the text that means NULL.
-        quote: one ASCII character around values; empty if no value is quoted.
-        type: types of columns by their names in the file.
+        separator: Character between the cells of a CSV file; `tab` for a tab. Default: a comma.
+        encoding: Encoding of CSV or JSON files, such as latin-1 or cp1252. Default: UTF-8.
+        decimal: Decimal separator of numbers in a CSV file, a point or a comma. Default: a point.
+        null: Text for NULL in a CSV file, such as NA. Default: an empty cell.
+        quote: Character around values of a CSV file, empty for none. Default: a double quote.
+        type: Types of columns in CSV or JSON files, by their names in the file. Default: the type that fits
+            all values.
     """
+
+    separator: str | None
+    encoding: str | None
+    decimal: str | None
+    null: str | None
+    quote: str | None
+    type: Mapping[str, str] | None
+
+
+@dataclass(frozen=True, slots=True)
+class FileOptions:
+    """The options that describe files, with parsed types; None keeps the reader's default (`FileWords`)."""
 
     separator: str | None = None
     encoding: str | None = None
@@ -87,3 +99,25 @@ class FileOptions:
 
 
 AS_EXPECTED: Final = FileOptions()
+
+
+def parse_file_words(**words: Unpack[FileWords]) -> FileOptions:
+    """The options that describe files, of a call with these words; UsageError for an unknown type."""
+    return FileOptions(**{**words, "type": parse_types(words.get("type"))})  # type: ignore[arg-type]
+
+
+def parse_types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
+    """The types of columns, from words such as `DECIMAL(18,2)`; UsageError for an unknown type."""
+    return {name: _type(name, word) for name, word in (words or {}).items()}
+
+
+def _type(name: str, word: str) -> ColumnType:
+    try:
+        return type_named(word)
+    except ValueError:
+        raise UsageError(
+            "bad-option",
+            f"There is no type {word} for column {name}.",
+            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
+            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
+        ) from None

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Mapping, Sequence
 from datetime import date, timedelta
-from typing import Annotated, Any, Final, Literal, get_type_hints
+from typing import Annotated, Any, Final, Literal
 
 from pydantic import (
     AfterValidator,
@@ -16,13 +16,13 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backstory.doors.native.options import DeliveryOptions, FeedOptions, SnapshotOptions
+from backstory.doors.native.options import COPY, FEED
 from backstory.model.instant import LONGEST
+from backstory.model.options import declared_options
 from backstory.model.values import split_list
 
 # Options of the calls that a run decides, so that the file does not have them.
 _OF_RUNS: Final = {"dry_run"}
-_DESCRIPTION: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -93,14 +93,11 @@ class ScheduledEntry(ProjectEntry):
 def _options() -> dict[str, Any]:
     """The options of `snapshot` and `apply` as fields, with the descriptions in their docstrings."""
     fields: dict[str, Any] = {}
-    for options in (FeedOptions, SnapshotOptions):
-        hints = get_type_hints(options, localns={"Column": str})
-        texts = (DeliveryOptions.__doc__, options.__doc__)
-        described = dict(pair for text in texts for pair in _DESCRIPTION.findall(text or ""))
-        for name in sorted(hints.keys() - _OF_RUNS):
-            text = " ".join(described.get(name, "").split())
-            text = text[:1].upper() + text[1:]
-            fields[name] = (_written_type(hints[name]) | None, Field(None, description=text))
+    for declarations in (FEED, COPY):
+        for option in sorted(declared_options(*declarations)):
+            if option.name not in _OF_RUNS:
+                text = option.text.replace("=`", "`")
+                fields[option.name] = (_written_type(option.hint) | None, Field(None, description=text))
     at = "The time of each copy: ISO 8601, `file` for the time of the file, `transaction` for the database's"
     fields["at"] = (str | None, Field(None, description=f"{at}, or a pattern with {{at:%Y-%m-%d}}."))
     return fields

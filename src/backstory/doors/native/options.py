@@ -1,17 +1,18 @@
 """The options of `snapshot` and `apply`, checked before anything is read."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, TypedDict, Union, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Union, Unpack, cast, get_args
 
+from backstory.engine.run_context import RemarkOptions
 from backstory.errors import UsageError
 from backstory.formats.envelopes.log_source import LogSource
-from backstory.formats.file_options import FileOptions
+from backstory.formats.file_options import FileOptions, FileWords, parse_file_words, parse_types
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
-from backstory.model.types import ColumnType, type_named
+from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database
 
 Deletes = Literal["close", "ignore"]
@@ -24,7 +25,6 @@ TABLE: Final = "table:"
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-FILE_OPTIONS: Final = frozenset(field.name for field in fields(FileOptions))
 # Options of other systems, and ours for them (V123).
 FOREIGN_WORDS: Final = {
     "keys": "key",
@@ -163,22 +163,16 @@ class SnapshotRequest:
             )
 
 
-class DeliveryOptions(TypedDict, total=False):
-    """The options that `snapshot` and `apply` have in common; the first six are described with each of them.
+class DeliveryOptions(FileWords, RemarkOptions, total=False):
+    """The options that `snapshot` and `apply` have in common, beside those of files and commits.
 
     Attributes:
-        format: format of the files, whatever their endings: `csv`, `parquet`, `jsonl` or `json`.
-        separator: the character between the cells of a CSV file. Default: a comma. `tab` for a tab.
-        encoding: the encoding of CSV or JSON files, such as `latin-1` or `cp1252`. Default: UTF-8.
-        decimal: the decimal point of numbers in a CSV file: a point or a comma. Default: a point.
-        null: the text that means NULL in a CSV file, such as `NA`. Default: an empty cell.
-        quote: the character around values of a CSV file. Default: a double quote; empty if none is quoted.
-        type: types of columns in CSV or JSON files, by the names in the file. Default: the type that fits
-            all values.
-        query: the rows of a database, as a SELECT statement, instead of a table.
-        dry_run: return the plan, and write nothing.
-        note: the reason for the commit; `log` shows it.
-        author: the author of the commit; `log` shows it.
+        track: Columns whose changes make versions. Default: all.
+        ignore: Columns whose changes make no versions.
+        overwrite: Columns overwritten in place, with no history kept.
+        format: Format of the files: csv, parquet, jsonl or json. Default: by their endings.
+        query: A SELECT statement for the rows of a database, instead of a table.
+        dry_run: Only plan: counts, sample keys, and the columns that drive the changes. Nothing is written.
     """
 
     key: str | Sequence[str] | None
@@ -188,46 +182,34 @@ class DeliveryOptions(TypedDict, total=False):
     overwrite: Sequence[str] | None
     on_schema_change: OnSchemaChange | None
     format: FileFormat | None
-    separator: str | None
-    encoding: str | None
-    decimal: str | None
-    null: str | None
-    quote: str | None
-    type: Mapping[str, str] | None
     query: str | None
     dry_run: bool
-    note: str | None
-    author: str | None
 
 
 class SnapshotOptions(DeliveryOptions, total=False):
-    """The options of `snapshot`, as the command line has them.
+    """The options of `snapshot`.
 
     Attributes:
-        key: key columns; an existing table keeps its own. `row`, if no column of the source has that name:
-            the whole row is the key, and equal rows are counted in a column `copies`.
-        at: the time the copy was taken. Default: now. A copy that changes nothing leaves no trace of its
-            time unless the table remembers its copies (option `remember`).
-        deletes: what happens to records that are missing from the copy: `close` (the default) or `ignore`.
-        max_delete_ratio: the largest share of the records that one copy may close. Default: 0.5.
-        max_null_ratio: the largest share of a column's values that one copy may replace by NULL. Default:
-            0.5; a loss of fewer than 20 is always allowed.
-        allow_empty: accept an empty source.
-        track: columns whose changes make versions. Default: all.
-        ignore: columns whose changes make no versions.
-        overwrite: columns overwritten in place, with no history kept.
-        on_schema_change: `refuse` a copy that lacks a column of the last one, or in which a new column has
-            the values of a missing one: the table keeps this. `accept` accepts this one copy.
-            Default: `accept`.
-        rename: new names of columns, by the old names.
-        retype: new types of columns, by name. Refused where a stored value would change.
-        scope: the part of the source that the copy covers, as values of columns: `{"region": "EU"}`. Records
-            outside it stay as they are.
-        backfill: accept a copy older than everything stored; from then on the table remembers its copies.
-        remember: from now on store the time of every copy, even if it changes nothing, so that a late
-            copy holds only until the next one. Needed once: the table keeps it.
-        backfill_added: write the values of a new column into the open versions instead of opening new ones.
-        restate: replace the stored copy for the same time.
+        key: Key columns. A table keeps its own. `row`, if the source has no such column: the whole row is the
+            key, and the column `copies` counts equal rows.
+        at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
+            stored only if the table remembers its copies (`remember=`).
+        deletes: Close records that are missing from the copy, or ignore that they are missing. Default:
+            close.
+        max_delete_ratio: Largest share of the records that one copy may close, 0 to 1. Default: 0.5.
+        max_null_ratio: Largest share of a column's values that one copy may replace with NULL, 0 to 1.
+            Default: 0.5. A loss of fewer than 20 values is always allowed.
+        allow_empty: Accept an empty source.
+        on_schema_change: Accept or refuse a copy that lacks a column of the previous copy, or whose new
+            column has the values of a missing one. The table keeps `refuse`; `accept` is for this copy.
+        rename: New names of columns, by their old names.
+        retype: New types of columns, by name. Refused if a stored value would change.
+        scope: The part of the source in the copy, as values of columns. Records outside it stay as they are.
+        backfill: Accept a copy older than all stored data. The table remembers its copies from then on.
+        remember: Store the time of every copy from now on, even of copies without changes, so that a late
+            copy holds only until the next one. The table keeps this setting.
+        backfill_added: Write the values of a new column into the open versions instead of opening new ones.
+        restate: Replace the stored copy for the same time.
     """
 
     at: str | date | None
@@ -257,36 +239,20 @@ def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
         "at": None if at is None else instant_of(at),
         "rename": dict(values.get("rename") or {}),
         "scope": dict(values.get("scope") or {}),
-        "retype": _types(values.get("retype")),
+        "retype": parse_types(values.get("retype")),
     }
-    files = take_file_options(values)
+    files = _take_file_options(values)
     return SnapshotRequest(**{**values, **names, **parsed, "files": files})
 
 
-def take_file_options(values: dict[str, Any]) -> FileOptions:
-    """Remove the options of files from the values, and return them."""
-    files = {name: values.pop(name) for name in FILE_OPTIONS & values.keys()}
-    return FileOptions(**{**files, "type": _types(files.get("type"))})
+def _take_file_options(values: dict[str, Any]) -> FileOptions:
+    """Remove the options that describe files from the values, and return them."""
+    return parse_file_words(**{name: values.pop(name) for name in FileWords.__annotations__ & values.keys()})
 
 
 def column_names(value: Sequence[str] | None) -> frozenset[str] | None:
     """The set of columns that an option names; None if it is not given."""
     return None if value is None else frozenset([value] if isinstance(value, str) else value)
-
-
-def _types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
-    return {name: _type(name, word) for name, word in (words or {}).items()}
-
-
-def _type(name: str, word: str) -> ColumnType:
-    try:
-        return type_named(word)
-    except ValueError:
-        raise bad_option(
-            f"There is no type {word} for column {name}.",
-            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
-            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
-        ) from None
 
 
 def refuse_columns(request: TableRequest) -> None:
@@ -402,31 +368,29 @@ class ApplyRequest:
 
 
 class FeedOptions(DeliveryOptions, total=False):
-    """The options of `apply`, as the command line has them.
+    """The options of `apply`.
 
     Attributes:
-        key: key columns; an existing table keeps its own.
-        sequence_by: columns or SQL expressions that order the changes: first the time of the change, then
-            the order of changes at the same time, such as a log position. An existing table keeps its own.
-        apply_as_deletes: SQL condition for rows that delete their record, such as `op = 'D'`.
+        key: Key columns. A table keeps its own.
+        sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change;
+            the others, such as a log position, order changes of the same time. A table keeps its own.
+        apply_as_deletes: SQL condition for rows that delete their record, such as "op = 'D'".
         apply_as_truncates: SQL condition for rows that delete every record.
-        ignore_null_updates: NULL leaves a column as it was: True for all columns, or their names.
-        columns_to_update: the column whose array names the columns that a row sets.
-        unmodified: a cell with this text leaves its column as it was: in CSV any column, else a text column.
-        envelope: the form of the messages: `debezium` or `changes`.
-        drop: columns that are not stored.
-        track: columns whose changes make versions. Default: all.
-        ignore: columns whose changes make no versions.
-        overwrite: columns overwritten in place, with no history kept.
-        on_schema_change: `refuse` a delivery that lacks a column of the last one: the table keeps this.
-            `accept` accepts this one delivery. Default: `accept`.
-        late: what happens to changes at a settled time: `refuse` (the default) or `drop`.
-        restate_from: replace the stored history of the delivered keys from this time on.
-        restate_until: the end of the replaced time. Default: just after the last delivered time.
-        all_keys: replace the stored history of all keys.
-        allow_empty: accept an empty source, with `all_keys`.
-        new_log: accept messages of a log that starts again: everything before them is settled.
-        allow_future: accept messages with a time more than a day ahead.
+        ignore_null_updates: Columns that NULL leaves as they were; without names, all columns.
+        columns_to_update: Column whose array names the columns that a row sets.
+        unmodified: Text of a cell that leaves its column as it was: any column of a CSV file, else a column
+            of strings.
+        envelope: Envelope of the messages: debezium or changes.
+        drop: Columns that are not stored.
+        late: Refuse or drop changes of a settled time. Default: refuse.
+        on_schema_change: Accept or refuse a delivery that lacks a column of the previous one. The table keeps
+            `refuse`; `accept` is for this delivery.
+        restate_from: Replace the stored history from this time on, for the delivered keys.
+        restate_until: End of the replaced time. Default: just after the last delivered time.
+        all_keys: Replace the stored history of all keys.
+        allow_empty: Accept an empty source, with `all_keys=`.
+        new_log: Accept messages of a log that starts again; everything before it is then settled.
+        allow_future: Accept messages with a time more than a day from now.
     """
 
     sequence_by: "Expression | Sequence[Expression] | None"
@@ -443,6 +407,11 @@ class FeedOptions(DeliveryOptions, total=False):
     all_keys: bool
     new_log: bool
     allow_future: bool
+
+
+# The declarations of all options of `snapshot`, and of `apply`.
+COPY: Final = (SnapshotOptions, DeliveryOptions, FileWords, RemarkOptions)
+FEED: Final = (FeedOptions, DeliveryOptions, FileWords, RemarkOptions)
 
 
 def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
@@ -464,5 +433,5 @@ def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
     for name in ("restate_from", "restate_until"):
         if values.get(name) is not None:
             values[name] = instant_of(values[name])
-    files = take_file_options(values)
+    files = _take_file_options(values)
     return ApplyRequest(**values, files=files)

@@ -1,0 +1,119 @@
+"""Options of Python calls as flags of commands, with the same names, defaults and descriptions."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import MISSING, Field, fields
+from functools import partial, wraps
+from inspect import Parameter as Argument
+from inspect import signature
+from types import UnionType
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin
+
+from cyclopts import Group, Parameter
+
+from backstory.cli.options import Flag, Names, NamesOrAll, Text, parse_pairs, parse_parts
+from backstory.cli.output import in_flags
+from backstory.engine.run_context import RemarkOptions
+from backstory.formats.file_options import FileWords
+from backstory.model.options import Option, declared_options
+
+Command: TypeAlias = Callable[..., Any]
+
+_FILES: Final = Group("Files in other forms", sort_key=5)
+_REMARK: Final = Group("About the commit", sort_key=8)
+_GROUPS: Final[Mapping[str, Group]] = {
+    **dict.fromkeys(FileWords.__annotations__, _FILES),
+    **dict.fromkeys(RemarkOptions.__annotations__, _REMARK),
+}
+# How the pairs of a mapping are written.
+_PAIRS: Final = {
+    "rename": "old=new",
+    "retype": "column=TYPE",
+    "scope": "column=value",
+    "type": "column=TYPE",
+}
+
+
+class _Flag(NamedTuple):
+    """The type of a flag, its default, and the function from its words to the option's value."""
+
+    type: Any
+    default: Any
+    parse: Callable[[Any], Any] | None
+
+
+def with_flags(*declarations: type, request: type | None = None) -> Callable[[Command], Command]:
+    """A decorator for a command with `**words`: the options of these declarations, as Python calls have them.
+
+    Args:
+        declarations: `TypedDict`s with descriptions of their options (`backstory.model.options`).
+        request: The dataclass whose fields have the defaults.
+    """
+    defaults = {each.name: _default(each) for each in fields(request)} if request else {}
+    flags = {each.name: _flag(each, defaults.get(each.name)) for each in declared_options(*declarations)}
+
+    def decorate(command: Command) -> Command:
+        *own, common, _ = signature(command).parameters.values()
+        added = (
+            Argument(name, Argument.KEYWORD_ONLY, default=flag.default, annotation=flag.type)
+            for name, flag in flags.items()
+        )
+        parameters = [*own, *added, common]
+
+        @wraps(command)
+        def run(*arguments: Any, **words: Any) -> Any:
+            for name, flag in flags.items():
+                word = words.get(name, flag.default)
+                words[name] = flag.parse(word) if flag.parse else word
+            return command(*arguments, **words)
+
+        run.__signature__ = signature(command).replace(parameters=parameters)  # type: ignore[attr-defined]
+        run.__annotations__ = {parameter.name: parameter.annotation for parameter in parameters}
+        return run
+
+    return decorate
+
+
+def _default(field: "Field[Any]") -> Any:
+    return None if field.default is MISSING else field.default
+
+
+def _flag(option: Option, default: Any) -> _Flag:
+    """The flag of an option; lists and mappings are written as words between commas."""
+    types = _alternatives(option.hint)
+    text = in_flags(option.text)
+    type_: Any = option.hint
+    parse: Callable[[Any], Any] | None = None
+    if Mapping in types:
+        form = _PAIRS[option.name]
+        type_, default, parse = Names, (), partial(parse_pairs, form=f"--{option.name} {form}")
+        text = f"{text} Written as {form}; several are separated by commas."
+    elif {Sequence, bool} <= types:
+        type_, default, parse = NamesOrAll, None, _names_or_all
+    elif Sequence in types:
+        type_, default, parse = Names, (), _names
+        text = f"{text} Several are separated by commas."
+    elif bool in types:
+        type_, default = Flag, False
+    elif str in types:
+        type_ = Text
+    else:
+        type_ = option.hint
+    about = (
+        Parameter(help=text, group=_GROUPS[option.name]) if option.name in _GROUPS else Parameter(help=text)
+    )
+    return _Flag(Annotated[type_, about], default, parse)
+
+
+def _alternatives(hint: Any) -> set[Any]:
+    """The types of a union, or the one type, without parameters."""
+    parts = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
+    return {get_origin(part) or part for part in parts}
+
+
+def _names(words: tuple[str, ...]) -> list[str] | None:
+    return parse_parts(words) or None
+
+
+def _names_or_all(words: tuple[str, ...] | None) -> list[str] | bool | None:
+    """The names; True for a flag without names."""
+    return None if words is None else parse_parts(words) or True
