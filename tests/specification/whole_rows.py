@@ -39,7 +39,7 @@ def _row_text(row: Mapping[str, Any]) -> bytes:
     return b"".join(_with_length(name) + _with_length(text) for name, text in named)
 
 
-def _text(value: Any) -> bytes:
+def _text(value: Any) -> bytes:  # noqa: PLR0911 - one for each kind of value
     if isinstance(value, bytes):
         return value
     if isinstance(value, Mapping):

@@ -89,11 +89,15 @@ def test_a_wider_type_changes_no_key(narrow, wide, values):
 
 def test_a_float_has_the_key_of_the_double_that_shows_the_same_number():
     shown = [72.1, 1e10, 1e-7, 16777216.0, 3.4e38, 0.1]
-    keys = [row_keys(pa.table({"v": pa.array(shown, each)})).to_pylist() for each in (pa.float32(), pa.float64())]
+    keys = [
+        row_keys(pa.table({"v": pa.array(shown, each)})).to_pylist() for each in (pa.float32(), pa.float64())
+    ]
     assert keys[0] == keys[1]
 
 
 def test_a_key_never_changes():
     """It is stored: another text for a value would close and open every row."""
-    table = pa.table({"id": pa.array([7]), "name": ["Ann"], "paid": [1.5], "note": pa.array([None], pa.string())})
+    table = pa.table(
+        {"id": pa.array([7]), "name": ["Ann"], "paid": [1.5], "note": pa.array([None], pa.string())}
+    )
     assert row_keys(table).to_pylist() == ["fe5baf5f07342343cde9adc3181255c0"]
