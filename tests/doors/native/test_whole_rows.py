@@ -2,6 +2,8 @@
 
 import random
 from dataclasses import replace
+from datetime import date, datetime
+from decimal import Decimal
 from itertools import count
 
 import pyarrow as pa
@@ -18,7 +20,9 @@ from backstory.errors import BackstoryError
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
 from backstory.model.table import table_name
 from backstory.model.versions_layout import WHOLE_ROWS
+from backstory.stores.iceberg.frames import frame_of, spark_fields
 from backstory.stores.iceberg.store import existing, load
+from backstory.strategies.whole_rows import row_keys
 from backstory.warehouse import Warehouse
 
 NUMBERS = count()
@@ -110,6 +114,39 @@ def test_nulls_floats_and_nested_values_are_part_of_the_row(store, held):
     again = [("x", 0.0, [None]), ("x", 0.0, [None]), *values[:4]]
     assert ledger.copy(2, rows(*again)).snapshot_id is None
     assert ledger.broken() == {}
+
+
+TYPED = {
+    "day": pa.array([date(1969, 12, 31), None], pa.date32()),
+    "at": pa.array([day(1), None], pa.timestamp("us", "UTC")),
+    "local": pa.array([datetime(2026, 3, 29, 2, 30), None], pa.timestamp("us")),
+    "price": pa.array([Decimal("0.0000001"), None], pa.decimal128(20, 7)),
+    "big": pa.array([Decimal(10) ** 37, None], pa.decimal128(38, 0)),
+    "bytes": pa.array([b"\x00\xff", None], pa.binary()),
+    "single": pa.array([72.1, None], pa.float32()),
+    "double": pa.array([1e-7, None], pa.float64()),
+    "flag": pa.array([True, None], pa.bool_()),
+    "struct": pa.array([{"x": 1, "y": None}, None], pa.struct([("x", pa.int32()), ("y", pa.string())])),
+    "map": pa.array([[("b", 1), ("a", None)], None], pa.map_(pa.string(), pa.int64())),
+    "deep": pa.array(
+        [[{"x": [1.5, None]}, None], None], pa.list_(pa.struct([("x", pa.list_(pa.float64()))]))
+    ),
+}
+
+
+def test_a_row_of_any_type_has_one_key_wherever_it_is_computed(store):
+    """On the driver, in Spark's tasks, and for a frame of Spark's; a copy from elsewhere changes nothing."""
+    source = pa.table(TYPED)
+    frame = store.spark.createDataFrame(frame_of(store, source).rdd, spark_fields(source.schema))
+    here = Ledger(store)
+    here.copy(1, source)
+    there = Ledger(store, 0)
+    there.copy(1, source)
+    keys = [sorted(row.row_key for row in each.table.current().collect()) for each in (here, there)]
+    assert keys[0] == keys[1] == sorted(row_keys(source).to_pylist())
+    for each in (here, there):
+        assert each.copy(2, frame).snapshot_id is None
+        assert each.copy(3, source.take([1, 0])).snapshot_id is None
 
 
 SIFTED = "more rows than a step: planned where fingerprints differ"
