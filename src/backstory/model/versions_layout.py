@@ -82,6 +82,8 @@ IGNORE: Final = "backstory.ignore"
 OVERWRITE: Final = "backstory.overwrite"
 # Set for a table that refuses copies and feeds without all of its columns (N8).
 ON_SCHEMA_CHANGE: Final = "backstory.on-schema-change"
+# Set for a table whose key is the whole row.
+WHOLE_ROWS: Final = "backstory.whole-rows"
 ORDERED_BY: Final = "backstory.sequence"
 # The log that the messages belong to, and the position up to which it is known (V136).
 LOG: Final = "backstory.log"

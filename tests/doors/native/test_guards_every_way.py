@@ -35,6 +35,7 @@ COPIES = {
     "refuse_empty": (None, {"max_delete_ratio": 1}, "empty-snapshot", (FIRST, THERE)),
     "refuse_other_content": ([("x", "1", "e")], {"at": 1}, "same-instant", (THERE,)),
     "refuse_absences": ("v", {"on_schema_change": "refuse"}, "columns-changed", (THERE,)),
+    "refuse_other_columns": ("v", {"on_schema_change": "refuse", "key": "row"}, "columns-changed", (THERE,)),
     "refuse_mass_delete": ({"v": None, "keep": 5}, {"max_delete_ratio": 0.1}, "mass-delete", (THERE,)),
     "refuse_mass_null": ({"v": None, "keep": 2_000}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
 }
@@ -80,11 +81,12 @@ def copied(spark):
 
     def table(guard):
         scoped, at = guard in {OUTSIDE, CLAIMED}, 10 if guard == CLAIMED else 1
-        kind = scoped, at, guard == SPOILT
+        key = COPIES[guard][1].get("key", "k")
+        kind = scoped, at, guard == SPOILT, key
         if kind not in made:
             made[kind] = into = f"guards.t{next(NUMBERS)}"
             rows, scope = table_of(rows_of([]), shuffled=False), IN_E if scoped else {}
-            Warehouse(store, embedded=False).snapshot(rows, into=into, key="k", at=day(at), **scope)
+            Warehouse(store, embedded=False).snapshot(rows, into=into, key=key, at=day(at), **scope)
             if guard == SPOILT:
                 spark.sql(TWICE.format(store.sql_name(table_name(into))))
         return made[kind]
@@ -110,12 +112,12 @@ def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
         source = table_of(rows_of(change), shuffled=shuffled)
         if isinstance(change, str):
             source = source.rename_columns({change: "another"})
-        given = {"max_delete_ratio": 1, "at": 20, **options}
+        given = {"key": "k", "max_delete_ratio": 1, "at": 20, **options}
         at = given.pop("at")
         if guard == CLAIMED:
             at, source = 10, table_of([(k, v, "u") for k, (v, _) in ROWS.items()], shuffled=shuffled)
         with capture_logs() as logs, pytest.raises(BackstoryError) as refused:
-            lake.snapshot(source, into=into, key="k", at=day(at), **given)
+            lake.snapshot(source, into=into, at=day(at), **given)
         assert (refused.value.code, _snapshot(store, into)) == (code, before)
         ways = {each["event"] for each in logs if "planned" in each["event"]}
         if way in {"whole", "tasks"}:

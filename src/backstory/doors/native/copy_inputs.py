@@ -20,7 +20,7 @@ from backstory.doors.native.instants import CopyPlace, place_copy
 from backstory.doors.native.options import SnapshotRequest, bad_option
 from backstory.doors.native.retyping import retyped_rows
 from backstory.doors.native.settings import TableSettings
-from backstory.doors.native.sources import SourceRows
+from backstory.doors.native.sources import ReadColumns, SourceRows
 from backstory.doors.native.stored_rows import (
     OF_TOUCHED,
     KeysSince,
@@ -30,6 +30,7 @@ from backstory.doors.native.stored_rows import (
     stored_marks,
     stored_truncates,
 )
+from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
@@ -167,8 +168,11 @@ class CopyInputs:
     def delivered_frame(self) -> "DataFrame":
         """The copy's rows, in the table's new columns."""
         evolved = self.evolved
-        casts = (_cast_column(evolved, column, column.name) for column in evolved.delivered)
-        return self.source.frame().selectExpr(*casts)
+        whole_rows = self.request.whole_rows
+        columns = [column for column in evolved.delivered if not whole_rows or column not in DERIVED]
+        casts = (_cast_column(evolved, column, column.name) for column in columns)
+        rows = self.source.frame().selectExpr(*casts)
+        return derived_frame(rows, side_schemas(self)[DELIVERED]) if whole_rows else rows
 
     @cached_property
     def stored_frame(self) -> "DataFrame":
@@ -222,7 +226,8 @@ def _copy_terms(
         restated=request.restate and not place.in_order,
         closes=request.deletes == "close",
         ids=ids,
-        successions=tuple(islice(evolved.successions, SUCCESSIONS)),
+        successions=() if request.whole_rows else tuple(islice(evolved.successions, SUCCESSIONS)),
+        copies=COPIES.name if request.whole_rows else None,
     )
 
 
@@ -340,18 +345,25 @@ class _VersionReader:
 
 def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
     """These columns of the copy, read without Spark; None where Spark must read them."""
-    schema = pa.schema(field for field in side_schemas(inputs)[DELIVERED] if field.name in names)
+    whole = side_schemas(inputs)[DELIVERED]
+    schema = pa.schema(field for field in whole if field.name in names)
     batches = inputs.source.batches
     if batches is None:
         return None
+    if inputs.request.whole_rows:
+        derived = {column.name for column in DERIVED}
+        own = pa.schema(field for field in whole if field.name not in derived)
+        return SideRows(
+            schema, lambda: (add_derived(rows).select(schema.names) for rows in _cast_rows(batches, own))
+        )
+    return SideRows(schema, lambda: _cast_rows(batches, schema))
 
-    def tables() -> Iterator[pa.Table]:
-        for table in batches(schema.names):
-            if not types_fit(table.schema, schema):
-                raise Unreadable("values that Spark converts")
-            yield table.cast(schema)
 
-    return SideRows(schema, tables)
+def _cast_rows(batches: ReadColumns, schema: pa.Schema) -> Iterator[pa.Table]:
+    for table in batches(schema.names):
+        if not types_fit(table.schema, schema):
+            raise Unreadable("values that Spark converts")
+        yield table.cast(schema)
 
 
 def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:

@@ -43,7 +43,16 @@ from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys
 from backstory.stores.metadata.deletes import Unreadable
-from backstory.strategies.copies.comparison import CARRIED, CONTENT, VALUED, is_faultless, plan_rows
+from backstory.strategies.copies.comparison import (
+    CARRIED,
+    CONTENT,
+    ROWS_BEFORE,
+    ROWS_GONE,
+    ROWS_NOW,
+    VALUED,
+    is_faultless,
+    plan_rows,
+)
 from backstory.strategies.copies.comparison import DELIVERED as ROWS_DELIVERED
 from backstory.strategies.copies.plan import (
     APPEARED,
@@ -187,6 +196,21 @@ class PlannedCopy:
     def records_before(self) -> int:
         """The number of records that existed at the copy's instant before it."""
         return sum(self._count(name) for name in (CHANGED, CLOSED, UNCHANGED))
+
+    @property
+    def rows_now(self) -> int:
+        """The number of whole rows in the copy; equal rows count as often as they occur."""
+        return self._count(ROWS_NOW)
+
+    @property
+    def rows_before(self) -> int:
+        """The number of whole rows at the copy's instant before it."""
+        return self._count(ROWS_BEFORE)
+
+    @property
+    def rows_gone(self) -> int:
+        """The number of whole rows that the copy no longer has."""
+        return self._count(ROWS_GONE)
 
     @property
     def withdrawn_statements(self) -> int:
@@ -345,6 +369,8 @@ def _unchanged_counts(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[s
     delivered, values = rows[DELIVERED], rows[SLICE].values
     counts = {UNCHANGED: delivered.rows, ROWS_DELIVERED: delivered.rows, CONTENT: delivered.content}
     counts |= {f"{HAD}{name}": values[name] for name in terms.compared}
+    if terms.copies is not None:  # rows that occur several times are always planned
+        counts |= {ROWS_NOW: delivered.rows, ROWS_BEFORE: delivered.rows}
     return counts | {f"{VALUED}{number}": values[old] for number, (old, _) in enumerate(terms.successions)}
 
 

@@ -29,6 +29,7 @@ from backstory.doors.native.sources import (
     rows_of_frame,
     rows_of_table,
 )
+from backstory.doors.native.whole_rows import refuse_feed
 from backstory.engine.deliver import deliver
 from backstory.engine.run_context import with_remark
 from backstory.errors import BackstoryError, UsageError
@@ -74,6 +75,8 @@ def apply(
     The source is of the kinds that `snapshot` accepts; `batch` identifies the batch of a stream.
     """
     table = load(store, into)
+    if table is not None:
+        refuse_feed(into, table.properties)
     request = with_stored_envelope(request, {} if table is None else table.properties)
     with (
         with_remark(request.note, request.author),

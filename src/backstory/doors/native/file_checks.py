@@ -18,6 +18,7 @@ from backstory.doors.native.refusals import (
     refuse_empty,
     refuse_null_keys,
 )
+from backstory.doors.native.whole_rows import names_whole_row
 from backstory.formats.csv.source import file_source
 from backstory.formats.csv.table import csv_table
 from backstory.formats.file_columns import (
@@ -54,6 +55,8 @@ def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
 
 def _refuse_columns(names: Sequence[str], request: SnapshotRequest) -> None:
     refuse_names(names)
+    if names_whole_row(request.key, names):
+        return
     if names:
         refuse_lacking_key(request.key or (), names)
 
@@ -62,7 +65,7 @@ def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
     """Raise Refused for faulty rows; key types whose texts depend on the table are not checked."""
     refuse_empty(len(rows), request)
     key = request.key
-    if not key or not are_written_alike(rows, key):
+    if not key or names_whole_row(key, rows.column_names) or not are_written_alike(rows, key):
         return
     lacking = without_key(rows, key)
     refuse_null_keys(len(lacking), key, lambda: keys_as_written(lacking, key))

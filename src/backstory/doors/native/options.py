@@ -92,7 +92,8 @@ class SnapshotRequest:
     """The options of `snapshot`; lists of columns that are None are the table's own (V13).
 
     `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
-    second attempt at a plan keeps it, because its rows are no younger.
+    second attempt at a plan keeps it, because its rows are no younger. `whole_rows`: the key is the whole
+    row, which is known once the table is.
     """
 
     key: tuple[str, ...] | None = None
@@ -119,6 +120,7 @@ class SnapshotRequest:
     dry_run: bool = False
     note: str | None = None
     author: str | None = None
+    whole_rows: bool = False
 
     @property
     def may_retype(self) -> bool:
@@ -188,7 +190,8 @@ class SnapshotOptions(DeliveryOptions, total=False):
     """The options of `snapshot`.
 
     Attributes:
-        key: Key columns. A table keeps its own.
+        key: Key columns. A table keeps its own. `row`, if the source has no such column: the whole row is the
+            key, and the column `copies` counts equal rows.
         at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
             stored only if the table remembers its copies (`remember=`).
         deletes: Close records that are missing from the copy, or ignore that they are missing. Default:

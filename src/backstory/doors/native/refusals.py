@@ -195,6 +195,22 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
     )
 
 
+def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
+    """Raise Refused for a copy of whole rows with other columns: with another value, a row is another row."""
+    if not missing and not added:
+        return
+    lacks = [f"the copy lacks {', '.join(missing)}"] if missing else []
+    has = [f"the copy has the new {', '.join(added)}"] if added else []
+    text = " and ".join([*lacks, *has])
+    raise Refused(
+        "columns-changed",
+        f"{text[:1].upper()}{text[1:]}. The key is the whole row, so each row with a value there "
+        "would be closed and opened as another row.",
+        f"Nothing was written; use {option('on_schema_change', 'accept')} to accept this, or fix the source.",
+        [*missing, *added],
+    )
+
+
 def refuse_mass_null(
     losses: Mapping[str, tuple[int, int]], request: SnapshotRequest, keys: Callable[[str], list[str]]
 ) -> None:
@@ -233,15 +249,28 @@ def warnings_of(losses: Mapping[str, tuple[int, int]]) -> list[str]:
 
 
 def refuse_mass_delete(
-    closed: int, there: int, request: SnapshotRequest, keys: Callable[[], list[str]]
+    closed: int,
+    there: int,
+    request: SnapshotRequest,
+    keys: Callable[[], list[str]],
+    *,
+    other_columns: bool = False,
 ) -> None:
-    """Raise Refused if more records would be closed than allowed (V36)."""
+    """Raise Refused if more records would be closed than allowed (V36).
+
+    `other_columns`: the records are whole rows, and the copy has other columns than the last one.
+    """
     if exceeds(closed, request.max_delete_ratio, there):
         allowed, none = option("max_delete_ratio", _share(closed, there)), option("deletes", "ignore")
+        instead = "" if request.whole_rows else f", or {none} to close none"
+        cause = ""
+        if other_columns and request.on_schema_change != "accept":
+            cause = " The copy has other columns, so each row with a value there is another row."
+            instead = f", or {option('on_schema_change', 'accept')} to accept the columns of this copy"
         raise Refused(
             "mass-delete",
-            f"{closed} of {there} records would be closed, "
-            f"more than the allowed share of {request.max_delete_ratio}.",
-            f"Nothing was written; use {allowed} to allow it, or {none} to close none.",
+            f"{closed} of {there} {'rows' if request.whole_rows else 'records'} would be closed, "
+            f"more than the allowed share of {request.max_delete_ratio}.{cause}",
+            f"Nothing was written; use {allowed} to allow it{instead}.",
             keys(),
         )

@@ -29,6 +29,7 @@ from backstory.doors.native.refusals import (
     refuse_empty,
     refuse_mass_delete,
     refuse_mass_null,
+    refuse_other_columns,
     refuse_other_content,
     refuse_untyped_key,
     warnings_of,
@@ -47,6 +48,7 @@ from backstory.doors.native.settings import (
 )
 from backstory.doors.native.sources import SourceRows
 from backstory.doors.native.stored_rows import join_places, mark_condition
+from backstory.doors.native.whole_rows import DERIVED, with_row_key
 from backstory.engine.deliver import Plan
 from backstory.engine.plans import join_rows
 from backstory.errors import BackstoryError
@@ -55,7 +57,7 @@ from backstory.model.change import TOKEN, Change, Commit, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM, Layout
 from backstory.model.table import TableName
-from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED
+from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED, WHOLE_ROWS
 from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.conditions import has_no_values, is_withdrawn
@@ -86,6 +88,7 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
             **inputs.settings.properties(),
             **policy_property({}, inputs.request),
             **_memory(inputs),
+            **({WHOLE_ROWS: "true"} if inputs.request.whole_rows else {}),
         }
         return Change(copy.outcomes, added=added, into=evolved.shape, properties=properties)
     if evolved.retyped:
@@ -210,22 +213,27 @@ class NativeSnapshot:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-            source, shape, settings = self._agree(store, table)
-            if table is not None:
-                refuse_misfits(store, table, shape)
-            inputs = gather_inputs(
-                store, table, source, evolved=shape, settings=settings, request=self.request
-            )
-            absences = find_absences(table, shape, "copy")
-            with open_copy_plan(inputs) as copy:
-                _refuse(inputs, copy, absences)
-                change = copy_change(inputs, copy, records_copy=self._records_absences(table, absences))
-                receipt = self._receipt(inputs, copy, absences)
-                if change is not None:
-                    change = replace(change, late_properties=lambda _: {TOKEN: self._token(inputs, copy)})
-                at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
-                note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
-                yield Plan(table, change, note, receipt, self.request.dry_run)
+            request = with_row_key(table, self.source.fields.names, self.request)
+            with replace(self, request=request).open_keyed_plan(store, table) as plan:
+                yield plan
+
+    @contextmanager
+    def open_keyed_plan(self, store: IcebergStore, table: IcebergTable | None) -> Iterator[Plan[Answer]]:
+        """The plan against this state of the table, once the request has the columns of the key."""
+        source, shape, settings = self._agree(store, table)
+        if table is not None:
+            refuse_misfits(store, table, shape)
+        inputs = gather_inputs(store, table, source, evolved=shape, settings=settings, request=self.request)
+        absences = find_absences(table, shape, "copy")
+        with open_copy_plan(inputs) as copy:
+            _refuse(inputs, copy, absences)
+            change = copy_change(inputs, copy, records_copy=self._records_absences(table, absences))
+            receipt = self._receipt(inputs, copy, absences)
+            if change is not None:
+                change = replace(change, late_properties=lambda _: {TOKEN: self._token(inputs, copy)})
+            at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
+            note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
+            yield Plan(table, change, note, receipt, self.request.dry_run)
 
     def _agree(
         self, store: IcebergStore, table: IcebergTable | None
@@ -255,8 +263,13 @@ class NativeSnapshot:
         self, store: IcebergStore, table: IcebergTable | None, source: SourceRows
     ) -> tuple[EvolvedShape, TableSettings]:
         columns, empty = delivered_columns(source.fields)
+        key = self.request.key or ()
+        if self.request.whole_rows:
+            if empty.issuperset(column.name for column in columns) and is_empty(source, store.memory):
+                key = tuple(empty)
+            columns = (*columns, *DERIVED)
         if table is None:
-            refuse_untyped_key(source, self.request.key or (), empty)
+            refuse_untyped_key(source, key, empty)
             shape, settings = (
                 new_table(self.name, columns, empty, self.request),
                 agree_settings(None, self.request),
@@ -330,7 +343,31 @@ def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
     if inputs.place.is_stored and not request.restate and copy.differing_records:
         refuse_other_content(inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
     refuse_empty(copy.row_count, request)
-    if refuses_absences({} if inputs.table is None else inputs.table.properties, request):
+    refuses = refuses_absences({} if inputs.table is None else inputs.table.properties, request)
+    if request.whole_rows:
+        _refuse_lost_rows(inputs, copy, absences, refuses_columns=refuses)
+        return
+    if refuses:
         refuse_absences(absences.new, copy.likely_renames, absences.kind)
     refuse_mass_delete(copy.outcomes["closed"], copy.records_before, request, lambda: copy.keys(CLOSED))
     refuse_mass_null(copy.losses, request, lambda name: copy.keys(f"{LOSES}{name}"))
+
+
+def _refuse_lost_rows(
+    inputs: CopyInputs, copy: PlannedCopy, absences: Absences, *, refuses_columns: bool
+) -> None:
+    """Raise Refused for a copy of whole rows that closes too many of them, or has other columns.
+
+    Equal rows count as often as they occur. Another column makes other rows: if it is accepted with this
+    copy, only the number of rows is judged.
+    """
+    request, before = inputs.request, copy.rows_before
+    added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new
+    if refuses_columns:
+        refuse_other_columns(absences.new, added)
+    changes = bool(added or absences.new or returned)
+    if changes and request.on_schema_change == "accept":
+        lost = max(0, before - copy.rows_now)
+    else:
+        lost = copy.rows_gone
+    refuse_mass_delete(lost, before, request, lambda: copy.keys(CLOSED, CHANGED), other_columns=changes)

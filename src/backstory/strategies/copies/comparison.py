@@ -18,6 +18,7 @@ from backstory.strategies.keys import flags_of, key_codes, keys_by_value, withou
 from backstory.strategies.matching import Matches, distinct, match, take_rows
 from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.values import Values, alike
+from backstory.strategies.whole_rows import count_equal_rows
 
 # Counts of faults, for which a copy is refused with sampled keys, and of delivered rows.
 FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
@@ -28,6 +29,8 @@ FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "of another scope",
 )
 DELIVERED = "delivered"
+# Counts of whole rows, equal ones as often as they occur.
+ROWS_NOW, ROWS_BEFORE, ROWS_GONE = "whole rows now", "whole rows before", "whole rows gone"
 # A digest of the delivered rows, as a number.
 CONTENT = "content"
 # Counts by pair of columns that may be one renamed: records with a value, and with the same in both.
@@ -45,7 +48,7 @@ def plan_rows(
     the result is valid.
     """
     refused = without_key(delivered, terms.key)
-    delivered, conflicts = (delivered, refused) if len(refused) else distinct(delivered, terms.key)
+    delivered, conflicts = (delivered, refused) if len(refused) else _one_of_each(terms, delivered)
     versions = slice_ if terms.feed is None else slice_.filter(are_versions(slice_))
     stored = versions.filter(rows_at(terms, versions))
     faults = {
@@ -73,7 +76,25 @@ def plan_rows(
     pairs = [pa.concat_arrays(places) for places in zip(matches.changed, matches.same, strict=True)]
     counts.update(_successions(terms, delivered, stored, pairs))
     counts[CONTENT] = digest(delivered)
+    if terms.copies is not None:
+        counts.update(_count_whole_rows(terms.copies, delivered, stored, matches))
     return PartPlan(planned.rows, dict(counts), planned.samples)
+
+
+def _one_of_each(terms: CopyTerms, delivered: pa.Table) -> tuple[pa.Table, pa.Table]:
+    """One row of each key, and conflicting ones; whole rows are counted."""
+    if terms.copies is None:
+        return distinct(delivered, terms.key)
+    return count_equal_rows(delivered, terms.key, terms.copies)
+
+
+def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matches: Matches) -> dict[str, int]:
+    """The numbers of rows before and after, and of rows that go; equal rows count as often as they occur."""
+    now, before = (np.asarray(side[copies].combine_chunks()) for side in (delivered, stored))
+    mine, theirs = map(np.asarray, matches.changed)
+    fewer = np.maximum(before[theirs] - now[mine], 0)
+    gone = int(before[np.asarray(matches.vanished)].sum()) + int(fewer.sum())
+    return {ROWS_NOW: int(now.sum()), ROWS_BEFORE: int(before.sum()), ROWS_GONE: gone}
 
 
 def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:

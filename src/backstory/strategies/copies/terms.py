@@ -22,7 +22,8 @@ class CopyTerms:
     which determined nothing about columns that it lacks. `closes`: missing records are closed. `ids`: the
     table has row ids. `successions` are pairs of a missing and an added column of one type, which may be
     one column renamed. `scope` are the column values of the copy's records; `other_scopes` are scopes of
-    other copies of the same instant. `feed` are the terms for a table of events.
+    other copies of the same instant. `feed` are the terms for a table of events. `copies` is
+    the column with the number of equal rows, if the key is the whole row.
     """
 
     columns: tuple[Column, ...]
@@ -43,6 +44,7 @@ class CopyTerms:
     scope: tuple[tuple[str, object], ...] | None = None
     other_scopes: tuple[tuple[tuple[str, object], ...], ...] = ()
     feed: "FeedCopyTerms | None" = None
+    copies: str | None = None
 
     @property
     def memory(self) -> ColumnType:

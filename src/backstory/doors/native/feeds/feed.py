@@ -27,6 +27,7 @@ from backstory.doors.native.settings import (
     refuses_absences,
 )
 from backstory.doors.native.sources import SourceRows
+from backstory.doors.native.whole_rows import refuse_feed
 from backstory.engine.deliver import Plan
 from backstory.errors import Refused
 from backstory.model.change import Change, Commit, Note
@@ -95,6 +96,7 @@ class NativeFeed:
             table = load(store, self.name)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
+                refuse_feed(self.name, table.properties)
             properties = {} if table is None else table.properties
             source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
             request = with_stored_meaning(self.request, properties, source.fields.names)

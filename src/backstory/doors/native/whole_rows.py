@@ -1,0 +1,121 @@
+"""Tables without a key: the whole row is the key, and equal rows are counted in a column of the table."""
+
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
+
+from backstory.doors.native.options import SnapshotRequest, bad_option
+from backstory.errors import Refused, UsageError
+from backstory.formats.delivered import in_schema
+from backstory.model.table import Column, TableName, is_reserved
+from backstory.model.types import ColumnType, Kind
+from backstory.model.versions_layout import WHOLE_ROWS
+from backstory.stores.iceberg.frames import spark_fields
+from backstory.stores.iceberg.store import IcebergTable
+from backstory.stores.iceberg.workers import map_batches
+from backstory.strategies.whole_rows import row_keys
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# The word for the whole row as the key, and the two columns of its tables, behind the source's.
+ROW: Final = "row"
+COPIES: Final = Column("copies", ColumnType(Kind.LONG))
+ROW_KEY: Final = Column("row_key", ColumnType(Kind.STRING))
+DERIVED: Final = (COPIES, ROW_KEY)
+_NAMES: Final = tuple(column.name for column in DERIVED)
+_NO_OPTIONS: Final = ("track", "ignore", "overwrite", "rename", "retype", "backfill_added")
+
+
+def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
+    """Whether the key of a new table is the whole row: the word `row`, and no column has that name."""
+    return key is not None and tuple(key) == (ROW,) and not is_reserved(ROW, names)
+
+
+def has_whole_rows(properties: Mapping[str, str]) -> bool:
+    """Whether the key of a table's records is the whole row."""
+    return WHOLE_ROWS in properties
+
+
+def with_row_key(
+    table: IcebergTable | None, names: Sequence[str], request: SnapshotRequest
+) -> SnapshotRequest:
+    """The request with the columns of the key, if it is the whole row; the same request for other keys.
+
+    `names` are the columns of the source. Raises UsageError and Refused for options and columns that a table
+    of whole rows cannot have.
+    """
+    new = table is None and names_whole_row(request.key, names)
+    if not new and (table is None or not has_whole_rows(table.properties)):
+        return request
+    if table is not None and request.key is not None and request.key != (ROW,):
+        raise Refused(
+            "key-changed",
+            f"The key of {table.shape.table} is the whole row, but ({', '.join(request.key)}) is given.",
+            "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
+        )
+    refuse_taken_names(names)
+    _refuse_options(request)
+    return replace(request, key=(ROW_KEY.name,), whole_rows=True)
+
+
+def refuse_taken_names(names: Sequence[str]) -> None:
+    """Raise Refused for a source with a column of these tables' own."""
+    if taken := [name for name in names if is_reserved(name, _NAMES)]:
+        raise Refused(
+            "reserved-column",
+            f"The key is the whole row, and the table's own columns are {' and '.join(_NAMES)}; "
+            f"the source has {' and '.join(taken)}.",
+            "Nothing was written; rename them at the source, or name key columns with `key=`.",
+            taken,
+        )
+
+
+def _refuse_options(request: SnapshotRequest) -> None:
+    if named := next((name for name in _NO_OPTIONS if getattr(request, name)), None):
+        raise bad_option(
+            f"`{named}=` needs a key, but the key of this table is the whole row.",
+            "Omit it: a row with another value is another row.",
+        )
+    if request.deletes == "ignore":
+        raise UsageError(
+            "partial-copy",
+            "The table counts equal rows, so each copy must be complete.",
+            "Omit `deletes='ignore'`, and send complete copies.",
+        )
+
+
+def refuse_feed(table: TableName, properties: Mapping[str, str]) -> None:
+    """Raise UsageError for a feed into a table of whole rows: no change can name its record."""
+    if has_whole_rows(properties):
+        raise UsageError(
+            "whole-rows",
+            f"The key of {table} is the whole row, so a change cannot name its record.",
+            "Send full copies with `backstory snapshot`, or begin another table with key columns.",
+        )
+
+
+def add_derived(rows: pa.Table) -> pa.Table:
+    """Rows in the table's types, each with its key, and counted once."""
+    once = pa.repeat(pa.scalar(1, pa.int64()), len(rows))
+    return rows.append_column(COPIES.name, once).append_column(ROW_KEY.name, row_keys(rows))
+
+
+def derived_frame(rows: "DataFrame", schema: pa.Schema) -> "DataFrame":
+    """The same for a frame; `schema` is that of all its columns and the derived ones."""
+    own = pa.schema([field for field in schema if field.name not in _NAMES])
+    return map_batches(
+        rows, partial(_add_in_task, own), spark_fields(pa.schema([*own, *_derived_fields(schema)]))
+    )
+
+
+def _derived_fields(schema: pa.Schema) -> list[pa.Field]:
+    return [schema.field(name) for name in _NAMES]
+
+
+def _add_in_task(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    for batch in batches:
+        yield from add_derived(in_schema(pa.Table.from_batches([batch]), schema)).to_batches()
