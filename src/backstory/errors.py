@@ -13,7 +13,7 @@ as Python arguments in backticks (`option`); the command line prints them as fla
 
 from collections.abc import Sequence
 from traceback import walk_tb
-from typing import Any, ClassVar, Final
+from typing import Any, ClassVar, Final, Self
 
 MAX_KEYS = 10
 # The modules of optional packages, and the extras that install them, the smallest extra first.
@@ -65,6 +65,11 @@ class BackstoryError(Exception):
     def __getitem__(self, name: str) -> Any:
         """A field of `to_dict`."""
         return self.to_dict()[name]
+
+    def reword(self, message: str | None = None, remedy: str | None = None) -> Self:
+        """The same error with another message or remedy; None leaves the text as it is."""
+        texts = (self.message if message is None else message, self.remedy if remedy is None else remedy)
+        return type(self)(self.code, *texts, self.keys)
 
     def to_dict(self) -> dict[str, Any]:
         """Code, message, keys and remedy, as in `--output json`."""

@@ -93,6 +93,10 @@ tables:
         ('tables: {"a\\0.b": {source: x.csv}}', "does not name a table", "schema.table"),
         ("tables: {a.b: {source: x.csv, max_delete_ratio: 3}}", "must be between 0 and 1", "0.8"),
         ("tables: {a.b: {source: x.csv, late: drop}}", "late is an option of feeds", "sequence_by"),
+        *(
+            (f"tables: {{a.b: {{source: x.csv, restart: true, {partial}}}}}", "all records", "restart: false")
+            for partial in ("sequence_by: t", "deletes: ignore", "scope: {region: EU}")
+        ),
         ("tables: {a.b: {source: x.csv, at: yesterday}}", "line 2, column 31, tables.a.b.at", ""),
         ("tables: {a.b: {source: x.csv, at: transaction}}", "This source has no transaction", "at: file"),
         ("tables: {a.b: {source: 'x-{at:%Q}.csv'}}", "%Q has no meaning", "%Y"),

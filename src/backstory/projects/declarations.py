@@ -43,7 +43,7 @@ _OF_FEEDS: Final = ("sequence_by", "envelope")
 _NO_OPTIONS: Final = {"source", "group", "file", "restart", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
     "apply": feeds.FeedOptions.__annotations__.keys(),
-    "snapshot": SnapshotOptions.__annotations__.keys(),
+    "snapshot": SnapshotOptions.__annotations__.keys() | {"restart"},
 }
 _FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
 
@@ -132,9 +132,7 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
         raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
     kind: Kind = "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
     # Defaults for other kinds of tables are left out; the table's own options must fit.
-    mine = (
-        entry.model_fields_set | _OPTIONS_OF[kind] | {"source", *(["restart"] if kind == "snapshot" else [])}
-    )
+    mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source"}
     options_written = {
         each: value
         for each, value in options_written.items()
@@ -167,15 +165,9 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
 def _require_options(declared: Declaration) -> None:
     """Raise UsageError for options that the call would refuse, before anything is started."""
     options = dict(declared.options)
-    partial = bool(options.get("scope")) or options.get("deletes") == "ignore"
-    if declared.restart and (declared.kind == "apply" or partial):
-        raise UsageError(
-            "bad-option",
-            "A history can only restart with a copy of all records.",
-            "Write `restart: false` for a feed, and for a table with `scope` or `deletes: ignore`.",
-        )
     if declared.kind == "apply":
         feeds.parse_feed_options(**options)
+        _refuse_restart(declared)
         return
     if alien := sorted(options.keys() & _FEED_ONLY):
         raise UsageError(
@@ -183,7 +175,17 @@ def _require_options(declared: Declaration) -> None:
             f"{alien[0]} is an option of feeds.",
             "Leave it out, or name the column that orders the changes with `sequence_by`.",
         )
-    parse_options(**options)
+    if not parse_options(**options).has_all_records:
+        _refuse_restart(declared)
+
+
+def _refuse_restart(declared: Declaration) -> None:
+    if declared.restart:
+        raise UsageError(
+            "bad-option",
+            "A history can only restart with a copy of all records.",
+            "Write `restart: false` for a feed, and for a table with `scope` or `deletes: ignore`.",
+        )
 
 
 def _declare_model(entry: ModelEntry, document: Document, path: DocumentPath, folder: Path) -> Declaration:

@@ -111,7 +111,7 @@ def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryE
     if before:
         files = "The file before it was" if before == 1 else f"The {before} files before it were"
         remedy = f"{remedy} {files} taken in this run."
-    return type(error)(error.code, message, remedy, error.keys)
+    return error.reword(message, remedy)
 
 
 def _with_next_step(error: BackstoryError) -> BackstoryError:
@@ -122,7 +122,7 @@ def _with_next_step(error: BackstoryError) -> BackstoryError:
         BACKWARDS: "Nothing of this file was written, and newer files wait for it. Declare `backfill: true` "
         "to take it, or move it out of the source's pattern to leave it out.",
     }
-    return type(error)(error.code, error.message, remedies.get(error.code, error.remedy), error.keys)
+    return error.reword(remedy=remedies.get(error.code))
 
 
 def _deliver_one(
@@ -148,8 +148,7 @@ def _deliver_one(
     def deliver(table: TableName, *, dry_run: bool) -> Mapping[str, Any]:
         return native.snapshot(store, source, table, replace(request, dry_run=dry_run)).to_dict()
 
-    may_restart = not request.scope and request.deletes == "close"
-    full_copy = FullCopy(into, deliver, request.at, declared.restart, may_restart)
+    full_copy = FullCopy(into, deliver, request.at, declared.restart, request.has_all_records)
     return deliver_copy(store, full_copy, notes.archives, dry_run=terms.dry_run)
 
 

@@ -38,15 +38,14 @@ class FullCopy:
     """A full copy for a table of a project.
 
     `deliver` brings it into a table, or plans that, and returns the receipt. `at` is its time, None for now.
-    `restarts`: the declaration allows a restart. `may_restart`: the copy has all records, so that a history
-    can begin with it.
+    `restarts`: the declaration allows a restart. `has_all_records`: a history can begin with the copy.
     """
 
     table: TableName
     deliver: Deliver
     at: datetime | None
     restarts: bool
-    may_restart: bool
+    has_all_records: bool
 
 
 def deliver_copy(
@@ -67,12 +66,13 @@ def deliver_copy(
         return copy.deliver(table, dry_run=dry_run)
     except BackstoryError as stop:
         stored = load(store, table)
-        if stop.code not in SHAPE_CODES or stored is None or not copy.may_restart:
+        if stop.code not in SHAPE_CODES or stored is None or not copy.has_all_records:
             raise
         if copy.at is not None and not is_newest(StoredInstants(store, stored), copy.at):
             raise
         if not copy.restarts:
-            raise _with_restart(stop) from None
+            remedy = "Or declare `restart: true` to archive the history and begin a new one."
+            raise stop.reword(remedy=f"{stop.remedy} {remedy}") from None
         return _restart(store, copy, stop, archives, dry_run=dry_run)
 
 
@@ -101,19 +101,13 @@ def _restart(
     except BackstoryError as refusal:
         cause = refusal.message.replace(str(archive), str(copy.table))
         remedy = f"{stop.remedy} No new history is begun, because its first load is refused: {cause}"
-        raise type(stop)(stop.code, stop.message, remedy, stop.keys) from None
+        raise stop.reword(remedy=remedy) from None
     if not dry_run:
         end(store, copy.table, archive, apply=True, properties={RESTARTED: str(archive)})
     archives.append(str(archive))
     if not dry_run:
         receipt = copy.deliver(copy.table, dry_run=False)
     return {**receipt, "schema_changes": [f"new history: {stop.message}", *receipt["schema_changes"]]}
-
-
-def _with_restart(stop: BackstoryError) -> BackstoryError:
-    """The error with a remedy that names the restart."""
-    remedy = f"{stop.remedy} Or declare `restart: true` to archive the history and begin a new one."
-    return type(stop)(stop.code, stop.message, remedy, stop.keys)
 
 
 def _free_name(store: IcebergStore, table: TableName) -> TableName:

@@ -323,7 +323,7 @@ class PlannedHistory:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """Base and history of a load; the base is None if the load skips it."""
+    """The base and the history of a load. A load that skips its base has None for it."""
 
     base: PlannedBase | None
     history: PlannedHistory

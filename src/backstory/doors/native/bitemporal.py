@@ -169,7 +169,7 @@ def _new_shape(source: _Source, into: TableName) -> Shape:
 
 
 def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
-    """Raise Refused for rows that are no statements; returns the counts of those that hold and do not."""
+    """Raise Refused for faulty rows; returns the counts of statements that hold, and of the past ones."""
     from pyspark.sql.functions import count, lit, when
 
     faults = _faults(source, recorded)

@@ -30,7 +30,7 @@ from backstory.doors.native.stored_rows import (
     stored_marks,
     stored_truncates,
 )
-from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame
+from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame, source_schema
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
@@ -351,8 +351,7 @@ def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
     if batches is None:
         return None
     if inputs.request.whole_rows:
-        derived = {column.name for column in DERIVED}
-        own = pa.schema(field for field in whole if field.name not in derived)
+        own = source_schema(whole)
         return SideRows(
             schema, lambda: (add_derived(rows).select(schema.names) for rows in _cast_rows(batches, own))
         )

@@ -113,7 +113,7 @@ def batch_writer(
 def _with_code(stop: BackstoryError) -> BackstoryError:
     """The same error with code and keys in its text, because Spark reports only the text."""
     keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
-    return type(stop)(stop.code, f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}", stop.keys)
+    return stop.reword(f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}")
 
 
 @contextmanager

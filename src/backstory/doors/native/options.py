@@ -89,7 +89,7 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest:
-    """The options of `snapshot`; lists of columns that are None are the table's own (V13).
+    """The options of `snapshot`; None for a list of columns means the table's own list (V13).
 
     `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
     second attempt at a plan keeps it, because its rows are no younger. `whole_rows`: the key is the whole
@@ -131,6 +131,11 @@ class SnapshotRequest:
     def instant(self) -> datetime:
         """The time of the copy."""
         return self.at or self.begun
+
+    @property
+    def has_all_records(self) -> bool:
+        """Whether a record that is missing from the copy is missing from the source."""
+        return self.deletes == "close" and not self.scope
 
     @property
     def begins_memory(self) -> bool:

@@ -321,7 +321,7 @@ def _read_by_spark(
 
 
 def join_places(places: Any, more: pa.Table) -> Any:
-    """Both sets of places of removed rows; None if there are none."""
+    """Both sets of places of removed rows, or None for two empty sets."""
     if places is None:
         return more if len(more) else None
     if isinstance(places, pa.Table):

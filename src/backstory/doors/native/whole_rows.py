@@ -105,15 +105,15 @@ def add_derived(rows: pa.Table) -> pa.Table:
 
 
 def derived_frame(rows: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """The same for a frame; `schema` is that of all its columns and the derived ones."""
-    own = pa.schema([field for field in schema if field.name not in _NAMES])
-    return map_batches(
-        rows, partial(_add_in_task, own), spark_fields(pa.schema([*own, *_derived_fields(schema)]))
-    )
+    """The same for a frame; `schema` has all columns of the result."""
+    own = source_schema(schema)
+    derived = [schema.field(name) for name in _NAMES]
+    return map_batches(rows, partial(_add_in_task, own), spark_fields(pa.schema([*own, *derived])))
 
 
-def _derived_fields(schema: pa.Schema) -> list[pa.Field]:
-    return [schema.field(name) for name in _NAMES]
+def source_schema(schema: pa.Schema) -> pa.Schema:
+    """The schema without the table's two columns of its own."""
+    return pa.schema([field for field in schema if field.name not in _NAMES])
 
 
 def _add_in_task(schema: pa.Schema, batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

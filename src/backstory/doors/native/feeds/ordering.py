@@ -177,7 +177,7 @@ class Ordering:
 
     @property
     def memory_part(self) -> tuple[tuple[str, ColumnType], ...]:
-        """The field of `_memory` with the further values; none if there are none (V2)."""
+        """The field of `_memory` for the further values, or an empty tuple without such values (V2)."""
         number = ((LOG_NUMBER, ColumnType(Kind.LONG)),) if self.log else ()
         parts = (*number, *((f"s{place}", type_) for place, type_ in enumerate(self.types, 1)))
         return ((SEQUENCE, ColumnType(Kind.STRUCT, parts=parts)),) if parts else ()
