@@ -11,6 +11,7 @@ from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
 from backstory.model.table import ODF, TableName, resolve_name, table_name
+from backstory.spark.connect import is_connect
 from backstory.spark.session_settings import hold_settings, require_exact_names
 from backstory.table import Table
 
@@ -58,9 +59,14 @@ def open(  # noqa: A001 - the public name
 
     show_causes(verbose)
     if spark is not None:
-        require_usable(spark, catalog)
         of_session = settings.load_for_session(config).with_choices(driver_memory, format_version)
-        store = IcebergStore(spark, catalog, of_session.format_version, Memory(of_session.driver_memory))
+        terms = catalog, of_session.format_version, Memory(of_session.driver_memory)
+        if is_connect(spark):
+            from backstory.stores.connect.store import open_connect
+
+            return Warehouse(open_connect(spark, *terms), embedded=False, rights=of_session.rights)
+        require_usable(spark, catalog)
+        store = IcebergStore(spark, *terms)
         return Warehouse(store, embedded=False, rights=of_session.rights)
     from backstory.stores.iceberg.store import open_store
 

@@ -33,6 +33,8 @@ def hold_frame(
     if size is not None:
         hold_memory_of_rows(store, lease, what, size)
         return True
+    if not store.has_java:
+        return False
     plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
     planned, scanned = _planned_size(plan), _scanned_size(plan)
     if scanned is not None:

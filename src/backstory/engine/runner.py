@@ -16,6 +16,8 @@ from backstory.engine.run_context import DRIVER, TASKS, note_way
 from backstory.engine.tasks import plan_in_tasks
 from backstory.formats.memory import TooLarge
 from backstory.model.table import TableName
+from backstory.spark.connect import needs_java
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import Store
 
 LOG = structlog.get_logger()
@@ -47,6 +49,8 @@ def plan_here_or_in_tasks(
                 note_way(DRIVER)
                 yield plan
                 return
+    if isinstance(store, IcebergStore) and not store.has_java:
+        raise needs_java(f"A delivery that Spark's tasks plan ({reason})")
     LOG.info(IN_TASKS, table=str(table), reason=reason)
     note_way(TASKS)
     with tasks() as plan:

@@ -117,7 +117,12 @@ class StagedRows:
 
 def is_local(store: IcebergStore) -> bool:
     """Whether tasks see the files of this machine."""
-    return str(store.setting("spark.master")).startswith("local")
+    return store.has_java and str(store.setting("spark.master")).startswith("local")
+
+
+def _sends(store: IcebergStore) -> bool:
+    """Whether rows are sent to tasks; without Java only the driver reads them."""
+    return store.has_java and not is_local(store)
 
 
 def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
@@ -134,6 +139,8 @@ def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
 
 def local_parquet(store: IcebergStore, path: Path, schema: pa.Schema) -> "DataFrame":
     """Read a Parquet file of ours; pattern characters in its path are escaped."""
+    if not store.has_java:  # the server may be on another machine
+        return frame_of(store, pq.read_table(path, schema=storable_schema(schema)))
     literal = PATTERN.sub(r"\\\g<0>", str(path))
     return store.spark.read.schema(local_fields(schema)).parquet(literal)
 
@@ -158,7 +165,7 @@ def stage_rows(
     """
     schema = _with_arrival(rows.schema)
     batches, sent = _number_rows(rows, schema), None
-    if is_local(store):
+    if not _sends(store):
         _write_parquet(batches, schema, folder)
     else:
         sent = send_rows(store, batches, schema, folder, stack)
@@ -218,7 +225,7 @@ def _with_arrival(schema: pa.Schema) -> pa.Schema:
 def _write_or_send(
     store: IcebergStore, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
 ) -> "DataFrame":
-    if not is_local(store):
+    if _sends(store):
         return send_rows(store, batches, schema, folder, stack)
     return local_parquet(store, _write_parquet(batches, schema, folder), schema)
 

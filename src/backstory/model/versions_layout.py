@@ -59,11 +59,9 @@ OWN_COLUMNS: Final = (
     Column(RECORDED_AT, _INSTANT),
     Column(MEMORY, MEMORY_TYPE),
 )
-# Names that no column of a source may have (V15).
-RESERVED: Final = frozenset(
+# The names that Iceberg keeps for columns of its own.
+OF_ICEBERG: Final = frozenset(
     {
-        *(column.name for column in OWN_COLUMNS),
-        *CHANGE_COLUMNS,
         "_row_id",
         "_last_updated_sequence_number",
         "_file",
@@ -73,6 +71,8 @@ RESERVED: Final = frozenset(
         "_spec_id",
     }
 )
+# Names that no column of a source may have (V15).
+RESERVED: Final = frozenset({*(column.name for column in OWN_COLUMNS), *CHANGE_COLUMNS, *OF_ICEBERG})
 
 # The properties of the table (V13) and of its commits (V14).
 SETTLED: Final = "backstory.settled"

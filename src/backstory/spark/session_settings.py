@@ -9,6 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
+from backstory.spark.connect import session_id
 from backstory.spark.late_session import LateSpark
 from backstory.spark.versions import naming_columns
 
@@ -53,7 +54,7 @@ def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
     if spark is None:
         yield
         return
-    session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
+    session = session_id(spark)
     _hold(spark, session)
     try:
         with naming_columns(spark):
@@ -68,7 +69,7 @@ def require_exact_names(frame: "DataFrame") -> "DataFrame":
     A session that ignores case cannot read a table whose columns differ only by case (E4).
     """
     spark = frame.sparkSession
-    session = str(spark._jsparkSession.sessionUUID())  # noqa: SLF001 - Python has no name for it
+    session = session_id(spark)
     with _lock:
         before = _holders[session].before if session in _holders else {}
     if before.get(EXACT, str(spark.conf.get(EXACT))) == "true":

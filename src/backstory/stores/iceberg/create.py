@@ -91,7 +91,7 @@ def builder(store: IcebergStore, shape: Shape) -> Any:
     for transform, name in shape.layout.partitioning:
         spec = spec.year(name) if transform == YEAR else spec.identity(name)
     properties = jvm.java.util.HashMap()
-    for name, value in (PROPERTIES | _own_properties(store, shape)).items():
+    for name, value in table_properties(store, shape).items():
         properties.put(name, value)
     ensure_schema(store, shape.table.schema)
     building = store.iceberg().buildTable(identifier, schema).withPartitionSpec(spec.build())
@@ -173,8 +173,10 @@ def create_view(
         building.createOrReplace()
 
 
-def _own_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
+def table_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
+    """The properties of a new table of this shape."""
     return {
+        **PROPERTIES,
         LAYOUT: shape.layout.value,
         KEY: json.dumps(list(shape.key), ensure_ascii=False),
         "format-version": str(store.format_version),
@@ -206,13 +208,7 @@ def location_of(store: IcebergStore, table: TableName) -> str | None:
     uses names as paths, such a name raises Refused.
     """
     if str(store.iceberg().getClass().getSimpleName()) == "HadoopCatalog":
-        for name in (table.schema, table.name):
-            if "/" in name or name in {".", ".."}:
-                raise Refused(
-                    "no-folder",
-                    f"{name!r} cannot be the name of a folder, as a Hadoop catalog needs.",
-                    "Choose another name, or a catalog of another type (jdbc, rest, hive).",
-                )
+        refuse_paths(table)
         return None
     root = store.folder
     if root is None:
@@ -222,6 +218,17 @@ def location_of(store: IcebergStore, table: TableName) -> str | None:
     if folder.exists():
         folder = folder.with_name(f"{folder.name}-{uuid.uuid4().hex[:8]}")
     return str(folder)
+
+
+def refuse_paths(table: TableName) -> None:
+    """Raise Refused for a name that a Hadoop catalog would use as another path."""
+    for name in (table.schema, table.name):
+        if "/" in name or name in {".", ".."}:
+            raise Refused(
+                "no-folder",
+                f"{name!r} cannot be the name of a folder, as a Hadoop catalog needs.",
+                "Choose another name, or a catalog of another type (jdbc, rest, hive).",
+            )
 
 
 def remember_here(store: IcebergStore, table: TableName) -> None:

@@ -113,7 +113,7 @@ def hold_memory_of_rows(store: IcebergStore, lease: MemoryLease, what: str, size
 
     A caller's session may have a small heap on a large machine.
     """
-    if size > int(store.jvm.java.lang.Runtime.getRuntime().maxMemory()) // OF_HEAP:
+    if store.has_java and size > int(store.jvm.java.lang.Runtime.getRuntime().maxMemory()) // OF_HEAP:
         raise TooLarge
     lease.hold(what, size)
 

@@ -11,6 +11,7 @@ from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
+from backstory.spark.connect import NoJava
 from backstory.spark.late_session import LateSpark
 from backstory.spark.versions import rewrites_by_options, sessions_class
 
@@ -141,6 +142,8 @@ def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
 
 def schema_json(jvm: Any, schema: Any) -> str:
     """A schema as JSON."""
+    if isinstance(jvm, NoJava):
+        return str(schema.text)
     return str(_iceberg(jvm, "SchemaParser").toJson(schema))
 
 
@@ -151,6 +154,8 @@ def schema_of(jvm: Any, text: str) -> Any:
 
 def metadata_json(jvm: Any, table: Any) -> str:
     """A table's metadata as JSON."""
+    if isinstance(jvm, NoJava):
+        return str(table.text)
     return str(_iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
 
 
@@ -285,7 +290,9 @@ def _iceberg(jvm: Any, name: str) -> Any:
 
 
 def texts_of(texts: Any) -> dict[str, str]:
-    """A Java map of texts, by one call; py4j's own conversion makes three calls for each name."""
+    """A map of texts: Java's by one call; py4j's own conversion makes three calls for each name."""
+    if isinstance(texts, dict):
+        return texts
     mapper = _java(texts, "com.fasterxml.jackson.databind.ObjectMapper")()
     return dict(json.loads(mapper.writeValueAsString(texts)))
 

@@ -216,6 +216,8 @@ class LocalRows:
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
         """The data files with at least one visible row, each with its delete files."""
+        if not self.store.has_java:
+            raise Unreadable("a session without Java")
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
         files: list[tuple[FileLine, list[FileLine]]] = []

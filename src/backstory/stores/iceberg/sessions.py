@@ -45,16 +45,9 @@ SESSION_CATALOG = "spark_catalog"
 def require_usable(spark: "SparkSession", catalog: str) -> None:
     """Check a session before it is used.
 
-    Raises UsageError for a session of Spark Connect, for a catalog that is not Iceberg's, and for a Spark or
+    Raises UsageError for a catalog that is not Iceberg's, and for a Spark or
     Iceberg that is too old or lacks a class. The error names the class (interface, section 7).
     """
-    if not hasattr(spark, "_jsparkSession"):
-        raise UsageError(
-            "spark-connect",
-            "The session uses Spark Connect, which has no Java to commit with.",
-            "Give a classic session (SparkSession.builder.master(...), no .remote(...) and no SPARK_REMOTE), "
-            "or backstory.open(FOLDER).",
-        )
     if is_older(str(spark.version), OLDEST_SPARK):
         raise UsageError(
             "other-spark",
@@ -129,7 +122,7 @@ def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = No
 
     With the location of the table's `metadata`, cached rows are dropped only if the location has changed.
     """
-    if isinstance(store.session, LateSpark) and store.session.started is None:
+    if not store.has_java or (isinstance(store.session, LateSpark) and store.session.started is None):
         return
     session_catalog = catalog(store.spark, store.catalog)
     if is_caching(store.jvm, session_catalog):

@@ -116,6 +116,37 @@ class IcebergStore:
             )
         return uncached_catalog(self.jvm, catalog(self.spark, self.catalog))
 
+    @property
+    def has_java(self) -> bool:
+        """Whether this process reaches the session's Java."""
+        return True
+
+    def find(self, table: TableName) -> Any:
+        """Iceberg's object for a table as it is now; None if there is no such table or schema."""
+        from py4j.protocol import Py4JJavaError
+
+        try:  # Iceberg checks whether a table exists by loading it: a check before would load it twice
+            return self.iceberg().loadTable(self.identifier(table))
+        except Py4JJavaError as fault:
+            if is_missing(fault):
+                return None
+            raise
+
+    def has(self, table: TableName) -> bool:
+        """Whether there is such a table; faster than `find` if mostly there is none."""
+        return bool(self.iceberg().tableExists(self.identifier(table)))
+
+    def names(self, schema: str | None) -> list[TableName]:
+        """Every table of the catalog or of one of its schemas."""
+        catalog = self.iceberg()
+        namespaces = {".".join(namespace.levels()): namespace for namespace in catalog.listNamespaces()}
+        return [
+            TableName(name, identifier.name())
+            for name, namespace in namespaces.items()
+            if schema in {None, name}
+            for identifier in catalog.listTables(namespace)
+        ]
+
     def setting(self, name: str) -> str | None:
         """A setting of the session, which is not started for it."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
@@ -286,16 +317,11 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
 
     Raises UsageError for a table in a former folder of an embedded warehouse.
     """
-    from py4j.protocol import Py4JJavaError
-
     folders = require_here(store, table)
     with translate_faults(table):
-        try:  # Iceberg checks whether a table exists by loading it: a check before would load it twice
-            iceberg = store.iceberg().loadTable(store.identifier(table))
-        except Py4JJavaError as fault:
-            if is_missing(fault):
-                return None
-            raise
+        iceberg = store.find(table)
+        if iceberg is None:
+            return None
         if folders is not None:
             folders.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
@@ -312,7 +338,7 @@ def exists(store: IcebergStore, table: TableName) -> bool:
     """Whether there is such a table; faster than loading it if mostly there is none."""
     require_here(store, table)
     with translate_faults(table):
-        return bool(store.iceberg().tableExists(store.identifier(table)))
+        return store.has(table)
 
 
 def existing(store: IcebergStore, table: TableName) -> IcebergTable:
@@ -376,14 +402,7 @@ def source_names(shape: Shape) -> str:
 def tables(store: IcebergStore, schema: str | None = None) -> list[TableName]:
     """Every table of the catalog or of one of its schemas, sorted."""
     with translate_faults(store.catalog):
-        catalog = store.iceberg()
-        namespaces = {".".join(namespace.levels()): namespace for namespace in catalog.listNamespaces()}
-        return sorted(
-            TableName(name, identifier.name())
-            for name, namespace in namespaces.items()
-            if schema in {None, name}
-            for identifier in catalog.listTables(namespace)
-        )
+        return sorted(store.names(schema))
 
 
 def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> IcebergStore:

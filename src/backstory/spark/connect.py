@@ -1,0 +1,38 @@
+"""Sessions of Spark Connect: a client of another process, which has Java; this process has none."""
+
+from typing import TYPE_CHECKING, Any
+
+from backstory.errors import UsageError
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def is_connect(session: object) -> bool:
+    """Whether a session is one of Spark Connect."""
+    return type(session).__module__.startswith("pyspark.sql.connect.")
+
+
+def session_id(spark: "SparkSession") -> str:
+    """The id of a session; several Python objects may be the same session."""
+    of_any: Any = spark
+    return str(of_any.session_id if is_connect(spark) else of_any._jsparkSession.sessionUUID())  # noqa: SLF001
+
+
+def needs_java(what: str = "This") -> UsageError:
+    """The error for work that only Iceberg's Java does, in a session without Java."""
+    return UsageError(
+        "needs-java",
+        f"{what} needs Iceberg's Java, which a session of Spark Connect does not have.",
+        "The table is as it was; do this in a classic session on the same catalog, such as "
+        "`SparkSession.builder.master(...)`, or with the command line.",
+    )
+
+
+class NoJava:
+    """In place of Java: any use of it is refused."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        raise needs_java()

@@ -1,0 +1,1 @@
+"""Tables in Iceberg, by the SQL of a session of Spark Connect."""

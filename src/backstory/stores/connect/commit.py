@@ -1,0 +1,383 @@
+"""The one way to change a table over Spark Connect: a MERGE into a branch, which the table then follows.
+
+The branch begins at the snapshot of the plan. Iceberg moves `main` to it only while `main` is still there, so
+that a plan and its commit are tied to each other. A new table is created with its rows at once.
+"""
+
+import uuid
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import BackstoryError, Failed
+from backstory.formats.delivered import arrow_schema
+from backstory.model.change import COLUMNS_STATE, Change, Commit, Note, RowBatches
+from backstory.model.layout import FILE, POSITION, ROW_ID, YEAR
+from backstory.model.table import Shape, TableName
+from backstory.observe.metrics import COMMITS, time_stage
+from backstory.spark.connect import needs_java
+from backstory.spark.session_settings import OUR_SETTINGS
+from backstory.spark.versions import arrow_of, frame_of_arrow
+from backstory.stores.commit import commit as commit_of
+from backstory.stores.connect.store import ConnectStore
+from backstory.stores.iceberg.create import refuse_paths, table_properties
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields, without_row_ids
+from backstory.stores.iceberg.literals import column, quote, text_literal
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.slice import PLACE
+from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
+from backstory.stores.port import refuse_names
+from backstory.stores.refusals import conflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, SparkSession
+
+# The beginning of names of branches, each of which is of one delivery.
+BRANCH: Final = "backstory_"
+MAIN: Final = "main"
+# The setting of a session that its commits contain as a property.
+_NOTE: Final = "spark.sql.iceberg.snapshot-property."
+# The view of staged rows, and their columns besides the table's.
+_ROWS: Final = "backstory rows"
+_ACTION: Final = "backstory action"
+_UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
+# Texts in Spark's errors that mean that another writer was faster.
+_CONFLICTS: Final = (
+    "CommitFailedException",
+    "ValidationException",
+    "AlreadyExistsException",
+    "TABLE_OR_VIEW_ALREADY_EXISTS",
+    "is not an ancestor of",
+    "branch does not exist",
+    "Ref does not exist",
+)
+
+
+@commit_of.register(ConnectStore)
+def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
+    """Commit a change once; without a table the change creates it.
+
+    Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
+    UsageError for a change that only Java makes. A failed commit may leave files, until snapshots expire.
+    """
+    _require_sql(table, change)
+    added = _arrow(change.added)
+    if change.expected not in {None, 0 if added is None else len(added)}:
+        raise conflict(change.into.table if table is None and change.into else table.shape.table)  # type: ignore[union-attr]
+    counts = change.counts
+    if change.count_as:
+        counts = {**counts, change.count_as: 0 if added is None else len(added)}
+    notes = {**note.properties(counts), **change.late_properties(table)}
+    if table is None:
+        snapshot = _create(store, change, added, notes)
+    else:
+        snapshot = _change(store, table, change, added, notes)
+    COMMITS.inc()
+    return Commit(snapshot, counts)
+
+
+def _require_sql(table: IcebergTable | None, change: Change) -> None:
+    """Raise UsageError for a change that SQL cannot make by one visible commit."""
+    frames = [rows for rows in (change.added, change.removed) if not isinstance(rows, _PLAIN)]
+    if frames or change.whole or change.recreate or change.dropped or change.tags or change.back_to:
+        raise needs_java("This change of a table")
+    if table is None:
+        return
+    into = change.into or table.shape
+    if into.table != table.shape.table or into.layout is not table.shape.layout:
+        raise needs_java("Another name or layout")
+    if any(old != new for old, new in change.renamed.items()) or any(
+        into.column(each.name) != each for each in table.shape.columns
+    ):
+        raise needs_java("Another name or type of a column")
+    if any(table.properties.get(name) != value for name, value in change.properties.items()):
+        raise needs_java("A delivery that changes properties of its table")
+    if not keeps_row_ids(table):
+        raise needs_java("A table whose rows have no ids, as in Iceberg's format version 2,")
+    if table.iceberg.currentSnapshot() is None:
+        raise needs_java("The first commit of rows to an empty table")
+
+
+_PLAIN: Final = (pa.Table, RowBatches, Mapping, type(None))
+
+
+def _arrow(rows: pa.Table | RowBatches | None) -> pa.Table | None:
+    return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows
+
+
+@contextmanager
+def _session(store: ConnectStore, table: TableName, notes: Mapping[str, str]) -> Iterator["SparkSession"]:
+    """A session of one commit, whose settings are the commit's notes; no other commit gets them.
+
+    Raises TryAgain if another writer was faster.
+    """
+    from pyspark.errors import PySparkException
+
+    session: Any = store.spark.cloneSession()  # type: ignore[attr-defined]
+    try:
+        for name, value in OUR_SETTINGS.items():
+            session.conf.set(name, value)
+        for name, value in notes.items():
+            session.conf.set(_NOTE + name, value)
+        with translate_faults(table):
+            try:
+                yield session
+            except PySparkException as fault:
+                if any(text in str(fault) for text in _CONFLICTS):
+                    raise conflict(table) from fault
+                raise
+    finally:
+        with suppress(PySparkException):
+            session.client.release_session()
+
+
+def _create(store: ConnectStore, change: Change, added: pa.Table | None, notes: Mapping[str, str]) -> int:
+    """Create a table of the change's shape with its rows, at once; returns its first snapshot."""
+    from pyspark.sql.functions import partitioning
+
+    shape = change.into
+    assert shape is not None
+    refuse_names(store.reserves, shape.names)
+    refuse_paths(shape.table)
+    schema = arrow_schema({each.name: each.type for each in shape.columns})
+    rows = schema.empty_table() if added is None else without_row_ids(added).select(schema.names)
+    with _session(store, shape.table, notes) as session:
+        session.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(store.catalog)}.{quote(shape.table.schema)}")
+        typed = _frame(session, rows).select(
+            *(
+                column(each.name).cast(spark_type(each.type)).alias(each.name, metadata={"comment": each.doc})
+                for each in shape.columns
+            )
+        )
+        writer = typed.writeTo(store.sql_name(shape.table)).using("iceberg")
+        for name, value in {**table_properties(store, shape), **change.properties}.items():
+            writer = writer.tableProperty(name, value)
+        parts = [
+            partitioning.years(quote(name)) if transform == YEAR else column(name)
+            for transform, name in shape.layout.partitioning
+        ]
+        with time_stage("commit"):
+            (writer.partitionedBy(*parts) if parts else writer).create()
+        if shape.layout.is_sorted and shape.key:
+            order = ", ".join(map(quote, shape.key))
+            session.sql(f"ALTER TABLE {store.sql_name(shape.table)} WRITE LOCALLY ORDERED BY {order}")
+        snapshots = session.table(store.sql_name(shape.table, "snapshots"))
+        return int(snapshots.where("parent_id IS NULL").collect()[0].snapshot_id)
+
+
+def _frame(session: "SparkSession", rows: pa.Table) -> "DataFrame":
+    return frame_of_arrow(session, rows, spark_fields(rows.schema))
+
+
+def _change(
+    store: ConnectStore,
+    table: IcebergTable,
+    change: Change,
+    added: pa.Table | None,
+    notes: Mapping[str, str],
+) -> int | None:
+    """Add columns, then change rows; returns the snapshot."""
+    name, base = table.shape.table, int(table.iceberg.currentSnapshot().snapshotId())
+    with _session(store, name, notes) as session:
+        session.sql(f"REFRESH TABLE {store.sql_name(name)}")
+        if store.metadata_location(name, session) != table.metadata:
+            raise conflict(name)
+        _add_columns(store, session, table, change.into)
+        branch = BRANCH + uuid.uuid4().hex
+        session.sql(
+            f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}"
+        )
+        others = [other for other in table.iceberg.refs() if other.startswith(BRANCH)]
+        try:
+            with time_stage("write"):
+                snapshot = _merge(store, session, table, change, added, branch, base)
+            with time_stage("commit"):
+                _publish(store, session, name, branch, snapshot)
+        except BaseException:
+            with suppress(BackstoryError, Exception):
+                _drop_branches(store, session, name, [branch])
+            raise
+        # Branches of others that began before: none of them can be published any more.
+        _drop_branches(store, session, name, [branch, *others])
+        return snapshot
+
+
+def _add_columns(
+    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape | None
+) -> None:
+    """Add the columns of the new shape; a kill before the rows leaves columns without values.
+
+    The properties are set first, so that a new column never has another source's name.
+    """
+    properties, state = {}, table.schema_id
+    new = [] if into is None else [each for each in into.columns if table.shape.column(each.name) is None]
+    if into is not None:
+        refuse_names(store.reserves, into.names)
+        state = max(int(number) for number in table.iceberg.schemas()) + bool(new)
+        if source_names(into) != source_names(table.shape):
+            properties[SOURCE_NAMES] = source_names(into)
+    if COLUMNS_STATE in table.properties and table.properties[COLUMNS_STATE] != str(state):
+        properties[COLUMNS_STATE] = str(state)
+    name = store.sql_name(table.shape.table)
+    if properties:
+        pairs = ", ".join(f"{text_literal(each)} = {text_literal(properties[each])}" for each in properties)
+        session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})")
+    if into is None or not new:
+        return
+    columns = []
+    for before, each in zip((None, *into.names), into.columns, strict=False):
+        if each in new:
+            place = "FIRST" if before is None else f"AFTER {quote(before)}"
+            columns.append(f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {place}")
+    session.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(columns)})")
+
+
+def _merge(
+    store: ConnectStore,
+    session: "SparkSession",
+    table: IcebergTable,
+    change: Change,
+    added: pa.Table | None,
+    branch: str,
+    base: int,
+) -> int:
+    """Change the rows of the branch by one statement; returns its snapshot.
+
+    A row that is removed and added with the same id is updated, and keeps its id. Raises Failed if the
+    snapshot does not have exactly these rows.
+    """
+    name, shape = table.shape.table, change.into or table.shape
+    staged = _staged_rows(session, store, table, change.removed, added, shape)
+    _frame(session, staged).createOrReplaceTempView(_ROWS)
+    values = {each.name: f"CAST(s.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns}
+    session.sql(
+        f"MERGE INTO {store.sql_name(name, f'branch_{branch}')} AS t USING {quote(_ROWS)} AS s "  # noqa: S608
+        f"ON t.{FILE} = s.{FILE} AND t.{POSITION} = s.{POSITION} "
+        f"WHEN MATCHED AND s.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
+        f"{', '.join(f't.{quote(each)} = {value}' for each, value in values.items())} "
+        f"WHEN MATCHED THEN DELETE "
+        f"WHEN NOT MATCHED AND s.{quote(_ACTION)} = '{_INSERT}' THEN INSERT ({', '.join(map(quote, values))}) "
+        f"VALUES ({', '.join(values.values())})"
+    )
+    made = session.sql(
+        f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
+        f"JOIN {store.sql_name(name, 'refs')} AS r ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
+    ).collect()[0]
+    if made.parent_id != base:
+        raise conflict(name)  # another delivery dropped the branch, and the statement began a new one
+    actions = [] if not len(staged) else staged[_ACTION].to_pylist()
+    wanted = (
+        len(actions) - actions.count(_DELETE),
+        len(actions) - actions.count(_INSERT),
+    )
+    numbers = {each: int(made.summary.get(each, 0)) for each in _SUMS}
+    if wanted != (numbers["added-records"], numbers["added-position-deletes"] - numbers["removed-position-deletes"]):
+        raise _other_rows(name)
+    return int(made.snapshot_id)
+
+
+_SUMS: Final = ("added-records", "added-position-deletes", "removed-position-deletes")
+
+
+def _staged_rows(
+    session: "SparkSession",
+    store: ConnectStore,
+    table: IcebergTable,
+    removed: Any,
+    added: pa.Table | None,
+    shape: Shape,
+) -> pa.Table:
+    """The rows of the statement: removed places, and added rows at the place of the row with their id."""
+    schema = arrow_schema({each.name: each.type for each in shape.columns})
+    places, rows = _places(removed), schema.empty_table() if added is None else added.select(schema.names)
+    nowhere, ids = pa.nulls(len(rows), pa.int64()), pa.nulls(len(rows), pa.int64())
+    if added is not None and ROW_ID in added.column_names:
+        ids = added[ROW_ID].combine_chunks()
+    at = nowhere
+    if ids.null_count < len(ids):
+        at = pc.index_in(ids, value_set=_row_ids(session, store, table, places)).cast(pa.int64())
+        if at.null_count != ids.null_count or len(at.drop_null()) != len(pc.unique(at.drop_null())):
+            raise _other_rows(table.shape.table)
+    gone = pc.invert(pc.is_in(pa.array(range(len(places)), pa.int64()), value_set=at))
+    actions = pc.if_else(pc.is_valid(at), _UPDATE, _INSERT)
+    changed = pa.table([*rows.columns, *places.take(at).columns, actions], [*schema.names, *_STAGED])
+    ending = places.filter(gone)
+    nothing = [pa.nulls(len(ending), field.type) for field in schema]
+    ended = pa.table(
+        [*nothing, *ending.columns, pa.repeat(_DELETE, len(ending))], [*schema.names, *_STAGED]
+    )
+    return pa.concat_tables([changed, ended]).unify_dictionaries()
+
+
+_STAGED: Final = (FILE, POSITION, _ACTION)
+
+
+def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
+    """Places of rows as a table."""
+    if removed is None:
+        return PLACE.empty_table()
+    if isinstance(removed, pa.Table):
+        return removed.select(PLACE.names).cast(PLACE)
+    parts = [
+        pa.table([pa.repeat(file, len(positions)), pa.array(list(positions), pa.int64())], schema=PLACE)
+        for file, positions in removed.items()
+    ]
+    return pa.concat_tables([PLACE.empty_table(), *parts])
+
+
+def _row_ids(
+    session: "SparkSession", store: ConnectStore, table: IcebergTable, places: pa.Table
+) -> pa.Array:
+    """The row id at each place; TryAgain if a place has no row any more."""
+    _frame(session, places).createOrReplaceTempView(_ROWS)
+    name = store.sql_name(table.shape.table)
+    rows = arrow_of(
+        session.sql(
+            f"SELECT t.{FILE}, t.{POSITION}, t.{ROW_ID} FROM {name} AS t JOIN {quote(_ROWS)} AS s "  # noqa: S608
+            f"ON t.{FILE} = s.{FILE} AND t.{POSITION} = s.{POSITION}"
+        )
+    )
+    if len(rows) != len(places):
+        raise conflict(table.shape.table)
+    found = places.append_column("place", pa.array(range(len(places)))).join(rows, PLACE.names)
+    return found.sort_by("place")[ROW_ID].combine_chunks()
+
+
+def _other_rows(table: TableName) -> Failed:
+    return Failed(
+        "other-rows",
+        f"Spark would change other rows of {table} than planned.",
+        "The table is as it was; please report this with the versions of Spark and Iceberg.",
+    )
+
+
+def _publish(
+    store: ConnectStore, session: "SparkSession", table: TableName, branch: str, snapshot: int
+) -> None:
+    """Move the table to the branch; TryAgain if the table is no longer at the branch's beginning.
+
+    The answer can be lost: the table is asked whether it has the snapshot.
+    """
+    from pyspark.errors import PySparkException
+
+    name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
+    try:
+        session.sql(
+            f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{MAIN}', '{branch}')"
+        ).collect()
+    except PySparkException:
+        session.sql(f"REFRESH TABLE {store.sql_name(table)}")
+        history = session.table(store.sql_name(table, "history"))
+        if not history.where(f"snapshot_id = {snapshot} AND is_current_ancestor").count():
+            raise
+
+
+def _drop_branches(
+    store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
+) -> None:
+    for branch in branches:
+        session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(branch)}")

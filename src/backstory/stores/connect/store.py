@@ -1,0 +1,169 @@
+"""A catalog of Iceberg in a session of Spark Connect: its tables, read by SQL and from their metadata files."""
+
+import gzip
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from backstory.errors import Failed, UsageError
+from backstory.formats.memory import Memory
+from backstory.model.table import TableName
+from backstory.model.versions_layout import OF_ICEBERG
+from backstory.spark.connect import NoJava, is_connect, needs_java
+from backstory.spark.versions import arrow_of, is_older
+from backstory.stores.connect.described_table import DescribedTable
+from backstory.stores.iceberg.jvm import EXTENSIONS
+from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.sessions import OLDEST as OLDEST_ICEBERG
+from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.refusals import file_garbled
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# Since this version a session can be cloned: commits have notes in settings of a session of their own.
+OLDEST = (4, 1)
+_GZIP = b"\x1f\x8b"
+
+
+@dataclass(frozen=True, slots=True)
+class ConnectStore(IcebergStore):
+    """An Iceberg catalog of a session of Spark Connect; whatever needs Java is refused."""
+
+    def __post_init__(self) -> None:
+        """Announce nothing to the session: each delivery refreshes the tables that it reads."""
+
+    @property
+    def jvm(self) -> Any:
+        """An object that refuses any use."""
+        return NoJava()
+
+    @property
+    def spark(self) -> "SparkSession":
+        """The session."""
+        session: Any = self.session
+        return session
+
+    @property
+    def has_java(self) -> bool:
+        """Whether this process reaches the session's Java: never."""
+        return False
+
+    @property
+    def home(self) -> Path | None:
+        """None: the folder of a warehouse may be on another machine."""
+        return None
+
+    def iceberg(self) -> Any:
+        """Raises UsageError: Iceberg's catalog object is Java's."""
+        raise needs_java()
+
+    def reserves(self, name: str) -> bool:
+        """Whether Iceberg reserves this name of a column."""
+        return name in OF_ICEBERG
+
+    def find(self, table: TableName) -> Any:
+        """The table as its newest metadata file describes it; None if there is no such table or schema."""
+        if not self.has(table):
+            return None
+        self.spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
+        location = self.metadata_location(table, self.spark)
+        return DescribedTable(self._metadata(table, location), location)
+
+    def has(self, table: TableName) -> bool:
+        """Whether there is such a table."""
+        return self.spark.catalog.tableExists(self.sql_name(table))
+
+    def names(self, schema: str | None) -> list[TableName]:
+        """Every table of the catalog or of one of its schemas."""
+        namespaces = self.spark.sql(f"SHOW NAMESPACES IN {quote(self.catalog)}").collect()
+        return [
+            TableName(name, row.tableName)
+            for (name,) in namespaces
+            if schema in {None, name}
+            for row in self.spark.sql(f"SHOW TABLES IN {quote(self.catalog)}.{quote(name)}").collect()
+        ]
+
+    def metadata_location(self, table: TableName, session: "SparkSession") -> str:
+        """The location of the table's newest metadata file, as a session sees the table."""
+        log = session.table(self.sql_name(table, "metadata_log_entries")).select("file")
+        return str(arrow_of(log)["file"][-1])
+
+    def _metadata(self, table: TableName, location: str) -> dict[str, Any]:
+        """The content of a metadata file, read by the session."""
+        from pyspark.errors import PySparkException
+
+        try:
+            files = arrow_of(self.spark.read.format("binaryFile").load(location).select("content"))
+            content = files["content"][0].as_py()
+        except PySparkException as fault:
+            raise Failed(
+                "metadata-unreadable",
+                f"The session cannot read the metadata file of {table}.",
+                "Let the server's Hadoop read the table's storage as well, for example with "
+                "`spark.hadoop.fs.s3.impl` and credentials for s3:// addresses.",
+            ) from fault
+        try:
+            metadata = json.loads(gzip.decompress(content) if content[:2] == _GZIP else content)
+        except (ValueError, OSError, EOFError) as fault:
+            raise file_garbled(table, location.rpartition("/")[2]) from fault
+        return dict(metadata)
+
+
+def open_connect(
+    spark: "SparkSession", catalog: str, format_version: int, memory: Memory
+) -> ConnectStore:
+    """The store of a session of Spark Connect; UsageError for one that cannot be used."""
+    import backstory.stores.connect.commit  # noqa: F401 - registers the way of its commits
+
+    require_usable(spark, catalog)
+    return ConnectStore(spark, catalog, format_version, memory)
+
+
+def require_usable(spark: "SparkSession", catalog: str) -> None:
+    """Raises UsageError for an older Spark or Iceberg, another catalog, and a server without extensions."""
+    from pyspark.version import __version__
+
+    assert is_connect(spark)
+    older = next((one for one in (str(spark.version), __version__) if is_older(one, OLDEST)), None)
+    if older:
+        raise UsageError(
+            "other-spark",
+            f"Spark Connect {older} is not supported.",
+            "Use Spark 4.1 on the server and as client, or a classic session.",
+        )
+    setting = f"spark.sql.catalog.{catalog}"
+    kind = spark.conf.get(setting, None)
+    if kind is None:
+        raise UsageError(
+            "no-iceberg-catalog",
+            f"The session's catalog {catalog} is not configured.",
+            f"Start the server with `--conf {setting}=org.apache.iceberg.spark.SparkCatalog`, or give another "
+            "`catalog=NAME`.",
+        )
+    if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
+        raise UsageError(
+            "no-extensions",
+            "The server has no extensions of Iceberg, which commits need.",
+            f"Start the server with `--conf spark.sql.extensions={EXTENSIONS}`.",
+        )
+    version = _iceberg_version(spark, catalog)
+    if version is None or is_older(version, OLDEST_ICEBERG):
+        raise UsageError(
+            "other-iceberg",
+            f"The catalog {catalog} has no Iceberg that backstory supports"
+            f"{f': it has {version}' if version else ''}.",
+            "Start the server with Iceberg 1.11 or 1.12, and with an Iceberg catalog of this name.",
+        )
+
+
+def _iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
+    """Iceberg's version; None for a catalog that is none of Iceberg's."""
+    from pyspark.errors import PySparkException
+
+    try:
+        ((version,),) = spark.sql(f"SELECT {quote(catalog)}.system.iceberg_version()").collect()  # noqa: S608
+    except PySparkException:
+        return None
+    return str(version)
