@@ -42,7 +42,7 @@ MAIN: Final = "main"
 # The setting of a session that its commits contain as a property.
 _NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
-_ROWS: Final = "backstory rows"
+_ROWS: Final = "backstory_rows"
 _ACTION: Final = "backstory action"
 _UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
 # Texts in Spark's errors that mean that another writer was faster.

@@ -179,6 +179,8 @@ class LocalRows:
 
     def _fields(self) -> dict[str, Field]:
         """The table's fields by name, including the field of row ids."""
+        if not self.store.has_java:
+            raise Unreadable("only Java lists the files of a table")
         lineage = {"id": FIELD_IDS[ROW_ID], "name": ROW_ID, "type": "long"}
         fields = fields_of(self.store.jvm, self.table.iceberg.schema())
         return {ROW_ID: lineage, **{field["name"]: field for field in fields}}
@@ -216,8 +218,6 @@ class LocalRows:
 
     def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
         """The data files with at least one visible row, each with its delete files."""
-        if not self.store.has_java:
-            raise Unreadable("a session without Java")
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
         files: list[tuple[FileLine, list[FileLine]]] = []
