@@ -11,7 +11,7 @@ from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
 from backstory.model.table import ODF, TableName, resolve_name, table_name
-from backstory.spark.connect import is_connect
+from backstory.spark.connect import is_connect, needs_java
 from backstory.spark.session_settings import hold_settings, require_exact_names
 from backstory.table import Table
 
@@ -91,6 +91,10 @@ class Warehouse:
         """The Spark session."""
         return self.store.spark
 
+    def _require_java(self, what: str) -> None:
+        if not self.store.has_java:
+            raise needs_java(what)
+
     def table(self, name: str) -> "Table":
         """The table `schema.table`, or the table of a dataset in `odf`; UsageError if there is none."""
         from backstory.stores.iceberg.store import load
@@ -110,6 +114,7 @@ class Warehouse:
 
     def sql(self, query: str) -> "DataFrame":
         """The rows of a Spark SQL query on tables `schema.table`; UsageError for any other statement."""
+        self._require_java("A query of the warehouse")
         from backstory.reading.queries import run_query
 
         return run_query(self.store, query)
@@ -146,6 +151,7 @@ class Warehouse:
 
         A batch that was committed before is skipped without reading it, even after a restart.
         """
+        self._require_java("A stream")
         from backstory.doors.native.door import batch_writer
         from backstory.doors.native.options import parse_feed_options
 
@@ -191,6 +197,7 @@ class Warehouse:
             relabel=relabel,
         )
         if chosen.on_spark:
+            self._require_java("A model on Spark")
             return door.historize_on_spark(chosen, self.store, request)
         return door.historize_on_database(chosen, url, request)
 
@@ -214,6 +221,7 @@ class Warehouse:
         commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong file
         or selection; a table that fails has a receipt with an error.
         """
+        self._require_java("A run of a project")
         from backstory.engine.run_context import Remark
         from backstory.projects.declarations import read_project
         from backstory.projects.deliveries import RunTerms
@@ -246,6 +254,7 @@ class Warehouse:
 
         A wrong file does not stop the others; the first error is raised at the end.
         """
+        self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
 
         manifests = door.add_each(self.store, namespace, _paths(files), dry_run=dry_run)
@@ -274,6 +283,7 @@ class Warehouse:
         A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name; a
         source that fails has a receipt with an error.
         """
+        self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
         from backstory.engine.run_context import with_remark
 
@@ -312,6 +322,7 @@ class Warehouse:
 
         Raises UsageError for an unknown name; the receipt contains any other error.
         """
+        self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
         from backstory.engine.run_context import with_remark
 
@@ -367,6 +378,7 @@ class Warehouse:
         Only table properties are set. A history of layout `autocdc-bitemporal` is imported into the new table
         `into`, with both of its times.
         """
+        self._require_java("An adoption")
         from backstory.doors.native import bitemporal
         from backstory.engine.run_context import with_remark
         from backstory.upkeep.adopting import adopt
@@ -400,6 +412,7 @@ class Warehouse:
         author: str | None = None,
     ) -> "list[Maintained]":
         """Compact tables and expire old snapshots; a table that fails has a receipt with an error."""
+        self._require_java("Maintenance")
         from backstory.engine.run_context import with_remark
 
         bounds = {
@@ -412,6 +425,7 @@ class Warehouse:
 
     def doctor(self) -> "Diagnosis":
         """The versions of all parts, and the abilities of session and catalog, tried on a scratch table."""
+        self._require_java("The doctor")
         from backstory.doctor import examine
 
         return examine(self)
@@ -422,6 +436,7 @@ class Warehouse:
         The default port is 8055, or a free one if it is taken. Raises UsageError without the extra `explore`,
         and for a host beyond this machine without a token of 16 characters; Failed for a port that is taken.
         """
+        self._require_java("The explorer")
         from backstory.explorer.catalog_reader import CatalogReader
         from backstory.explorer.opening import open_explorer
         from backstory.stores.metadata.catalogs import SessionCatalog
@@ -431,6 +446,7 @@ class Warehouse:
 
     def serve(self, **options: Any) -> "Running":
         """Start a Fivetran destination, until `stop` is called, with the options of the command."""
+        self._require_java("A Fivetran destination")
         from backstory.doors.fivetran.server import ServeOptions, serve
         from backstory.stores.iceberg.faults import show_causes
 

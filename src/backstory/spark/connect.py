@@ -1,11 +1,16 @@
 """Sessions of Spark Connect: a client of another process, which has Java; this process has none."""
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+# Spark's name for the error of a use of Java.
+OF_JAVA: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
 
 
 def is_connect(session: object) -> bool:
@@ -27,6 +32,22 @@ def needs_java(what: str = "This") -> UsageError:
         "The table is as it was; do this in a classic session on the same catalog, such as "
         "`SparkSession.builder.master(...)`, or with the command line.",
     )
+
+
+@contextmanager
+def refuse_java(spark: "SparkSession") -> Iterator[None]:
+    """Raise UsageError in place of pyspark's error for a use of Java in a session without it."""
+    if not is_connect(spark):
+        yield
+        return
+    from pyspark.errors import PySparkAttributeError
+
+    try:
+        yield
+    except PySparkAttributeError as fault:
+        if fault.getCondition() != OF_JAVA:
+            raise
+        raise needs_java() from fault
 
 
 class NoJava:

@@ -9,7 +9,7 @@ from threading import Lock
 from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
-from backstory.spark.connect import session_id
+from backstory.spark.connect import refuse_java, session_id
 from backstory.spark.late_session import LateSpark
 from backstory.spark.versions import naming_columns
 
@@ -57,7 +57,7 @@ def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
     session = session_id(spark)
     _hold(spark, session)
     try:
-        with naming_columns(spark):
+        with naming_columns(spark), refuse_java(spark):
             yield
     finally:
         _release(spark, session)

@@ -5,17 +5,18 @@ that a plan and its commit are tied to each other. A new table is created with i
 """
 
 import uuid
-from collections.abc import Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.errors import BackstoryError, Failed
+from backstory.errors import Failed
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import COLUMNS_STATE, Change, Commit, Note, RowBatches
-from backstory.model.layout import FILE, POSITION, ROW_ID, YEAR
+from backstory.model.layout import FILE, POSITION, ROW_ID, YEAR, Layout
 from backstory.model.table import Shape, TableName
 from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
@@ -23,9 +24,9 @@ from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, frame_of_arrow
 from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
-from backstory.stores.iceberg.create import refuse_paths, table_properties
+from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields, without_row_ids
+from backstory.stores.iceberg.frames import LINEAGE_SINCE, keeps_row_ids, spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
@@ -44,6 +45,7 @@ _NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
 _ROWS: Final = "backstory_rows"
 _ACTION: Final = "backstory action"
+MERGE_MODE: Final = "write.merge.mode"
 _UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
 # Texts in Spark's errors that mean that another writer was faster.
 _CONFLICTS: Final = (
@@ -64,42 +66,47 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
     UsageError for a change that only Java makes. A failed commit may leave files, until snapshots expire.
     """
-    _require_sql(table, change)
-    added = _arrow(change.added)
-    if change.expected not in {None, 0 if added is None else len(added)}:
-        raise conflict(change.into.table if table is None and change.into else table.shape.table)  # type: ignore[union-attr]
+    _require_sql(store, table, change)
+    shape, added = change.into or cast("IcebergTable", table).shape, _arrow(change.added)
+    count = 0 if added is None else len(added)
+    if change.expected not in {None, count}:
+        raise conflict(shape.table)  # their source has changed since it was counted
     counts = change.counts
     if change.count_as:
-        counts = {**counts, change.count_as: 0 if added is None else len(added)}
+        counts = {**counts, change.count_as: count}
     notes = {**note.properties(counts), **change.late_properties(table)}
     if table is None:
-        snapshot = _create(store, change, added, notes)
+        snapshot = _create(store, shape, change.properties, added, notes)
     else:
-        snapshot = _change(store, table, change, added, notes)
+        snapshot = _change(store, table, shape, change.removed, added, notes)
+    with translate_faults(shape.table):
+        store.refresh(shape.table)
     COMMITS.inc()
     return Commit(snapshot, counts)
 
 
-def _require_sql(table: IcebergTable | None, change: Change) -> None:
-    """Raise UsageError for a change that SQL cannot make by one visible commit."""
-    frames = [rows for rows in (change.added, change.removed) if not isinstance(rows, _PLAIN)]
-    if frames or change.whole or change.recreate or change.dropped or change.tags or change.back_to:
+def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change) -> None:
+    """Raise UsageError for a change that SQL does not make by one visible commit."""
+    into = change.into or (None if table is None else table.shape)
+    plain = all(isinstance(rows, _PLAIN) for rows in (change.added, change.removed))
+    if not plain or into is None or change.whole or change.recreate or change.tags or change.back_to:
         raise needs_java("This change of a table")
+    if into.layout is not Layout.VERSIONS:
+        raise needs_java(f"A table of layout {into.layout}")
+    if store.format_version < LINEAGE_SINCE if table is None else not keeps_row_ids(table):
+        raise needs_java("A table whose rows have no ids, as in Iceberg's format version 2,")
     if table is None:
         return
-    into = change.into or table.shape
     if into.table != table.shape.table or into.layout is not table.shape.layout:
-        raise needs_java("Another name or layout")
-    if any(old != new for old, new in change.renamed.items()) or any(
-        into.column(each.name) != each for each in table.shape.columns
-    ):
+        raise needs_java("Another name or layout of a table")
+    if any(into.column(each.name) != each for each in table.shape.columns):
         raise needs_java("Another name or type of a column")
     if any(table.properties.get(name) != value for name, value in change.properties.items()):
         raise needs_java("A delivery that changes properties of its table")
-    if not keeps_row_ids(table):
-        raise needs_java("A table whose rows have no ids, as in Iceberg's format version 2,")
+    if table.properties.get(MERGE_MODE) != PROPERTIES[MERGE_MODE]:
+        raise needs_java("A table whose files are written again by each MERGE")
     if table.iceberg.currentSnapshot() is None:
-        raise needs_java("The first commit of rows to an empty table")
+        raise needs_java("The first commit to an empty table")
 
 
 _PLAIN: Final = (pa.Table, RowBatches, Mapping, type(None))
@@ -135,12 +142,16 @@ def _session(store: ConnectStore, table: TableName, notes: Mapping[str, str]) ->
             session.client.release_session()
 
 
-def _create(store: ConnectStore, change: Change, added: pa.Table | None, notes: Mapping[str, str]) -> int:
-    """Create a table of the change's shape with its rows, at once; returns its first snapshot."""
+def _create(
+    store: ConnectStore,
+    shape: Shape,
+    properties: Mapping[str, str | None],
+    added: pa.Table | None,
+    notes: Mapping[str, str],
+) -> int:
+    """Create a table of this shape with its rows, at once; returns its first snapshot."""
     from pyspark.sql.functions import partitioning
 
-    shape = change.into
-    assert shape is not None
     refuse_names(store.reserves, shape.names)
     refuse_paths(shape.table)
     schema = arrow_schema({each.name: each.type for each in shape.columns})
@@ -154,8 +165,8 @@ def _create(store: ConnectStore, change: Change, added: pa.Table | None, notes: 
             )
         )
         writer = typed.writeTo(store.sql_name(shape.table)).using("iceberg")
-        for name, value in {**table_properties(store, shape), **change.properties}.items():
-            writer = writer.tableProperty(name, value)
+        for name, value in {**table_properties(store, shape), **properties}.items():
+            writer = writer.tableProperty(name, value or "")
         parts = [
             partitioning.years(quote(name)) if transform == YEAR else column(name)
             for transform, name in shape.layout.partitioning
@@ -176,83 +187,77 @@ def _frame(session: "SparkSession", rows: pa.Table) -> "DataFrame":
 def _change(
     store: ConnectStore,
     table: IcebergTable,
-    change: Change,
+    shape: Shape,
+    removed: Any,
     added: pa.Table | None,
     notes: Mapping[str, str],
-) -> int | None:
+) -> int:
     """Add columns, then change rows; returns the snapshot."""
+    from pyspark.errors import PySparkException
+
     name, base = table.shape.table, int(table.iceberg.currentSnapshot().snapshotId())
     with _session(store, name, notes) as session:
         session.sql(f"REFRESH TABLE {store.sql_name(name)}")
         if store.metadata_location(name, session) != table.metadata:
             raise conflict(name)
-        _add_columns(store, session, table, change.into)
+        _add_columns(store, session, table, shape)
         branch = BRANCH + uuid.uuid4().hex
-        session.sql(
-            f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}"
-        )
+        # Branches that began before: none of them can be published once this one is.
         others = [other for other in table.iceberg.refs() if other.startswith(BRANCH)]
+        session.sql(f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
+        over = [branch]
         try:
             with time_stage("write"):
-                snapshot = _merge(store, session, table, change, added, branch, base)
+                rows = _staged_rows(session, store, table, removed, added, shape)
+                snapshot = _merge(store, session, shape, rows, branch, base)
             with time_stage("commit"):
                 _publish(store, session, name, branch, snapshot)
-        except BaseException:
-            with suppress(BackstoryError, Exception):
-                _drop_branches(store, session, name, [branch])
-            raise
-        # Branches of others that began before: none of them can be published any more.
-        _drop_branches(store, session, name, [branch, *others])
-        return snapshot
+            over += others
+            return snapshot
+        finally:
+            with suppress(PySparkException):
+                for each in over:
+                    session.sql(f"ALTER TABLE {store.sql_name(name)} DROP BRANCH IF EXISTS {quote(each)}")
 
 
-def _add_columns(
-    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape | None
-) -> None:
+def _add_columns(store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape) -> None:
     """Add the columns of the new shape; a kill before the rows leaves columns without values.
 
-    The properties are set first, so that a new column never has another source's name.
+    The properties are set first, so that a new column is never taken for another one of its source.
     """
-    properties, state = {}, table.schema_id
-    new = [] if into is None else [each for each in into.columns if table.shape.column(each.name) is None]
-    if into is not None:
-        refuse_names(store.reserves, into.names)
-        state = max(int(number) for number in table.iceberg.schemas()) + bool(new)
-        if source_names(into) != source_names(table.shape):
-            properties[SOURCE_NAMES] = source_names(into)
-    if COLUMNS_STATE in table.properties and table.properties[COLUMNS_STATE] != str(state):
-        properties[COLUMNS_STATE] = str(state)
-    name = store.sql_name(table.shape.table)
+    refuse_names(store.reserves, into.names)
+    new = [each for each in into.columns if table.shape.column(each.name) is None]
+    state = str(max(map(int, table.iceberg.schemas())) + 1 if new else table.schema_id)
+    properties = {SOURCE_NAMES: source_names(into), COLUMNS_STATE: state}
+    if source_names(into) == source_names(table.shape):
+        del properties[SOURCE_NAMES]
+    if table.properties.get(COLUMNS_STATE) in {None, state}:
+        del properties[COLUMNS_STATE]
+    altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
     if properties:
-        pairs = ", ".join(f"{text_literal(each)} = {text_literal(properties[each])}" for each in properties)
-        session.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ({pairs})")
-    if into is None or not new:
-        return
-    columns = []
-    for before, each in zip((None, *into.names), into.columns, strict=False):
-        if each in new:
-            place = "FIRST" if before is None else f"AFTER {quote(before)}"
-            columns.append(f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {place}")
-    session.sql(f"ALTER TABLE {name} ADD COLUMNS ({', '.join(columns)})")
+        pairs = (f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
+        session.sql(f"{altering} SET TBLPROPERTIES ({', '.join(pairs)})")
+    if new:
+        before = dict(
+            zip(into.columns, ("FIRST", *(f"AFTER {quote(name)}" for name in into.names)), strict=False)
+        )
+        columns = (
+            f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {before[each]}"
+            for each in new
+        )
+        session.sql(f"{altering} ADD COLUMNS ({', '.join(columns)})")
 
 
 def _merge(
-    store: ConnectStore,
-    session: "SparkSession",
-    table: IcebergTable,
-    change: Change,
-    added: pa.Table | None,
-    branch: str,
-    base: int,
+    store: ConnectStore, session: "SparkSession", shape: Shape, rows: pa.Table, branch: str, base: int
 ) -> int:
     """Change the rows of the branch by one statement; returns its snapshot.
 
-    A row that is removed and added with the same id is updated, and keeps its id. Raises Failed if the
-    snapshot does not have exactly these rows.
+    A row that is removed and added with the same id is updated, and keeps its id. Raises TryAgain if the
+    branch is gone, and Failed if the snapshot does not have exactly these rows.
     """
-    name, shape = table.shape.table, change.into or table.shape
-    staged = _staged_rows(session, store, table, change.removed, added, shape)
-    _frame(session, staged).createOrReplaceTempView(_ROWS)
+    name = shape.table
+    _frame(session, rows).createOrReplaceTempView(_ROWS)
     values = {each.name: f"CAST(s.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns}
     session.sql(
         f"MERGE INTO {store.sql_name(name, f'branch_{branch}')} AS t USING {quote(_ROWS)} AS s "  # noqa: S608
@@ -260,27 +265,25 @@ def _merge(
         f"WHEN MATCHED AND s.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
         f"{', '.join(f't.{quote(each)} = {value}' for each, value in values.items())} "
         f"WHEN MATCHED THEN DELETE "
-        f"WHEN NOT MATCHED AND s.{quote(_ACTION)} = '{_INSERT}' THEN INSERT ({', '.join(map(quote, values))}) "
+        f"WHEN NOT MATCHED AND s.{quote(_ACTION)} = '{_INSERT}' "
+        f"THEN INSERT ({', '.join(map(quote, values))}) "
         f"VALUES ({', '.join(values.values())})"
     )
     made = session.sql(
         f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
         f"JOIN {store.sql_name(name, 'refs')} AS r ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
-    ).collect()[0]
-    if made.parent_id != base:
-        raise conflict(name)  # another delivery dropped the branch, and the statement began a new one
-    actions = [] if not len(staged) else staged[_ACTION].to_pylist()
-    wanted = (
-        len(actions) - actions.count(_DELETE),
-        len(actions) - actions.count(_INSERT),
-    )
-    numbers = {each: int(made.summary.get(each, 0)) for each in _SUMS}
-    if wanted != (numbers["added-records"], numbers["added-position-deletes"] - numbers["removed-position-deletes"]):
+    ).collect()
+    if not made or made[0].parent_id != base:
+        raise conflict(name)  # another delivery dropped the branch, and the statement may have begun one
+    actions = Counter(rows[_ACTION].to_pylist())
+    sums = {each: int(made[0].summary.get(each, 0)) for each in _SUMS}
+    added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
+    if (added, gone) != (sums[_ADDED], sums[_GONE] - sums[_BACK]):
         raise _other_rows(name)
-    return int(made.snapshot_id)
+    return int(made[0].snapshot_id)
 
 
-_SUMS: Final = ("added-records", "added-position-deletes", "removed-position-deletes")
+_ADDED, _GONE, _BACK = _SUMS = ("added-records", "added-position-deletes", "removed-position-deletes")
 
 
 def _staged_rows(
@@ -307,9 +310,7 @@ def _staged_rows(
     changed = pa.table([*rows.columns, *places.take(at).columns, actions], [*schema.names, *_STAGED])
     ending = places.filter(gone)
     nothing = [pa.nulls(len(ending), field.type) for field in schema]
-    ended = pa.table(
-        [*nothing, *ending.columns, pa.repeat(_DELETE, len(ending))], [*schema.names, *_STAGED]
-    )
+    ended = pa.table([*nothing, *ending.columns, pa.repeat(_DELETE, len(ending))], [*schema.names, *_STAGED])
     return pa.concat_tables([changed, ended]).unify_dictionaries()
 
 
@@ -329,9 +330,7 @@ def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
     return pa.concat_tables([PLACE.empty_table(), *parts])
 
 
-def _row_ids(
-    session: "SparkSession", store: ConnectStore, table: IcebergTable, places: pa.Table
-) -> pa.Array:
+def _row_ids(session: "SparkSession", store: ConnectStore, table: IcebergTable, places: pa.Table) -> pa.Array:
     """The row id at each place; TryAgain if a place has no row any more."""
     _frame(session, places).createOrReplaceTempView(_ROWS)
     name = store.sql_name(table.shape.table)
@@ -374,10 +373,3 @@ def _publish(
         history = session.table(store.sql_name(table, "history"))
         if not history.where(f"snapshot_id = {snapshot} AND is_current_ancestor").count():
             raise
-
-
-def _drop_branches(
-    store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
-) -> None:
-    for branch in branches:
-        session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(branch)}")

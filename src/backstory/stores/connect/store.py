@@ -1,4 +1,4 @@
-"""A catalog of Iceberg in a session of Spark Connect: its tables, read by SQL and from their metadata files."""
+"""A catalog of Iceberg in a session of Spark Connect: its tables, by SQL and from their metadata files."""
 
 import gzip
 import json
@@ -13,7 +13,7 @@ from backstory.model.versions_layout import OF_ICEBERG
 from backstory.spark.connect import NoJava, is_connect, needs_java
 from backstory.spark.versions import arrow_of, is_older
 from backstory.stores.connect.described_table import DescribedTable
-from backstory.stores.iceberg.jvm import EXTENSIONS
+from backstory.stores.iceberg.jvm import EXTENSIONS, SPARK_CATALOG
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.sessions import OLDEST as OLDEST_ICEBERG
 from backstory.stores.iceberg.store import IcebergStore
@@ -67,9 +67,13 @@ class ConnectStore(IcebergStore):
         """The table as its newest metadata file describes it; None if there is no such table or schema."""
         if not self.has(table):
             return None
-        self.spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
+        self.refresh(table)
         location = self.metadata_location(table, self.spark)
         return DescribedTable(self._metadata(table, location), location)
+
+    def refresh(self, table: TableName) -> None:
+        """Make the session read the table as it is now; by default its catalog caches tables."""
+        self.spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
 
     def has(self, table: TableName) -> bool:
         """Whether there is such a table."""
@@ -111,9 +115,7 @@ class ConnectStore(IcebergStore):
         return dict(metadata)
 
 
-def open_connect(
-    spark: "SparkSession", catalog: str, format_version: int, memory: Memory
-) -> ConnectStore:
+def open_connect(spark: "SparkSession", catalog: str, format_version: int, memory: Memory) -> ConnectStore:
     """The store of a session of Spark Connect; UsageError for one that cannot be used."""
     import backstory.stores.connect.commit  # noqa: F401 - registers the way of its commits
 
@@ -139,8 +141,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         raise UsageError(
             "no-iceberg-catalog",
             f"The session's catalog {catalog} is not configured.",
-            f"Start the server with `--conf {setting}=org.apache.iceberg.spark.SparkCatalog`, or give another "
-            "`catalog=NAME`.",
+            f"Start the server with `--conf {setting}={SPARK_CATALOG}`, or give another `catalog=NAME`.",
         )
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
         raise UsageError(
@@ -163,7 +164,7 @@ def _iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
     from pyspark.errors import PySparkException
 
     try:
-        ((version,),) = spark.sql(f"SELECT {quote(catalog)}.system.iceberg_version()").collect()  # noqa: S608
+        ((version,),) = spark.sql(f"SELECT {quote(catalog)}.system.iceberg_version()").collect()
     except PySparkException:
         return None
     return str(version)

@@ -12,7 +12,7 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge
 from backstory.formats.wrapping.room import no_room, no_room_by
 from backstory.model.table import TableName
-from backstory.spark.connect import needs_java
+from backstory.spark.connect import OF_JAVA, needs_java
 from backstory.spark.process import was_interrupted
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.workers import error_of_worker
@@ -128,7 +128,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             "The table is as it was; fix the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
-        if condition_of(fault) == "JVM_ATTRIBUTE_NOT_SUPPORTED":
+        if condition_of(fault) == OF_JAVA:
             raise needs_java() from fault
         if "INCOMPATIBLE_TABLE_CHANGE" in (condition_of(fault) or ""):
             raise conflict(table) from fault
