@@ -86,7 +86,7 @@ class Native:
 
     def rows(self, *columns):
         """The stored rows as the rule has them, recorded times by their number."""
-        found = self.spark.table(f"backstory.{self.name}").toArrow().to_pylist()
+        found = self.spark.table(f"{self.store.catalog}.{self.name}").toArrow().to_pylist()
         times = {None, *(row["recorded_at"] for row in found)}
         times |= {(row["_memory"] or {}).get("ended_at") for row in found}
         numbers = {time: place + 1 for place, time in enumerate(sorted(times - {None}))} | {None: None}
@@ -111,7 +111,7 @@ class Native:
     def ids(self):
         """The id of the row that each version is."""
         rows = self.spark.sql(
-            f"SELECT k, v, valid_from, _row_id FROM backstory.{self.name} WHERE _memory.role IS NULL"
+            f"SELECT k, v, valid_from, _row_id FROM {self.store.catalog}.{self.name} WHERE _memory.role IS NULL"
         )
         return {(row.k, row.v, days(row.valid_from.astimezone(UTC))): row._row_id for row in rows.collect()}
 

@@ -1,0 +1,301 @@
+"""What a process does in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
+
+A process has sessions of one kind: once it has one of Spark Connect, pyspark's functions are those of Connect.
+"""
+
+import os
+import subprocess
+import sys
+from datetime import UTC, datetime
+from pathlib import Path
+from random import Random
+
+import pyarrow as pa
+from pyspark.sql import SparkSession
+
+sys.path.append(str(Path(__file__).parent / "doors" / "native"))
+
+from specification.copies import Copy, take
+from specification.stored import StoredVersions
+from test_snapshot import Native, by_rule, randomly
+
+import backstory
+from backstory.model.change import DOOR
+from backstory.stores.connect.commit import BRANCH
+
+ADDRESS, CATALOG, DEED, *WORDS = sys.argv[1:]
+
+
+def opened():
+    session = SparkSession.builder.remote(ADDRESS).getOrCreate()
+    return session, backstory.open(spark=session, catalog=CATALOG)
+
+
+def copy(*cells):
+    """A full copy from cells `id:city`."""
+    rows = [cell.split(":") for cell in cells]
+    return pa.table({"id": pa.array([int(id_) for id_, _ in rows]), "city": [city for _, city in rows]})
+
+
+def records(frame):
+    return {row["id"]: row["city"] for row in frame.toArrow().to_pylist()}
+
+
+def snapshots(session, table):
+    return session.table(f"{CATALOG}.{table}.snapshots").count()
+
+
+def branches(session, table):
+    session.sql(f"REFRESH TABLE {CATALOG}.{table}")
+    return [row.name for row in session.table(f"{CATALOG}.{table}.refs").collect() if row.name != "main"]
+
+
+def series():
+    """In order, late, restated: the rule's rows, and every row that stays keeps its id."""
+    _, warehouse = opened()
+    native, random = Native(warehouse), Random(int(WORDS[0]))
+    native.name = f"series.t{WORDS[0]}"
+    table, before = StoredVersions(("v", "o"), overwritten=frozenset("o")), {}
+    for commit, (at, options) in enumerate(
+        [
+            (50, {"remember": True}),
+            (60, {}),
+            (60, {"restate": True}),
+            (55, {}),
+            (70, {}),
+            (65, {"restate": True}),
+        ]
+    ):
+        rows = randomly(random, 12)
+        taken = take(table, Copy(at, rows, ("v", "o"), **options), commit)
+        source = pa.Table.from_pylist([{"k": key, **row} for key, row in rows.items()])
+        receipt = native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options)
+        assert dict(receipt.counts) == taken.counts
+        table = taken.table
+        assert native.rows("v", "o") == by_rule(table, "v", "o")
+        now = native.ids()
+        stay = now.keys() & before.keys()
+        assert {place: now[place] for place in stay} == {place: before[place] for place in stay}
+        before, count = now, native.snapshots
+        assert native.copy(at, source, max_delete_ratio=1, overwrite=["o"], **options).snapshot_id is None
+        assert native.snapshots == count
+    assert [each for each in warehouse.table(native.name).check() if each["violations"]] == []
+    assert branches(native.spark, native.name) == []
+
+
+def reads():
+    """Snapshots, a feed, new columns, and files; the caller's own session reads what was committed."""
+    session, warehouse = opened()
+    options = {"into": "crm.c", "key": "id"}
+    first = warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
+    assert session.table(f"{CATALOG}.crm.c").count() == 2
+    frame = session.createDataFrame([(1, "Köln", "x"), (3, "Rom", None)], "id long, city string, more string")
+    warehouse.snapshot(frame, at="2026-02-01", **options)
+    assert session.table(f"{CATALOG}.crm.c").count() == 4
+    Path("c.csv").write_text("id,city,more\n1,Köln,x\n3,Rom,y\n", encoding="utf-8")
+    warehouse.snapshot("c.csv", at="2026-03-01", **options)
+    table = warehouse.table("crm.c")
+    assert records(table.current()) == {1: "Köln", 3: "Rom"}
+    assert records(table.as_of("2026-01-15")) == {1: "Bonn", 2: "Ulm"}
+    assert records(table.current(known_at=first.recorded_at)) == {1: "Bonn", 2: "Ulm"}
+    assert [row["change"] for row in table.diff("2026-01-15", "2026-02-15").orderBy("key").collect()] == [
+        "changed",
+        "removed",
+        "added",
+    ]
+    assert "Bonn → Köln" in str(table.timeline(1))
+    assert [each["counts"]["new"] for each in table.log()] == [0, 1, 2]
+    assert {each["door"] for each in table.log()} == {"native"}
+    assert "crm.c" in {each["table"] for each in warehouse.tables()}
+    assert [each for each in table.check() if each["violations"]] == []
+    feeds(session, warehouse)
+
+
+def feeds(session, warehouse):
+    """Late events and deletions of a feed; the same feed again makes no commit."""
+
+    def events(*cells):
+        rows = [cell.split(":") for cell in cells]
+        return pa.table(
+            {
+                "id": pa.array([int(row[0]) for row in rows]),
+                "city": [row[1] or None for row in rows],
+                "op": [row[2] for row in rows],
+                "at": [datetime(2026, 1, int(row[3]), tzinfo=UTC) for row in rows],
+            }
+        )
+
+    options = {
+        "into": "crm.f",
+        "key": "id",
+        "sequence_by": "at",
+        "apply_as_deletes": "op = 'D'",
+        "drop": ["op"],
+    }
+    sent = events("1:Bonn:I:1", "2:Ulm:I:1"), events("1:Köln:U:5", "2::D:6"), events("1:Late:U:3")
+    for feed in sent:
+        warehouse.apply(feed, **options)
+    count = snapshots(session, "crm.f")
+    for feed in sent:
+        assert warehouse.apply(feed, **options).snapshot_id is None
+    assert snapshots(session, "crm.f") == count == 3
+    table = warehouse.table("crm.f")
+    assert records(table.current()) == {1: "Köln"}
+    assert records(table.as_of("2026-01-04")) == {1: "Late", 2: "Ulm"}
+    assert [each for each in table.check() if each["violations"]] == []
+
+
+def refusals():
+    """Whatever needs Java is refused by one code, before anything is written."""
+    session, warehouse = opened()
+    options = {"into": "no.c", "key": "id"}
+    warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
+    table, count = warehouse.table("no.c"), snapshots(session, "no.c")
+    renamed = copy("1:Bonn").rename_columns(["id", "town"])
+    tries = [
+        lambda: warehouse.snapshot(renamed, at="2026-02-01", rename={"city": "town"}, **options),
+        lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", backfill=True, **options),
+        lambda: warehouse.snapshot(
+            session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
+        ),
+        lambda: warehouse.snapshot(copy("1:Bonn"), into="no.d", key="id", at="2026-02-01", scope={"id": 1}),
+        lambda: table.changes(),
+        lambda: table.maintain(),
+        lambda: table.forget(1, apply=True),
+        lambda: table.drop(apply=True),
+        lambda: table.views(),
+        lambda: table.export("c.parquet"),
+        lambda: warehouse.sql("SELECT 1"),
+        lambda: warehouse.apply_batch(**options),
+        lambda: warehouse.maintain("no.c"),
+        lambda: warehouse.run(),
+        lambda: warehouse.pull("x"),
+        lambda: warehouse.doctor(),
+        lambda: warehouse.explore(),
+        lambda: warehouse.serve(),
+        lambda: backstory.open(spark=session, catalog=CATALOG, format_version=2).snapshot(
+            copy("1:Bonn"), into="no.e", key="id"
+        ),
+    ]
+    assert [code_of(each) for each in tries] == ["needs-java"] * len(tries)
+    assert snapshots(session, "no.c") == count
+    assert branches(session, "no.c") == []
+    assert code_of(lambda: backstory.open(spark=session, catalog="nothing")) == "no-iceberg-catalog"
+
+
+def code_of(act):
+    try:
+        act()
+    except backstory.BackstoryError as error:
+        return error.code
+    return "no error"
+
+
+FIRST, SECOND = copy("1:Bonn", "2:Ulm"), copy("1:Köln", "3:Rom")
+
+
+def deliver(after=""):
+    """A second copy with a new column; the process ends after the statement that contains these words."""
+    session, warehouse = opened()
+    if after:
+        kind = type(session)
+        run = kind.sql
+
+        def sql(self, query, *rest, **more):
+            answer = run(self, query, *rest, **more)
+            if after in query:
+                os._exit(9)
+            return answer
+
+        kind.sql = sql
+    more = SECOND.append_column("more", pa.array(["x", None]))
+    return warehouse.snapshot(more, into="kills.c", key="id", at="2026-02-01")
+
+
+def killed():
+    deliver(" ".join(WORDS))
+
+
+def kills():
+    """A table is as before or as after a kill, and the same delivery completes it."""
+    session, warehouse = opened()
+    points = ["ADD COLUMNS", "CREATE BRANCH", "MERGE INTO", "CALL", "DROP BRANCH"]
+    for point in points:
+        session.sql(f"DROP TABLE IF EXISTS {CATALOG}.kills.c")
+        warehouse.snapshot(FIRST, into="kills.c", key="id", at="2026-01-01")
+        words = [sys.executable, __file__, ADDRESS, CATALOG, "killed", point]
+        assert subprocess.run(words, check=False).returncode == 9
+        session.sql(f"REFRESH TABLE {CATALOG}.kills.c")
+        done = point in {"CALL", "DROP BRANCH"}
+        assert len(branches(session, "kills.c")) == (0 if point in {"ADD COLUMNS", "DROP BRANCH"} else 1)
+        table = warehouse.table("kills.c")
+        assert records(table.current()) == ({1: "Köln", 3: "Rom"} if done else {1: "Bonn", 2: "Ulm"})
+        assert (deliver().snapshot_id is None) is done
+        assert records(table.current()) == {1: "Köln", 3: "Rom"}
+        assert [each for each in table.check() if each["violations"]] == []
+        warehouse.snapshot(FIRST, into="kills.c", key="id", at="2026-03-01")
+        assert branches(session, "kills.c") == []
+
+
+def writes():
+    """Events of some records, each in a delivery of its own."""
+    _, warehouse = opened()
+    for number in range(4):
+        rows = pa.table(
+            {
+                "id": pa.array([int(WORDS[0])]),
+                "city": [str(number)],
+                "at": [datetime(2026, 1, 1 + number, tzinfo=UTC)],
+            }
+        )
+        warehouse.apply(rows, into="both.f", key="id", sequence_by="at")
+
+
+def writers():
+    """Two processes that write to one table: nothing is lost, and each commit follows from the one before."""
+    session, warehouse = opened()
+    words = [sys.executable, __file__, ADDRESS, CATALOG, "writes"]
+    processes = [subprocess.Popen([*words, str(number)]) for number in (1, 2)]
+    assert [process.wait(300) for process in processes] == [0, 0]
+    rows = session.table(f"{CATALOG}.both.f").where("_memory.role IS NULL").toArrow().to_pylist()
+    assert sorted((row["id"], row["city"]) for row in rows) == [
+        (id_, str(number)) for id_ in (1, 2) for number in range(4)
+    ]
+    history = session.table(f"{CATALOG}.both.f.history").where("is_current_ancestor").count()
+    assert history == 8
+    assert branches(session, "both.f") == []
+    assert [each for each in warehouse.table("both.f").check() if each["violations"]] == []
+
+
+def conflicts():
+    """Another program's commit between plan and publication: the delivery is planned again on its rows."""
+    session, warehouse = opened()
+    options = {"into": "late.c", "key": "id"}
+    warehouse.snapshot(FIRST, at="2026-01-01", **options)
+    kind, others = type(session), ["CREATE BRANCH", "MERGE INTO", "CALL"]
+    run = kind.sql
+
+    def sql(self, query, *rest, **more):
+        if others and others[0] in query:
+            del others[0]
+            run(self, f"INSERT INTO {CATALOG}.late.c SELECT * FROM {CATALOG}.late.c WHERE false")
+        return run(self, query, *rest, **more)
+
+    kind.sql = sql
+    warehouse.snapshot(SECOND, at="2026-02-01", **options)
+    kind.sql = run
+    assert others == []
+    doors = [
+        row.summary.get(DOOR)
+        for row in session.sql(
+            f"SELECT s.summary FROM {CATALOG}.late.c.snapshots s JOIN {CATALOG}.late.c.history h "
+            "ON s.snapshot_id = h.snapshot_id WHERE h.is_current_ancestor ORDER BY s.committed_at"
+        ).collect()
+    ]
+    assert doors == ["native", None, None, None, "native"]
+    assert records(warehouse.table("late.c").current()) == {1: "Köln", 3: "Rom"}
+    assert [each for each in branches(session, "late.c") if each.startswith(BRANCH)] == []
+
+
+if __name__ == "__main__":
+    globals()[DEED]()

@@ -1,0 +1,75 @@
+"""Spark Connect: deliveries and readers in sessions of a real server, each in a process of its own."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from connect_server import serving_connect
+from depth import deep
+from rest_catalog import serving_rest
+
+pytestmark = pytest.mark.process
+
+TESTS = Path(__file__).parents[1]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """A server with a Hadoop catalog and a REST catalog."""
+    folder = tmp_path_factory.mktemp("connect")
+    with serving_rest(folder) as rest:
+        hadoop = {"type": "hadoop", "warehouse": str(folder / "hadoop")}
+        with serving_connect(folder, {"hadoop": hadoop, "rest": rest}) as address:
+            yield address
+
+
+@pytest.fixture(params=["hadoop", "rest"])
+def act(request, server, tmp_path):
+    """Does a deed of `connect_deeds.py` in a session of the server."""
+
+    def run(*deed):
+        env = {**os.environ, "PYTHONPATH": str(TESTS)}
+        done = subprocess.run(
+            [sys.executable, TESTS / "connect_deeds.py", server, request.param, *deed],
+            cwd=tmp_path,
+            env=env,
+            capture_output=True,
+            text=True,
+            timeout=600,
+        )
+        assert done.returncode == 0, done.stderr[-4000:]
+
+    return run
+
+
+def test_a_series_of_copies_gives_the_rules_rows_and_keeps_row_ids(act):
+    """Late and restated copies too; the same copy again makes no commit."""
+    for seed in range(1, deep(2, 4)):
+        act("series", str(seed))
+
+
+def test_all_readers_give_the_rows_of_snapshots_and_feeds(act):
+    """New columns, files, frames of the session; the caller's session reads what was committed."""
+    act("reads")
+
+
+def test_whatever_needs_java_is_refused_by_name(act):
+    """Nothing is written before it."""
+    act("refusals")
+
+
+def test_a_delivery_is_complete_or_absent_after_any_kill(act):
+    """The next delivery completes it, and drops the branch that it left."""
+    act("kills")
+
+
+def test_two_writers_lose_nothing(act):
+    """Both are processes of their own."""
+    act("writers")
+
+
+def test_a_commit_of_others_is_planned_upon(act):
+    """Between plan and branch, branch and rows, rows and publication."""
+    act("conflicts")
