@@ -412,7 +412,6 @@ class Warehouse:
         author: str | None = None,
     ) -> "list[Maintained]":
         """Compact tables and expire old snapshots; a table that fails has a receipt with an error."""
-        self._require_java("Maintenance")
         from backstory.engine.run_context import with_remark
 
         bounds = {

@@ -36,6 +36,7 @@ from backstory.model.versions_layout import (
     FactKind,
     Role,
 )
+from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.conditions import delete_where
 from backstory.stores.iceberg.erasures import Expired
 from backstory.stores.iceberg.faults import translate_faults
@@ -346,6 +347,8 @@ def maintain(
     Raises UsageError if the bounds are for a table without versions. Raises TryAgain if another writer
     committed first each time, or while a load is between its two commits.
     """
+    if not store.has_java:
+        raise needs_java("Maintenance")
     table = existing(store, name)
     native = table.shape.layout is Layout.VERSIONS
     if bounds != Bounds() and not native:

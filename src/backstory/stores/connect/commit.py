@@ -30,6 +30,7 @@ from backstory.stores.iceberg.frames import LINEAGE_SINCE, keeps_row_ids, spark_
 from backstory.stores.iceberg.literals import column, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
+from backstory.stores.iceberg.snapshots import MAIN
 from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
 from backstory.stores.port import refuse_names
 from backstory.stores.refusals import conflict
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
 
 # The beginning of names of branches, each of which is of one delivery.
 BRANCH: Final = "backstory_"
-MAIN: Final = "main"
 # The setting of a session that its commits contain as a property.
 _NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
@@ -89,7 +89,7 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
     """Raise UsageError for a change that SQL does not make by one visible commit."""
     into = change.into or (None if table is None else table.shape)
     plain = all(isinstance(rows, _PLAIN) for rows in (change.added, change.removed))
-    if not plain or into is None or change.whole or change.recreate or change.tags or change.back_to:
+    if not plain or into is None or change != Change(**{name: getattr(change, name) for name in _BY_SQL}):
         raise needs_java("This change of a table")
     if into.layout is not Layout.VERSIONS:
         raise needs_java(f"A table of layout {into.layout}")
@@ -109,6 +109,11 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
         raise needs_java("The first commit to an empty table")
 
 
+# The parts of a change that SQL makes; with any other part it is refused.
+_BY_SQL: Final = (
+    *("counts", "removed", "added", "into", "renamed", "properties"),
+    *("snapshot", "count_as", "expected", "late_properties"),
+)
 _PLAIN: Final = (pa.Table, RowBatches, Mapping, type(None))
 
 
