@@ -277,7 +277,7 @@ def conflicts():
     def sql(self, query, *rest, **more):
         if others and others[0] in query:
             del others[0]
-            run(self, f"INSERT INTO {CATALOG}.late.c SELECT * FROM {CATALOG}.late.c WHERE false")
+            run(session, f"INSERT INTO {CATALOG}.late.c SELECT * FROM {CATALOG}.late.c WHERE false")
         return run(self, query, *rest, **more)
 
     kind.sql = sql

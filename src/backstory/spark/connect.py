@@ -24,11 +24,11 @@ def session_id(spark: "SparkSession") -> str:
     return str(of_any.session_id if is_connect(spark) else of_any._jsparkSession.sessionUUID())  # noqa: SLF001
 
 
-def needs_java(what: str = "This") -> UsageError:
+def needs_java(work: str = "This") -> UsageError:
     """The error for work that only Iceberg's Java does, in a session without Java."""
     return UsageError(
         "needs-java",
-        f"{what} needs Iceberg's Java, which a session of Spark Connect does not have.",
+        f"{work} needs Iceberg's Java, which a session of Spark Connect does not have.",
         "The table is as it was; do this in a classic session on the same catalog, such as "
         "`SparkSession.builder.master(...)`, or with the command line.",
     )

@@ -3,26 +3,14 @@
 from types import SimpleNamespace
 
 import pytest
-from pyspark.errors import PySparkAttributeError
 
 import backstory
 from backstory.errors import Failed, UsageError
 from backstory.formats.memory import Memory
 from backstory.spark.jars import iceberg_package
-from backstory.spark.versions import is_before_4, is_older
+from backstory.spark.versions import is_older
 from backstory.stores.iceberg import jvm, sessions
 from backstory.stores.metadata.catalogs import SessionCatalog
-
-
-class Connect:
-    """What a session of Spark Connect says when it is asked for its Java."""
-
-    def __getattr__(self, name):
-        words = (
-            ("error_class", "message_parameters") if is_before_4() else ("errorClass", "messageParameters")
-        )
-        told = ("JVM_ATTRIBUTE_NOT_SUPPORTED", {"attr_name": name})
-        raise PySparkAttributeError(**dict(zip(words, told, strict=True)))
 
 
 def refusal(spark, catalog="backstory"):
@@ -33,11 +21,6 @@ def refusal(spark, catalog="backstory"):
 
 def code(spark, catalog="backstory"):
     return refusal(spark, catalog).code
-
-
-def test_a_connect_session_is_refused_at_open():
-    """Interface 7: it has no Java, so that its first table would be the end of it."""
-    assert code(Connect()) == "spark-connect"
 
 
 @pytest.mark.parametrize(

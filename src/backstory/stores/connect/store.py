@@ -141,13 +141,13 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         raise UsageError(
             "no-iceberg-catalog",
             f"The session's catalog {catalog} is not configured.",
-            f"Start the server with `--conf {setting}={SPARK_CATALOG}`, or give another `catalog=NAME`.",
+            f"Start the server with the setting `{setting}={SPARK_CATALOG}`, or give another `catalog=NAME`.",
         )
     if EXTENSIONS not in str(spark.conf.get("spark.sql.extensions", "")):
         raise UsageError(
             "no-extensions",
             "The server has no extensions of Iceberg, which commits need.",
-            f"Start the server with `--conf spark.sql.extensions={EXTENSIONS}`.",
+            f"Start the server with the setting `spark.sql.extensions={EXTENSIONS}`.",
         )
     version = _iceberg_version(spark, catalog)
     if version is None or is_older(version, OLDEST_ICEBERG):
