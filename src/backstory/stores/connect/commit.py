@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # The beginning of names of branches, each of which is of one delivery.
-BRANCH: Final = "backstory_"
+BRANCH: Final = "backstory_delivery_"
 # The setting of a session that its commits contain as a property.
 _NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
