@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
     from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog
 
-NEW_TABLE: Final = "new table: "  # the schema change of a table's first delivery, which is not printed
 Jobs = Annotated[int, Parameter(validator=Number(gte=1))]
 RUNS: Final = (
     "run_id",
@@ -114,7 +113,8 @@ def run(
     from backstory.projects.running import RunRequest, run_project
 
     project, words = read_project(file), parse_names(select)
-    select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    if not project.patterns:
+        select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
     commit_remark = Remark(**remark)
     terms = RunTerms(project.folder, dry_run, options.settings().rights, commit_remark, on_schema_change)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
@@ -165,6 +165,8 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
 
 def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
     """Print why a declaration failed or did not begin, and its schema changes."""
+    from backstory.projects.deliveries import NEW_TABLE
+
     if receipt.error is not None:
         print_error(document["error"], f"{receipt.name}: ")
     elif receipt.blocked_by is not None:
@@ -251,11 +253,10 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
     from backstory.projects.declarations import select as select_from
     from backstory.projects.log import freshness
 
-    project = read_project(file)
-    selected = select_from(project, upstream_of(project), parse_names(select))
-    names = [declaration.name for declaration in selected]
-    now = datetime.now(UTC)
-    rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, names))
+    project, words, now = read_project(file), parse_names(select), datetime.now(UTC)
+    if not project.patterns:
+        select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, words))
     if not rows:
         print_remark(options, "Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)
