@@ -40,7 +40,7 @@ from backstory.cli.output import (
 from backstory.cli.progress import watch_run
 from backstory.doors.native.options import OnSchemaChange
 from backstory.engine.run_context import RemarkOptions
-from backstory.errors import UsageError, Violated
+from backstory.errors import Violated
 from backstory.model.receipt import exit_code
 from backstory.sources.databases.address import is_database, parse_server
 
@@ -264,31 +264,29 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
 
 
 def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
-    """Write a first project file from the files of a folder or the tables of a database.
+    """Write a project file from the files of a folder or the tables of a database.
 
     Keys are written if the source declares them; fill in the others. Put a password into an environment
-    variable. Then `backstory run --dry-run` shows the changes of a first run.
+    variable. Then `backstory run --dry-run` shows the changes of a first run. If the file exists, entries for
+    new tables are added, and nothing else changes.
 
     Args:
         source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and
             mariadb:// are read with Spark.
-        file: File to write; an existing file is not overwritten.
+        file: File to write, or to add entries to.
         options: Common options.
     """
     from backstory.doors.native.databases import declared_keys_by_jdbc
-    from backstory.projects.drafting import draft_project
+    from backstory.projects.drafting import write_draft
+    from backstory.sources.databases.keys import declared_keys
 
-    if file.exists():
-        raise UsageError("file-exists", f"{file} already exists.", "Name another one with `file=NAME`.")
     if is_database(source) and parse_server(source).kind == "jdbc":
         with open_warehouse(options) as warehouse:
-            text = draft_project(source, partial(declared_keys_by_jdbc, warehouse.store))
+            report = write_draft(file, source, partial(declared_keys_by_jdbc, warehouse.store))
     else:
-        text = draft_project(source)
-    file.write_text(text, encoding="utf-8")
+        report = write_draft(file, source, declared_keys)
     if not options.quiet:
-        tables = text.count("    key:")
-        print_line(f"Wrote {file} with {tables} table(s). Next: backstory run {file} --dry-run")
+        print_line(report)
 
 
 def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) -> None:

@@ -1,7 +1,6 @@
 """The declarations of a project file: their options, the tables they read and write, and their order."""
 
 import os
-import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -21,7 +20,7 @@ from backstory.doors.odf.arguments import is_file
 from backstory.doors.odf.lints import secrets_in_address
 from backstory.doors.odf.manifest.dataset import read_manifests
 from backstory.errors import BackstoryError, UsageError
-from backstory.model.table import ODF, TableName, table_name
+from backstory.model.table import ODF, table_name
 from backstory.projects.entries import (
     DatasetEntry,
     GroupEntry,
@@ -48,7 +47,6 @@ _OPTIONS_OF: Final = {
     "snapshot": SnapshotOptions.__annotations__.keys() | {"restart"},
 }
 _FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
-_OF_ADDRESSES: Final = re.compile(r"[%&;+#${}]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +164,7 @@ def _declare_table(
     table = _with_place(document, path, lambda: table_name(name))
     options_written = _options_of_table(entry, entries, document, path)
     kind = _kind_of_table(options_written)
-    source = expand(options_written["source"], _in_address(options_written["source"], table))
+    source = expand(options_written["source"], table)
     times = _with_place(
         document,
         _place_of(entry, path, "at"),
@@ -215,16 +213,6 @@ def _options_of_table(
     mine = entry.model_fields_set | _OPTIONS_OF[_kind_of_table(merged)] | {"source"}
     mine |= ScheduledEntry.model_fields.keys()
     return {each: value for each, value in merged.items() if each in mine}
-
-
-def _in_address(source: str, table: TableName) -> TableName:
-    """The table, with the characters escaped that have a meaning in the address of a database."""
-    if not is_database(source):
-        return table
-    schema, name = (
-        _OF_ADDRESSES.sub(lambda mark: f"%{ord(mark[0]):02X}", part) for part in (table.schema, table.name)
-    )
-    return TableName(schema, name)
 
 
 def _declare_pattern(name: str, entry: TableEntry, entries: Histories, document: Document) -> TablePattern:

@@ -85,10 +85,20 @@ def tables_of_source(
 
     Raises UsageError if the address lacks the schema of its tables, and the errors of `list_keys`.
     """
-    source = fill_in(pattern.source, pattern.place)
-    database = parse_address(source.replace("{schema}", _SCHEMA).replace("{table}", _TABLE))
+    database = parse_pattern(fill_in(pattern.source, pattern.place))
+    return names_in_warehouse(pattern, database, list_keys(database))
+
+
+def parse_pattern(source: str) -> Database:
+    """The database of a filled address that has `{table}`, and perhaps `{schema}`, in its table."""
+    return parse_address(source.replace("{schema}", _SCHEMA).replace("{table}", _TABLE))
+
+
+def names_in_warehouse(
+    pattern: TablePattern, database: Database, keys: Keys
+) -> Mapping[str, tuple[str, ...]]:
+    """The keys of those tables that the address of a pattern can name, by their names in the warehouse."""
     form = re.escape(database.table or "")
-    keys = list_keys(database)
     if keys and "." not in form and all("." in name for name in keys):
         raise UsageError(
             "wrong-project",
