@@ -87,7 +87,7 @@ def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypa
     added = "".join(line + end for line in lines)
     assert file.read_bytes().decode() == text.replace(f"# Models{end}", f"{added}# Models{end}")
     assert run(["init"]) == 0
-    assert "It was not changed" in capsys.readouterr().err
+    assert "and was not changed" in capsys.readouterr().err
     assert file.read_bytes().decode() == text.replace(f"# Models{end}", f"{added}# Models{end}")
 
 
@@ -158,7 +158,7 @@ def test_keys_that_postgresql_declares_are_written_and_the_password_is_not(tmp_p
             'CREATE TABLE "Customer" (id int UNIQUE, name text); CREATE VIEW seen AS SELECT 1 AS id'
         )
     user, _, rest = postgres_url.removeprefix("postgresql://").partition("@")
-    text = draft_project(f"postgresql://{user}:canary@{rest}")
+    text, _ = draft_project(f"postgresql://{user}:canary@{rest}")
     assert "canary" not in text
     source = f"postgresql://{user}:${{DATABASE_PASSWORD}}@{rest}?table="
     assert read(tmp_path, text) == {
@@ -178,6 +178,6 @@ def test_keys_that_files_of_databases_declare(tmp_path):
     sqlite, duck = f"sqlite://{tmp_path}/shop.db", f"duckdb://{tmp_path}/d.duckdb"
     assert declared_keys(Database("sqlite", sqlite, "s")) == {"a": ("id",), "b": (), "c": ()}
     assert declared_keys(Database("duckdb", duck, "d")) == {"main.a": ("y", "x"), "main.b": ()}
-    assert read(tmp_path, draft_project(sqlite))["shop.a"] == (f"{sqlite}?table=a", ("id",))
+    assert read(tmp_path, draft_project(sqlite)[0])["shop.a"] == (f"{sqlite}?table=a", ("id",))
     with pytest.raises(UsageError, match="cannot list the tables"):
         draft_project("mysql://me@host/shop")

@@ -280,13 +280,19 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
     from backstory.projects.drafting import write_draft
     from backstory.sources.databases.keys import declared_keys
 
+    is_new = not file.exists()
     if is_database(source) and parse_server(source).kind == "jdbc":
         with open_warehouse(options) as warehouse:
-            report = write_draft(file, source, partial(declared_keys_by_jdbc, warehouse.store))
+            names = write_draft(file, source, partial(declared_keys_by_jdbc, warehouse.store))
     else:
-        report = write_draft(file, source, declared_keys)
-    if not options.quiet:
-        print_line(report)
+        names = write_draft(file, source, declared_keys)
+    next_step = f"Next: backstory run {file} --dry-run"
+    if is_new:
+        print_remark(options, f"Wrote {file} with {len(names)} table(s). {next_step}")
+    elif names:
+        print_remark(options, f"Added {len(names)} table(s) to {file}: {', '.join(names)}. {next_step}")
+    else:
+        print_remark(options, f"{file} has all tables of this source, and was not changed.")
 
 
 def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) -> None:

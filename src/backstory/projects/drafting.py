@@ -5,7 +5,7 @@ Unknown keys are left for a person to write.
 
 import os
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
@@ -70,39 +70,43 @@ class _Draft:
 
 def draft_project(
     source: str, keys_of: Callable[[Database], Keys] = declared_keys, home: Path | None = None
-) -> str:
-    """The text of a project file for a folder or a database; `keys_of` lists the tables of a database.
+) -> tuple[str, list[str]]:
+    """The text of a project file for a folder or a database, and the names of its tables.
 
-    `home` is the folder of the file, to which paths are relative; by default the folder itself. Raises
-    UsageError if there are no files or tables, and the errors of reading the database's catalog.
+    `keys_of` lists the tables of a database. `home` is the folder of the file, to which paths are relative;
+    by default the folder itself. Raises UsageError if there are no files or tables, and the errors of reading
+    the database's catalog.
     """
     if not is_database(source):
-        return f"{_HEAD}tables:\n{''.join(map(_lines, _draft_folder(Path(source), home)))}"
+        drafts, group = _draft_folder(Path(source), home), ""
+    else:
+        drafts = [replace(draft, group=_GROUP) for draft in _draft_database(source, keys_of)]
+        group = _group_lines(source, drafts)
+    return f"{_HEAD}{group}tables:\n{''.join(map(_lines, drafts))}", [draft.table for draft in drafts]
+
+
+def _group_lines(source: str, drafts: Iterable[_Draft]) -> str:
+    """The group that has the address of a database for all drafts."""
     url, has_password = _without_password(source)
-    drafts = [replace(draft, group=_GROUP) for draft in _draft_database(source, keys_of)]
     has_schemas = all(_identity(draft.source)[1] == draft.table for draft in drafts)
     whole = "{schema}.{table}" if has_schemas else "{table}"
     note = f"  # the password comes from the environment variable {_PASSWORD}" if has_password else ""
-    group = f"groups:\n  {_GROUP}:{note}\n    source: '{_with_table(url, whole)}'\n"
-    return f"{_HEAD}{group}tables:\n{''.join(map(_lines, drafts))}"
+    return f"groups:\n  {_GROUP}:{note}\n    source: '{_with_table(url, whole)}'\n"
 
 
-def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) -> str:
-    """Write a project file, or add the new tables to an existing one; a sentence that reports it.
+def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) -> list[str]:
+    """The names of the tables that a new project file has, or that an existing one gets.
 
     Raises the errors of `draft_project` and `extend_project`.
     """
-    if not file.exists():
-        text = draft_project(source, keys_of, file.parent)
-        file.write_text(text, encoding="utf-8")
-        count = text.count("    key:")
-        return f"Wrote {file} with {count} table(s). Next: backstory run {file} --dry-run"
-    text, names = extend_project(file, source, keys_of)
-    if not names:
-        return f"{file} has all tables of this source. It was not changed."
-    with file.open("w", encoding="utf-8", newline="") as opened:
-        opened.write(text)
-    return f"Added {len(names)} table(s) to {file}: {', '.join(names)}. Next: backstory run {file} --dry-run"
+    if file.exists():
+        text, names = extend_project(file, source, keys_of)
+    else:
+        text, names = draft_project(source, keys_of, file.parent)
+    if names:
+        with file.open("w", encoding="utf-8", newline="") as opened:
+            opened.write(text)
+    return names
 
 
 def extend_project(
@@ -234,7 +238,7 @@ def _lines(draft: _Draft, before: str = "  ") -> str:
     )
 
 
-def _filled(source: str) -> str:
+def _fill(source: str) -> str:
     """An address with its templates filled, or with another text in their place."""
     try:
         return templates.fill(source, os.environ)
@@ -244,7 +248,7 @@ def _filled(source: str) -> str:
 
 def _identity(source: str) -> tuple[str, str | None]:
     """The database and the table of an address, without user and password."""
-    database = parse_address(_filled(source))
+    database = parse_address(_fill(source))
     return re.sub("^postgres:", "postgresql:", database.name), database.table
 
 
@@ -262,7 +266,7 @@ def _belongs_to_pattern(draft: _Draft, project: Project) -> bool:
     server, table = _identity(draft.source)
 
     def has(pattern: TablePattern) -> bool:
-        every, database = replace(pattern, without=()), parse_pattern(_filled(pattern.source))
+        every, database = replace(pattern, without=()), parse_pattern(_fill(pattern.source))
         names = names_in_warehouse(pattern, database, {table or "": ()})
         return _identity(pattern.source)[0] == server and any(map(every.fits, names))
 
