@@ -134,8 +134,8 @@ def _declare_whole(pattern: TablePattern, error: BackstoryError | None = None) -
 def _declare_without_source(pattern: TablePattern, name: str) -> Declaration:
     """The declaration of a table that the database no longer has, with this as its error."""
     remedy = (
-        f"Name it below `except` of {pattern.name} if this is intended; `backstory drop {name}` then ends its "
-        "history."
+        f"Name it below `except` of {pattern.name} if this is intended. `backstory drop {name}` then ends "
+        "its history."
     )
     error = UsageError("no-table", f"The database no longer has the table of {name}.", remedy)
     return replace(pattern.declare(name, ()), error=error)
