@@ -108,6 +108,9 @@ def reads():
     assert {each["door"] for each in table.log()} == {"native"}
     assert "crm.c" in {each["table"] for each in warehouse.tables()}
     assert [each for each in table.check() if each["violations"]] == []
+    assert table.rewind(first.recorded_at, apply=True).applied
+    assert records(table.current()) == {1: "Bonn", 2: "Ulm"}
+    assert [each for each in table.check() if each["violations"]] == []
     feeds(session, warehouse)
 
 

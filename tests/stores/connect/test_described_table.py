@@ -12,7 +12,7 @@ from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture
 def tables(store):
     """A table with two commits, two schemas and a tag, by Java and by its metadata."""
     warehouse, name = Warehouse(store, embedded=False), TableName("described", "t")
@@ -64,9 +64,8 @@ def test_a_described_table_answers_as_java_does(store, tables):
     assert answers(described, dict, lambda schema: schema.json) == by_java
 
 
-def test_a_method_of_java_alone_is_refused_by_name(tables):
+def test_a_method_of_java_alone_is_refused_by_name():
     """No reader gets an answer that the metadata does not have."""
-    _, described = tables
     with pytest.raises(UsageError) as refusal:
-        described.newScan()
+        DescribedTable({}, "").newScan()
     assert refusal.value.code == "needs-java"
