@@ -1,7 +1,6 @@
 """Bring rows and files to Spark: as Parquet files here, or sent to tasks on other machines."""
 
 import os
-import re
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
@@ -20,6 +19,7 @@ from backstory.formats.produced import ProducedRows
 from backstory.formats.unchanged import Stamp, require_unchanged
 from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
+from backstory.stores.iceberg.literals import path_literal
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.iceberg.workers import freeze_imports
 
@@ -98,7 +98,6 @@ ROWS_IN_GROUP: Final = 1 << 17
 # Up to this many bytes and rows are sent to Spark without a file.
 FEW: Final = 4 << 20
 FEW_ROWS: Final = 20_000
-PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 
 @dataclass(frozen=True, slots=True)
@@ -141,8 +140,7 @@ def local_parquet(store: IcebergStore, path: Path, schema: pa.Schema) -> "DataFr
     """Read a Parquet file of ours; pattern characters in its path are escaped."""
     if not store.has_java:  # the server may be on another machine
         return frame_of(store, pq.read_table(path, schema=storable_schema(schema)))
-    literal = PATTERN.sub(r"\\\g<0>", str(path))
-    return store.spark.read.schema(local_fields(schema)).parquet(literal)
+    return store.spark.read.schema(local_fields(schema)).parquet(path_literal(str(path)))
 
 
 def local_fields(schema: pa.Schema) -> "StructType":

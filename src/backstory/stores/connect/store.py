@@ -14,7 +14,7 @@ from backstory.spark.connect import NoJava, is_connect, needs_java
 from backstory.spark.versions import arrow_of, is_older
 from backstory.stores.connect.described_table import DescribedTable
 from backstory.stores.iceberg.jvm import EXTENSIONS, SPARK_CATALOG
-from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.literals import path_literal, quote
 from backstory.stores.iceberg.sessions import OLDEST as OLDEST_ICEBERG
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.refusals import file_garbled
@@ -99,7 +99,9 @@ class ConnectStore(IcebergStore):
         from pyspark.errors import PySparkException
 
         try:
-            files = arrow_of(self.spark.read.format("binaryFile").load(location).select("content"))
+            files = arrow_of(
+                self.spark.read.format("binaryFile").load(path_literal(location)).select("content")
+            )
             content = files["content"][0].as_py()
         except PySparkException as fault:
             raise Failed(
@@ -124,7 +126,11 @@ def open_connect(spark: "SparkSession", catalog: str, format_version: int, memor
 
 
 def require_usable(spark: "SparkSession", catalog: str) -> None:
-    """Raises UsageError for an older Spark or Iceberg, another catalog, and a server without extensions."""
+    """Raises UsageError for an older Spark or Iceberg, another catalog, or a server without extensions.
+
+    Also for a session that was made in a way in which pyspark's functions are not those of Spark Connect.
+    """
+    from pyspark.sql.utils import is_remote
     from pyspark.version import __version__
 
     assert is_connect(spark)
@@ -134,6 +140,12 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
             "other-spark",
             f"Spark Connect {older} is not supported.",
             "Use Spark 4.1 on the server and as client, or a classic session.",
+        )
+    if not is_remote():
+        raise UsageError(
+            "classic-functions",
+            "This process has pyspark's functions for classic sessions.",
+            "Create the session by `SparkSession.builder.remote(...).getOrCreate()` from `pyspark.sql`.",
         )
     setting = f"spark.sql.catalog.{catalog}"
     kind = spark.conf.get(setting, None)

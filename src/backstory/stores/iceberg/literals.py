@@ -4,6 +4,7 @@ Spark converts Python's dates and times by Java's old calendar and the host's ti
 microseconds are converted by neither.
 """
 
+import re
 from collections.abc import Container, Iterable
 from datetime import date, datetime
 from functools import reduce
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
 
 # With this many digits every float of 32 bits has a text of its own.
 _DIGITS: Final = 9
+_PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 
 def quote(name: str) -> str:
@@ -32,6 +34,11 @@ def quote(name: str) -> str:
 def text_literal(text: str) -> str:
     """A text's literal in Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
+
+
+def path_literal(path: str) -> str:
+    """A path for Spark's readers of files, which would take some characters for patterns."""
+    return _PATTERN.sub(r"\\\g<0>", path)
 
 
 def column(name: str) -> "Column":
