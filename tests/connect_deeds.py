@@ -6,7 +6,8 @@ A process has sessions of one kind: once it has one of Spark Connect, pyspark's 
 import os
 import subprocess
 import sys
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
+from decimal import Decimal
 from pathlib import Path
 from random import Random
 
@@ -146,6 +147,45 @@ def feeds(session, warehouse):
     assert records(table.current()) == {1: "Köln"}
     assert records(table.as_of("2026-01-04")) == {1: "Late", 2: "Ulm"}
     assert [each for each in table.check() if each["violations"]] == []
+
+
+def values(state):
+    """Records with values of each type at its ends, in columns of which some have names of statements."""
+    instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
+    return pa.table(
+        {
+            "id": [1, 2],
+            "t": [state, "same"],
+            "s": ["é\u0000𝄞", ""],
+            "decimal": pa.array([Decimal("-12345678901234567890.1234567890"), None], pa.decimal128(38, 10)),
+            "binary": [b"\x00\xff", None],
+            "date": [date(1, 1, 1), date(9999, 12, 31)],
+            "instant": pa.array(
+                [datetime(1, 1, 1, 1, 2, 3, 4, UTC), datetime(9999, 12, 31, tzinfo=UTC)], instant
+            ),
+            "naive": pa.array([datetime(1582, 10, 10, 1, 2, 3, 456789), None], naive),
+            "float": pa.array([float("nan"), -0.0], pa.float32()),
+            "double": [1e308, float("-inf")],
+            "flag": [True, None],
+            "list": [[{"a": 1, "b": ["x", None]}], []],
+            "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int32())),
+            "short": pa.array([1, -2], pa.int16()),
+            "od`d \\ 'name": ["x", "y"],
+        }
+    )
+
+
+def types():
+    """Values stay exact, in a version that closes too; names of tables and columns are any."""
+    _, warehouse = opened()
+    name, options = "types.we{ir}d [t]*", {"key": "id"}
+    for month in (1, 2):
+        assert warehouse.snapshot(
+            values(str(month)), into=name, at=f"2026-0{month}-01", **options
+        ).snapshot_id
+    for month in (1, 2):
+        rows = warehouse.table(name).as_of(f"2026-0{month}-15").drop("valid_from", "valid_to").orderBy("id")
+        assert repr(rows.toArrow().to_pylist()) == repr(values(str(month)).to_pylist())
 
 
 def refusals():

@@ -55,6 +55,11 @@ def test_all_readers_give_the_rows_of_snapshots_and_feeds(act):
     act("reads")
 
 
+def test_values_of_each_type_stay_exact(act):
+    """In tables and columns of any name."""
+    act("types")
+
+
 def test_whatever_needs_java_is_refused_by_name(act):
     """Nothing is written before it."""
     act("refusals")

@@ -45,6 +45,9 @@ _NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
 _ROWS: Final = "backstory_rows"
 _ACTION: Final = "backstory action"
+# Names for both in a statement, which no column has: a column would be found first.
+_TABLE, _OURS = "`backstory stored`", "`backstory staged`"
+_AT_PLACE: Final = f"{_TABLE}.{FILE} = {_OURS}.{FILE} AND {_TABLE}.{POSITION} = {_OURS}.{POSITION}"
 MERGE_MODE: Final = "write.merge.mode"
 _UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
 # Texts in Spark's errors that mean that another writer was faster.
@@ -263,16 +266,17 @@ def _merge(
     """
     name = shape.table
     _frame(session, rows).createOrReplaceTempView(_ROWS)
-    values = {each.name: f"CAST(s.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns}
+    values = {
+        each.name: f"CAST({_OURS}.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns
+    }
     session.sql(
-        f"MERGE INTO {store.sql_name(name, f'branch_{branch}')} AS t USING {quote(_ROWS)} AS s "  # noqa: S608
-        f"ON t.{FILE} = s.{FILE} AND t.{POSITION} = s.{POSITION} "
-        f"WHEN MATCHED AND s.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
-        f"{', '.join(f't.{quote(each)} = {value}' for each, value in values.items())} "
+        f"MERGE INTO {store.sql_name(name, f'branch_{branch}')} AS {_TABLE} "  # noqa: S608 - quoted names
+        f"USING {_ROWS} AS {_OURS} ON {_AT_PLACE} "
+        f"WHEN MATCHED AND {_OURS}.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
+        f"{', '.join(f'{_TABLE}.{quote(each)} = {value}' for each, value in values.items())} "
         f"WHEN MATCHED THEN DELETE "
-        f"WHEN NOT MATCHED AND s.{quote(_ACTION)} = '{_INSERT}' "
-        f"THEN INSERT ({', '.join(map(quote, values))}) "
-        f"VALUES ({', '.join(values.values())})"
+        f"WHEN NOT MATCHED AND {_OURS}.{quote(_ACTION)} = '{_INSERT}' "
+        f"THEN INSERT ({', '.join(map(quote, values))}) VALUES ({', '.join(values.values())})"
     )
     made = session.sql(
         f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
@@ -338,13 +342,11 @@ def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
 def _row_ids(session: "SparkSession", store: ConnectStore, table: IcebergTable, places: pa.Table) -> pa.Array:
     """The row id at each place; TryAgain if a place has no row any more."""
     _frame(session, places).createOrReplaceTempView(_ROWS)
-    name = store.sql_name(table.shape.table)
-    rows = arrow_of(
-        session.sql(
-            f"SELECT t.{FILE}, t.{POSITION}, t.{ROW_ID} FROM {name} AS t JOIN {quote(_ROWS)} AS s "  # noqa: S608
-            f"ON t.{FILE} = s.{FILE} AND t.{POSITION} = s.{POSITION}"
-        )
+    query = (
+        f"SELECT {_TABLE}.{FILE}, {_TABLE}.{POSITION}, {_TABLE}.{ROW_ID} "  # noqa: S608 - quoted names
+        f"FROM {store.sql_name(table.shape.table)} AS {_TABLE} JOIN {_ROWS} AS {_OURS} ON {_AT_PLACE}"
     )
+    rows = arrow_of(session.sql(query))
     if len(rows) != len(places):
         raise conflict(table.shape.table)
     found = places.append_column("place", pa.array(range(len(places)))).join(rows, PLACE.names)
