@@ -35,7 +35,7 @@ def invalid_base64(text: pa.Array) -> int:
 
 
 def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The offsets of the cells, the code of each character, and the characters."""
+    """The offsets of the cells, the base64 code of each character, and the characters."""
     filled = text.fill_null("")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[
         filled.offset : filled.offset + len(filled) + 1
@@ -47,7 +47,9 @@ def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _well_formed(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether each cell has only characters of the alphabet, and at most two pads, all at its end."""
+    """Whether each cell has only characters of the alphabet, and at most two padding characters, all at its
+    end.
+    """
     ends = offsets[1:]
     filled = ends > offsets[:-1]
     last = np.where(filled, ends - 1, 0)
