@@ -65,7 +65,7 @@ def length(field: pa.Field) -> int | None:
 
 
 def is_narrow(field: pa.Field) -> bool:
-    """Whether the Arrow type of the field, or of a nested field, allows more values than the declared type."""
+    """Whether the Arrow type of the field, or of a nested one, allows more values than the declared type."""
     return _is_narrow(_declared_type(field))
 
 

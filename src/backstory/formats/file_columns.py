@@ -134,10 +134,7 @@ def columns_of(
 
 
 def _json_type(field: pa.Field, known: Known) -> pa.DataType:
-    """The type of a JSON column:
-
-    the table's type if it fits the values in the files, else the inferred type.
-    """
+    """The type of a JSON column: the table's type if it fits the files' values, else the inferred type."""
     if field.name not in known or pa.types.is_null(field.type):
         return field.type
     return _of_stored(field.type, known[field.name].type)

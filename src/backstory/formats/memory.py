@@ -1,7 +1,4 @@
-"""Limits on the unpacked bytes of deliveries:
-
-for all deliveries together on the driver, and for each file.
-"""
+"""Limits on the unpacked bytes of deliveries: for all together on the driver, and for each file."""
 
 import threading
 from collections.abc import Iterator, Sequence

@@ -1,6 +1,4 @@
-"""Delivered rows:
-
-typed values, a flag for each cell, the readers' corrections, and a digest.
+"""Delivered rows: typed values, a flag for each cell, the readers' corrections, and a digest.
 
 The flag is false if a cell was left unmodified. Corrections are reported as counts, never with a value (F11,
 F18).
@@ -26,9 +24,7 @@ ROUNDED, RAW = "rounded", "raw"
 
 
 def log_mended(mended: Mended) -> None:
-    """Warn about rounded decimals for each file and column, and about BINARY that is not base64 for each
-    file.
-    """
+    """Log a warning for each column with rounded decimals, and each file with invalid base64 in BINARY."""
     for (file, column, correction), values in sorted(mended.items()):
         if correction == ROUNDED:
             log.warning(
@@ -53,9 +49,7 @@ _BEFORE: Final = KEEPS.format("")
 
 
 def column_of_kept(name: str) -> str | None:
-    """The column whose kept cells are flagged by a column with this name, or None if the name has another
-    form.
-    """
+    """The column whose kept cells are flagged by a column with this name, or None for any other name."""
     return name.removeprefix(_BEFORE) if name.startswith(_BEFORE) else None
 
 

@@ -52,10 +52,7 @@ _YES, _NO, _UNKNOWN = set("YyTt"), set("NnFf"), {"?", ""}
 
 @dataclass(frozen=True, slots=True)
 class DbfField:
-    """A column of a dBASE table:
-
-    its type letter, the position of its bytes in a record, and its decimal digits.
-    """
+    """A column of a dBASE table: its type letter, its position in a record, and its decimal digits."""
 
     name: str
     letter: str

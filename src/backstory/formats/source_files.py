@@ -95,7 +95,7 @@ def _once(folders: Iterable[Path]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Stars:
-    """A part of a path pattern that matches any characters; without `folders`, any characters except a slash."""
+    """A part of a path pattern that matches any characters, except slashes unless `folders` is set."""
 
     folders: bool
 

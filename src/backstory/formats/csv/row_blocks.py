@@ -25,10 +25,7 @@ class GoesOn(ValueError):
 
 
 class Quotes:
-    """The state of quoting between two blocks:
-
-    whether a quoted value is open, and whether one may start next.
-    """
+    """The state of quoting between two blocks: whether a value is open, and whether one may start next."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._quote = grammar.quote[0]
@@ -89,10 +86,7 @@ class Quotes:
 
 @lru_cache(maxsize=8)
 def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
-    """Two flags for each byte:
-
-    whether a value may start after it, and whether it may be next to a quoted value.
-    """
+    """Two flags for each byte: a value may start after it; it may be next to a quoted value."""
     edge = np.isin(np.arange(256), list(separator + b"\n\r"))
     return edge, edge | (np.arange(256) == quote[0])
 

@@ -1,4 +1,4 @@
-"""Rows of a CSV as typed values of a table's columns, and the choice of columns (sections 2.8 and 3.2, H7)."""
+"""Typed rows of a CSV for a table, and the choice of its columns (sections 2.8 and 3.2, H7)."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence

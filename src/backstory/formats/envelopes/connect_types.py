@@ -87,8 +87,9 @@ def iso_dates(text: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def iso_timestamps(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Strings like `2024-02-29T12:00:00Z` as times without a zone, because Debezium writes such times as if
-    in UTC.
+    """Strings like `2024-02-29T12:00:00Z` as times without a zone.
+
+    Debezium writes such times as if they were in UTC.
     """
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATETIME))
 

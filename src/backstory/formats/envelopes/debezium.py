@@ -67,9 +67,7 @@ class Images:
 
 
 def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
-    """The rows of the events:
-
-    values for upserts, keys for deletes.
+    """The rows of the events: values for upserts, keys for deletes.
 
     Raises Refused if the types of the images contradict each other.
     """
@@ -91,9 +89,9 @@ def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
 def unmodified_cells(
     images: Images, stated: Columns, key: Collection[str], columns: Sequence[str], unavailable: str
 ) -> pa.Table:
-    """A table of flags:
+    """For each column, flags of the events that leave it unchanged.
 
-    the events that leave a column unchanged. `stated` has the flags of the messages themselves.
+    `stated` has the flags of the messages themselves.
     """
     nobody = pa.repeat(pa.scalar(False), len(images))
     flags = {}

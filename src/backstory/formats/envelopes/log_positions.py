@@ -194,9 +194,7 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
 
 
 def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place: Place) -> pa.Array:
-    """The times of events:
-
-    `source.ts_us`, else `source.ts_ms`.
+    """The times of events: `source.ts_us`, else `source.ts_ms`.
 
     A read without a time, or with the time 0, has the time when it was `sent`. An event without a time is
     NULL. Raises Refused if a value is not a time.

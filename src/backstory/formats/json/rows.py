@@ -1,4 +1,4 @@
-"""Rows of JSON and GeoJSON files, as whole documents or with one row per line (section 1.6, B15, B22, B24)."""
+"""Rows of JSON and GeoJSON files, as whole documents or one row per line (section 1.6, B15, B22, B24)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -22,8 +22,9 @@ from backstory.formats.values.texts import TextForms, parser
 
 @dataclass(frozen=True, slots=True)
 class JsonColumn:
-    """The file, the column and the rows that values come from, for errors; `strict` refuses undeclared
-    fields.
+    """The file, column and row numbers of values, for errors.
+
+    If `strict`, undeclared fields are refused.
     """
 
     name: str

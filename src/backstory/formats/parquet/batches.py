@@ -38,9 +38,7 @@ def page_sizes(content: bytes, start: int, length: int) -> Iterator[int]:
 
 
 def _struct(content: bytes, place: int, depth: int) -> tuple[dict[int, int], int]:
-    """The 32-bit numbers of a struct in Thrift's compact protocol, by field, and the index where the struct
-    ends.
-    """
+    """The 32-bit numbers of a struct in Thrift's compact protocol, by field, and the index of its end."""
     if depth == 0:
         raise ValueError("structs in structs")
     numbers: dict[int, int] = {}

@@ -1,6 +1,4 @@
-"""Checks of a Parquet file's calendar:
-
-Spark before 3.0 and Hive may write Julian days and times.
+"""Checks of a Parquet file's calendar: Spark before 3.0 and Hive may write Julian days and times.
 
 The footer records this calendar. Its days before 15 October 1582 are other days in the standard calendar. Its
 times before 1900 are minutes off, depending on the zone. Such values are refused, because a conversion would

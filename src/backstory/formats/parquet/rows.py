@@ -48,7 +48,7 @@ def parquet_rows(
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a Parquet file, with times of 96 bits in microseconds, because nanoseconds end in the year 2262."""
+    """Open a Parquet file. Times of 96 bits are in microseconds, because nanoseconds end in the year 2262."""
     return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 

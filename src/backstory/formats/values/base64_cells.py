@@ -47,9 +47,7 @@ def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _well_formed(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether each cell has only characters of the alphabet, and at most two padding characters, all at its
-    end.
-    """
+    """Whether each cell has only characters of the alphabet, then at most two padding characters."""
     ends = offsets[1:]
     filled = ends > offsets[:-1]
     last = np.where(filled, ends - 1, 0)

@@ -50,16 +50,14 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """The cells as `parse` returns them, but with decimals rounded half-even, and the number of rounded cells
-    (F18).
-    """
+    """The cells as in `parse`, with decimals rounded half-even, and the number of rounded cells (F18)."""
     if type_.kind is not Kind.DECIMAL:
         return parse(text, type_), 0
     return _convert(_trim_blanks(text), lambda cells: round_to_scale(cells, type_))
 
 
 def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """Decimals of any precision and scale, rounded as in `parse_rounding`, and the number of rounded cells."""
+    """Decimals of any precision and scale, rounded as in `parse_rounding`, and the number of rounded ones."""
     wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
     return _convert(decimals, lambda cells: half_even(cells.cast(wide), type_))
 

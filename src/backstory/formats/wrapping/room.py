@@ -63,7 +63,7 @@ def bound_by(size: int, limit: int | None) -> Bound:
 
 @contextmanager
 def translate_disk_errors(what: str) -> Iterator[None]:
-    """Within the block, raise TryAgain for a full disk and Failed for other file errors, instead of OSError."""
+    """Translate OSError within the block: TryAgain for a full disk, Failed for other file errors."""
     try:
         yield
     except ConnectionError:
