@@ -165,9 +165,7 @@ LOG = structlog.get_logger()
 class TaskPlan:
     """The result of a plan in tasks.
 
-    Files are numbers in its frames.
-
-    `unplanned` are rows by kind that need no plan.
+    Files are numbers in its frames. `unplanned` are rows by kind that need no plan.
     """
 
     terms: PlanTerms
@@ -289,9 +287,7 @@ def within_bounds(
         type_ = other.schema[key].dataType
         if isinstance(type_, TimestampType):  # Python would convert it to the time zone of this machine
             bounds.append((name, unix_micros(key), instant))
-        elif isinstance(
-            type_, IntegralType | DecimalType | StringType | DateType
-        ):  # floats are left out because of NaN
+        elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
             bounds.append((name, col(key), literal))
     if not bounds:
         return frame

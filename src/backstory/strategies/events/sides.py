@@ -15,9 +15,7 @@ from backstory.strategies.events.terms import EventTerms, Op, Strategy
 from backstory.strategies.values import LACKING, identities, integers, ranks, sorted_by
 
 # System columns of a side; no source has columns with these names.
-OP: Final = (
-    "backstory op"  # an integer: the operation of an event, or the requested operation of a delivered row
-)
+OP: Final = "backstory op"  # an integer: the operation of an event, or requested by a delivered row
 TIME: Final = "backstory time"  # the event time, or NULL if the source has none
 PLACE: Final = "backstory place"  # the offset of an event, or the arrival number of a delivered row
 LEAD: Final = "backstory lead"  # a sort key of an event that comes before its own time

@@ -261,17 +261,17 @@ TYPES: Final[Mapping[str, DataType]] = {
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), Decimal(precision=10, scale=0)),
     **dict.fromkeys(("BINARY", "BYTEA", "VARBINARY"), Binary()),
 }
-# The maximum count of numbers in parentheses.
+# The maximum number of numbers in parentheses.
 NUMBERS: Final = {**dict.fromkeys(("VARCHAR", "CHAR", "CHARACTER"), 1), "DECIMAL": 2, "NUMERIC": 2, "DEC": 2}
 
 
 def ddl_schema(columns: Sequence[str]) -> DataSchema:
-    """The schema of column definitions; UsageError for the first invalid one."""
+    """The schema from column definitions. Raises UsageError for the first invalid definition."""
     return DataSchema(fields=tuple(ddl_field(column) for column in columns))
 
 
 def ddl_field(column: str) -> DataField:
-    """The column of one definition, optional unless it contains NOT NULL (D25)."""
+    """The column from one definition. It is optional unless the definition contains NOT NULL (D25)."""
     match = COLUMN.fullmatch(column)
     if match is None:
         raise _wrong(f"{column!r} is not a column definition", "Write name TYPE, or name TYPE NOT NULL.")
@@ -291,7 +291,7 @@ def _name(match: re.Match[str]) -> str:
 
 
 def _with_digits(word: str, numbers: list[int]) -> DataType:
-    """The type with its digits; the length of a text is ignored, as in Spark."""
+    """The type with its digits. The length of a string type is ignored, as in Spark."""
     if len(numbers) > NUMBERS.get(word, 0):
         raise _wrong(f"{word} takes no {'numbers' if len(numbers) > 1 else 'number'} in parentheses", "")
     if not numbers or NUMBERS[word] == 1:

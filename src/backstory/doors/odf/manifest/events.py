@@ -206,7 +206,7 @@ class UnknownFields(StrEnum):
 
 
 def _no_list(schema: Any) -> Any:
-    """Refuse the schema's form of versions before 0.38, a list."""
+    """Refuse a list, which was the form of schemas in versions before 0.38."""
     if isinstance(schema, list | tuple):
         raise wrong("a list of columns is the older form of a schema", "Rename it to ddlSchema.")
     return schema
