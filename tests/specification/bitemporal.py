@@ -1,9 +1,8 @@
 """The rule for AUTO CDC's bitemporal histories, slow and obvious.
 
-The tests compare their import with it.
-
-Source: Databricks' documentation of bitemporal AUTO CDC. An event has a business time and a system time. The
-history of a record, as the system knows it at a time, is a fold of the events that it has received by then.
+The tests compare their import with it. Source: Databricks' documentation of bitemporal AUTO CDC. An event has
+a business time and a system time. The history of a record, as the system knows it at a time, is a fold of the
+events that it has received by then.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,6 @@
 """The rule for live rows, slow and obvious.
 
-The tests compare the plan with it.
-
-Source: fivetran-destination.md section 2.8, decisions.md F7.
+The tests compare the plan with it. Source: fivetran-destination.md section 2.8, decisions.md F7.
 """
 
 from collections.abc import Sequence

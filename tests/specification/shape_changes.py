@@ -1,9 +1,8 @@
 """The rule for migrations, slow and obvious.
 
-The tests compare the plan with it.
-
-Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and F10. The door refuses invalid
-requests, such as an unknown column or a system column as the target, before this rule applies.
+The tests compare the plan with it. Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and
+F10. The door refuses invalid requests, such as an unknown column or a system column as the target, before
+this rule applies.
 """
 
 from collections.abc import Callable, Mapping, Sequence

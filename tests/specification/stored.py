@@ -22,9 +22,8 @@ Scope = tuple[tuple[str, Any], ...]
 class StoredRow:
     """A stored row (V1, V2).
 
-    A mark has neither a key nor values.
-
-    A row with its own `time` is a message of a log; `sequence` is its position there (V133).
+    A mark has neither a key nor values. A row with its own `time` is a message of a log; `sequence` is its
+    position there (V133).
     """
 
     key: Key | None

@@ -1,9 +1,7 @@
 """The rule for intervals, slow and obvious.
 
-The tests compare the plan with it.
-
-Source: fivetran-destination.md section 5.2, decisions.md F4, F5, F7, F15 and F16. A version is a row with the
-address (key, start). Instants have the zone UTC, with microseconds.
+The tests compare the plan with it. Source: fivetran-destination.md section 5.2, decisions.md F4, F5, F7, F15
+and F16. A version is a row with the address (key, start). Instants have the zone UTC, with microseconds.
 """
 
 from collections.abc import Mapping, Sequence

@@ -116,9 +116,8 @@ class Shipment(Protocol):
 class BatchSides:
     """A batch and its table as sides of a plan.
 
-    Rows that Spark keeps are released with `kept`.
-
-    `mended` are the repairs that readers made to values. It is set once the rows are read.
+    Rows that Spark keeps are released with `kept`. `mended` are the repairs that readers made to values. It
+    is set once the rows are read.
     """
 
     store: Store

@@ -82,11 +82,10 @@ def _is_over(state: RetryCallState) -> bool:
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
     """Return the result of `act`.
 
-    Retry after a conflict or if a catalog is busy, then raise TryAgain.
-
-    Pauses grow and have a random part, so that two writers do not collide again. Conflicts are retried for
-    two minutes, because a stream commits all the time; other errors `ATTEMPTS` times. Each pause is logged.
-    `failed` is called with the error of each attempt that is followed by another attempt.
+    Retry after a conflict or if a catalog is busy, then raise TryAgain. Pauses grow and have a random part,
+    so that two writers do not collide again. Conflicts are retried for two minutes, because a stream commits
+    all the time; other errors `ATTEMPTS` times. Each pause is logged. `failed` is called with the error of
+    each attempt that is followed by another attempt.
     """
 
     def log_retry(state: RetryCallState) -> None:
@@ -207,9 +206,7 @@ def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
 def carry_out(store: Store, plan: Plan[Result]) -> Result:
     """Commit a plan, and return its receipt.
 
-    No other function calls a store's commit.
-
-    Writes of other programs to the table are logged as warnings.
+    No other function calls a store's commit. Writes of other programs to the table are logged as warnings.
     """
     refuse_archived(plan.table, plan.change)
     for foreign_write in () if plan.table is None else plan.table.foreign_writes:

@@ -63,9 +63,8 @@ class DriverPlan:
 def plan_on_driver(terms: PlanTerms, stack: ExitStack) -> PlanResult | None:
     """Plan a delivery on the driver.
 
-    Returns None if Spark must read its rows.
-
-    Rows in memory and spilled rows are released with `stack`. Raises TooLarge if there are too many rows.
+    Returns None if Spark must read its rows. Rows in memory and spilled rows are released with `stack`.
+    Raises TooLarge if there are too many rows.
     """
     if terms.only_tasks:
         return None
@@ -180,9 +179,7 @@ def _require_room(part: Mapping[str, pa.Table]) -> None:
 def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[str, LocalSide]:
     """Read the rows of all sides on the driver, if `reads` is set and it is possible.
 
-    Otherwise Spark collects them.
-
-    Raises TooLarge if the rows do not fit into memory.
+    Otherwise Spark collects them. Raises TooLarge if the rows do not fit into memory.
     """
     local: dict[str, LocalSide] = {}
     for meets in (False, True):

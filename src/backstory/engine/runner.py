@@ -36,10 +36,8 @@ def plan_here_or_in_tasks(
 ) -> Iterator[Planned]:
     """The plan that `here` makes, or else `tasks`, as a context.
 
-    A log line gives the reason for tasks.
-
-    `here` returns None or raises TooLarge if the driver cannot plan. Its rows in memory and spilled rows are
-    released with its stack.
+    A log line gives the reason for tasks. `here` returns None or raises TooLarge if the driver cannot plan.
+    Its rows in memory and spilled rows are released with its stack.
     """
     reason = NO_MEMORY
     if store.memory.most:

@@ -48,11 +48,10 @@ def parts_by_key(
 ) -> Iterator[Mapping[str, pa.Table]]:
     """The rows of the sides in one or more parts.
 
-    All rows of a key are in the same part.
-
-    Bytes are counted while rows are read. Rows that exceed the lease are spilled; with `spread` all rows are
-    spilled. A part's rows are released when the next part is requested. Raises TooLarge if a part of the
-    deepest level is too large. Without `spills`, raises it also if the lease cannot hold all rows.
+    All rows of a key are in the same part. Bytes are counted while rows are read. Rows that exceed the lease
+    are spilled; with `spread` all rows are spilled. A part's rows are released when the next part is
+    requested. Raises TooLarge if a part of the deepest level is too large. Without `spills`, raises it also
+    if the lease cannot hold all rows.
     """
     yield from _parts(sides, key, lease, depth=0, spills=spills, spread=spread)
 
@@ -144,11 +143,10 @@ def _release(lease: MemoryLease, sides: Iterable[str]) -> None:
 class LocalSide:
     """Rows of a side that the driver reads from files or memory.
 
-    Reading may raise Unreadable.
-
-    `rows` may lack columns; `whole` adds them to some of the rows. `columns` returns all rows with only the
-    named columns; a large side must have it to be sifted. `select` returns the rows that a function of their
-    keys chooses; it is set if columns are computed. `is_empty` is true only if nothing is stored.
+    Reading may raise Unreadable. `rows` may lack columns; `whole` adds them to some of the rows. `columns`
+    returns all rows with only the named columns; a large side must have it to be sifted. `select` returns the
+    rows that a function of their keys chooses; it is set if columns are computed. `is_empty` is true only if
+    nothing is stored.
     """
 
     rows: SideRows
@@ -203,10 +201,8 @@ def parts_in_order(
 ) -> Iterator[Iterator[Mapping[str, pa.Table]]]:
     """The rows of the first side, read once, in parts that fit into memory.
 
-    The other sides are empty.
-
-    Iterating raises KeyInTwoParts at the end if two parts have the same key, and TooLarge if the memory
-    cannot hold a number for each key.
+    The other sides are empty. Iterating raises KeyInTwoParts at the end if two parts have the same key, and
+    TooLarge if the memory cannot hold a number for each key.
     """
     (name, delivered), *others = sides.items()
     empty_sides = {other: side.rows.schema.empty_table() for other, side in others}

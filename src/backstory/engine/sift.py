@@ -84,11 +84,9 @@ class RowCounts:
 class SiftTerms:
     """Pairs of sides, in order.
 
-    Two rows are the same if the compared columns of both are equal.
-
-    `count_unchanged` returns the counts that a plan of the unchanged rows would have, from the row counts by
-    side. `counted_columns` are columns by side whose values may be counted; `columns_to_count` chooses some
-    of them by the counts of a plan.
+    Two rows are the same if the compared columns of both are equal. `count_unchanged` returns the counts that
+    a plan of the unchanged rows would have, from the row counts by side. `counted_columns` are columns by
+    side whose values may be counted; `columns_to_count` chooses some of them by the counts of a plan.
     """
 
     pairs: Sequence[tuple[ComparedSide, ComparedSide]]
@@ -197,9 +195,8 @@ def sift_sides(
 ) -> Sift:
     """The sides without the rows that are the same.
 
-    `count` is the approximate number of rows of a side.
-
-    The lease holds the digests of buckets. Errors in reading the sides are raised.
+    `count` is the approximate number of rows of a side. The lease holds the digests of buckets. Errors in
+    reading the sides are raised.
     """
     buckets = Buckets.for_rows(count, memory)
     lease.hold(DIGESTS, buckets.halves.nbytes)

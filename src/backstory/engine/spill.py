@@ -100,9 +100,7 @@ class RowBuffer:
     def __init__(self, name: str, lease: MemoryLease, kept: ExitStack) -> None:
         """Make an empty buffer.
 
-        The lease holds its rows under this name.
-
-        Spilled files are deleted with `kept`.
+        The lease holds its rows under this name. Spilled files are deleted with `kept`.
         """
         self._name, self._lease, self._kept = name, lease, kept
         self._tables: list[pa.Table] = []

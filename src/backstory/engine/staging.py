@@ -55,10 +55,8 @@ class ShippedFile:
 def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
     """Make the files available to tasks, as a context.
 
-    On a cluster their bytes are broadcast.
-
-    Executors on other machines cannot see the paths. This process's memory holds one file at a time. Spark
-    keeps the bytes encrypted until the end.
+    On a cluster their bytes are broadcast. Executors on other machines cannot see the paths. This process's
+    memory holds one file at a time. Spark keeps the bytes encrypted until the end.
     """
     context = store.spark.sparkContext
     if str(context.master).startswith("local"):
@@ -126,9 +124,8 @@ def is_local(store: IcebergStore) -> bool:
 def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
     """Copy a file, so that nobody writes to it while Spark reads it.
 
-    Raises Failed if the file has changed.
-
-    The copy has a new name, because Spark ignores files named `_a` or `.a`.
+    Raises Failed if the file has changed. The copy has a new name, because Spark ignores files named `_a` or
+    `.a`.
     """
     whole = folder / "delivered.parquet"
     if not whole.exists():
@@ -161,10 +158,8 @@ def stage_rows(
 ) -> "tuple[StructType, Callable[[], DataFrame]]":
     """Stage rows with the types of tables.
 
-    Returns their fields, and a function that makes the frame.
-
-    Every row is read here, so that malformed rows are refused before Spark starts. A column without values
-    has Spark's void type.
+    Returns their fields, and a function that makes the frame. Every row is read here, so that malformed rows
+    are refused before Spark starts. A column without values has Spark's void type.
     """
     schema = _with_arrival(rows.schema)
     batches, sent = _number_rows(rows, schema), None

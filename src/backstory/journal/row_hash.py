@@ -1,13 +1,11 @@
 """The logical hash of rows by Spark.
 
-It depends on the values only, not on the files (section 6.5).
-
-A row is hashed as a string: its offset, then its columns in the order of their names. The string of a column
-is `<bytes of the name>:<name>`, a letter for the kind of value, `<bytes of the value>:<value>`. A NULL adds
-nothing, so that a column that is added later changes no old hash. The hash of a row is the SHA-256 of its
-string, in hexadecimal digits. The hash of a slice has four words of 64 bits. Each word is the exclusive or of
-XXH64 over its place and each row's hash. Offsets fix the order, so rows are summed in any order, while they
-are written to the table.
+It depends on the values only, not on the files (section 6.5). A row is hashed as a string: its offset, then
+its columns in the order of their names. The string of a column is `<bytes of the name>:<name>`, a letter for
+the kind of value, `<bytes of the value>:<value>`. A NULL adds nothing, so that a column that is added later
+changes no old hash. The hash of a row is the SHA-256 of its string, in hexadecimal digits. The hash of a
+slice has four words of 64 bits. Each word is the exclusive or of XXH64 over its place and each row's hash.
+Offsets fix the order, so rows are summed in any order, while they are written to the table.
 
 Rows are not moved to the driver (`arrow_hash` hashes rows that are already there). The hash does not depend
 on partitions, on the order of columns or on settings of the session. The string is computed in SQL, because
@@ -181,10 +179,8 @@ def slice_hashes(
 ) -> dict[int | None, Slice]:
     """The rows and hash of each slice, in one pass.
 
-    A slice is given as its number, first and last offset.
-
-    The key None has the rows that are in no slice, if there are any. `names` maps renamed columns to their
-    names when the rows were written.
+    A slice is given as its number, first and last offset. The key None has the rows that are in no slice, if
+    there are any. `names` maps renamed columns to their names when the rows were written.
     """
     from pyspark.sql.functions import broadcast, col, count, explode, lit, sequence
     from pyspark.sql.functions import max as greatest

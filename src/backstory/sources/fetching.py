@@ -46,9 +46,7 @@ def fetch(step: FetchStep, context: FetchContext) -> Answer:
 def check(step: FetchStep) -> None:
     """Raise UsageError if the scheme or the event time of the step is unsupported.
 
-    No request is made.
-
-    A scheme that comes from a template is not checked.
+    No request is made. A scheme that comes from a template is not checked.
     """
     scheme = scheme_of(step.url) if isinstance(step, Resource) else ""
     if scheme not in SCHEMES:

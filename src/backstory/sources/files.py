@@ -51,9 +51,8 @@ _HERE: Final = {"", "localhost", "127.0.0.1"}
 def codes(timestamp_format: str) -> str:
     """The format in codes of strptime.
 
-    Letters of Java are translated if the format has no `%`.
-
-    Raises UsageError for Java letters other than `yyyy MM dd HH mm ss`.
+    Letters of Java are translated if the format has no `%`. Raises UsageError for Java letters other than
+    `yyyy MM dd HH mm ss`.
     """
     if "%" in timestamp_format:
         return re.sub("%.", lambda code: LONGER.get(code[0], code[0]), timestamp_format, flags=re.DOTALL)
@@ -335,10 +334,8 @@ def scheme_of(url: str) -> str:
 def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
     """The file at a URL or path.
 
-    It is up to date if it was not modified since the last pull.
-
-    Raises UsageError for a file on another machine. Raises Failed if the file does not exist or cannot be
-    read.
+    It is up to date if it was not modified since the last pull. Raises UsageError for a file on another
+    machine. Raises Failed if the file does not exist or cannot be read.
     """
     context.progress(CHECKING, 0, None)
     path = _path_of(url, step, context.folder)

@@ -88,9 +88,8 @@ class FileRequest:
 def new_client() -> httpx2.Client:
     """A client for the attempts of one fetch.
 
-    It does not follow redirects by itself.
-
-    It requests uncompressed bodies, because a transfer of other bodies cannot be resumed in the middle.
+    It does not follow redirects by itself. It requests uncompressed bodies, because a transfer of other
+    bodies cannot be resumed in the middle.
     """
     return httpx2.Client(
         headers={"User-Agent": f"backstory/{version('backstory')}", "Accept-Encoding": "identity"},

@@ -80,9 +80,8 @@ def broken_transfer(name: str, size: int) -> Unreachable:
 def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
     """Call `act` until it succeeds, and return its result.
 
-    After the last attempt, raise its TryAgain.
-
-    Other errors are not retried. Each failed attempt is logged, and each retry is counted as a metric.
+    After the last attempt, raise its TryAgain. Other errors are not retried. Each failed attempt is logged,
+    and each retry is counted as a metric.
     """
     for number in count(1):
         try:

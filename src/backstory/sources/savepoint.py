@@ -60,9 +60,7 @@ def place_of(step: Resource, context: FetchContext) -> Path:
 def new_file(place: Path, suffix: str) -> Path:
     """A new file name, unique to this process, in a savepoint's folder.
 
-    The folder is created if necessary.
-
-    Raises Failed if the folder cannot be created.
+    The folder is created if necessary. Raises Failed if the folder cannot be created.
     """
     try:
         place.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -119,10 +117,8 @@ def take_up(place: Path, request_digest: str) -> tuple[Savepoint, Path] | None:
 def forget(fetched: FetchedFile, context: FetchContext) -> None:
     """Remove the download of an ingested delivery.
 
-    A file that is used in place is left alone.
-
-    Call this after the commit, and also if there was nothing to commit. Otherwise the next pull would use the
-    download again.
+    A file that is used in place is left alone. Call this after the commit, and also if there was nothing to
+    commit. Otherwise the next pull would use the download again.
     """
     if fetched.kept is None:
         return

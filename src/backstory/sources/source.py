@@ -77,10 +77,9 @@ LAST_MODIFIED: Final = "odf/last-modified"
 class SourceState:
     """The state of a source when it was ingested.
 
-    The next pull fetches only newer data (5.1).
-
-    `kind` is `odf/etag` or `odf/last-modified`. The value of `odf/etag` is the server's ETag or the mark of a
-    glob's last file. The value of `odf/last-modified` is a time in the form of `instant_text`.
+    The next pull fetches only newer data (5.1). `kind` is `odf/etag` or `odf/last-modified`. The value of
+    `odf/etag` is the server's ETag or the mark of a glob's last file. The value of `odf/last-modified` is a
+    time in the form of `instant_text`.
     """
 
     kind: str

@@ -16,10 +16,8 @@ from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
 class LiveDelivery:
     """The rows of one WriteBatch.
 
-    Each kind has all columns of the table.
-
-    `columns` are the columns in the request. A replace row that lacks a value for such a column sets it to
-    NULL.
+    Each kind has all columns of the table. `columns` are the columns in the request. A replace row that lacks
+    a value for such a column sets it to NULL.
     """
 
     key: Sequence[str]

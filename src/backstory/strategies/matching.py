@@ -62,10 +62,8 @@ def match(
 ) -> Matches | None:
     """Match two tables by the key's columns.
 
-    A record changed if one of the `compared` columns differs.
-
-    `scope` has for each stored row whether it is deleted if it vanished. Returns None if a side has a row
-    without a key, or several rows with the same key.
+    A record changed if one of the `compared` columns differs. `scope` has for each stored row whether it is
+    deleted if it vanished. Returns None if a side has a row without a key, or several rows with the same key.
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
@@ -86,9 +84,7 @@ def pair_rows(
 ) -> Matches:
     """Match two sides without repeated keys.
 
-    All delivered rows must have a key.
-
-    Stored rows without a key have no match.
+    All delivered rows must have a key. Stored rows without a key have no match.
     """
     left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]

@@ -224,10 +224,8 @@ def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
 def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
     """Raise Refused if versions of a record overlap, share a start or have none.
 
-    No door writes such rows.
-
-    Without a shape nothing is checked. The table of a sender that delivers versions out of order is marked
-    (`backstory.disorder`), and the sender may continue.
+    No door writes such rows. Without a shape nothing is checked. The table of a sender that delivers versions
+    out of order is marked (`backstory.disorder`), and the sender may continue.
     """
     if shape is None or not stored.num_rows:
         return

@@ -139,12 +139,10 @@ INSTANT = datetime(2025, 1, 2, 3, 4, 5, 600000, tzinfo=UTC)
 def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> None:
     """Examine a dialect.
 
-    Raises an AssertionError with the method or scenario that fails.
-
-    Without an engine, the statements for a sample model are written and their form is checked. The SQL of a
-    dialect with a SQLGLOT_NAME is also parsed. With an engine, the statements are run: the golden vectors,
-    literals, the four steps and the MERGE against the rule, and schema changes. The run creates and drops the
-    schema `backstory_conformance`.
+    Raises an AssertionError with the method or scenario that fails. Without an engine, the statements for a
+    sample model are written and their form is checked. The SQL of a dialect with a SQLGLOT_NAME is also
+    parsed. With an engine, the statements are run: the golden vectors, literals, the four steps and the MERGE
+    against the rule, and schema changes. The run creates and drops the schema `backstory_conformance`.
     """
     with examination("register_dialect"):
         require(contract_fault(type(dialect)) is None, contract_fault(type(dialect)))

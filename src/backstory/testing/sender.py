@@ -66,10 +66,8 @@ def write_batch_file(
 ) -> BatchFile:
     """Write a new file with these rows into the folder.
 
-    The result has a key if the file is encrypted.
-
-    A value is a Python value, a string to write unchanged, None for NULL, or UNMODIFIED. Missing columns are
-    NULL.
+    The result has a key if the file is encrypted. A value is a Python value, a string to write unchanged,
+    None for NULL, or UNMODIFIED. Missing columns are NULL.
     """
     content = _content(rows, columns, encoding)
     return seal(folder, content, encoding, secret)

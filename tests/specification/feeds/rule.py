@@ -233,10 +233,8 @@ def _distinct(
 ) -> tuple[list[Event], dict[Key, list[Fact]]]:
     """The events that are not known yet, each once (V52).
 
-    Raises Refused if two of one sequence differ (V53).
-
-    If an event is known or delivered with several own times, it has the earliest of them (V133). A truncate
-    with an earlier own time replaces its mark.
+    Raises Refused if two of one sequence differ (V53). If an event is known or delivered with several own
+    times, it has the earliest of them (V133). A truncate with an earlier own time replaces its mark.
     """
     restated = _restated(feed)
     facts = {key: list(mine) for key, mine in known.items()}

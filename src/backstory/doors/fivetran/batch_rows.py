@@ -155,9 +155,8 @@ def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:
 class Batch:
     """The files of a request as rows of its table.
 
-    A batch is small enough to be sent to Spark's tasks.
-
-    `types` are the table's columns in their order. `sources` are their names in files and messages.
+    A batch is small enough to be sent to Spark's tasks. `types` are the table's columns in their order.
+    `sources` are their names in files and messages.
     """
 
     types: Mapping[str, ColumnType]

@@ -56,9 +56,8 @@ def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
 def shape_from(store: Store, table: TableName, definition: common.Table) -> Shape:
     """The shape of a table to create.
 
-    It is a history table if it has the three history columns.
-
-    Raises Refused for a definition without a key, or with a history column of a wrong type.
+    It is a history table if it has the three history columns. Raises Refused for a definition without a key,
+    or with a history column of a wrong type.
     """
     columns = columns_from(definition.columns)
     key = key_from(definition.columns)

@@ -431,10 +431,8 @@ _COPIES: Mapping[str, TableCopy] = {
 def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
     """Carry out the migration in at most one commit.
 
-    Returns False if this server does not offer it.
-
-    With `live_modes`, migrations from and to live mode are also offered (F8). A repeated request changes
-    nothing.
+    Returns False if this server does not offer it. With `live_modes`, migrations from and to live mode are
+    also offered (F8). A repeated request changes nothing.
     """
     entity, request = _operation_of(details)
     if entity in _COLUMNS:

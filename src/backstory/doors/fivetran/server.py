@@ -131,10 +131,8 @@ def listen(
 ) -> Running:
     """Start a server.
 
-    Without a host it listens on all IPv4 and IPv6 interfaces (section 7.1).
-
-    Without `tls` requests are not encrypted, as with Fivetran's own client on the same machine. Raises Failed
-    if the port is in use.
+    Without a host it listens on all IPv4 and IPv6 interfaces (section 7.1). Without `tls` requests are not
+    encrypted, as with Fivetran's own client on the same machine. Raises Failed if the port is in use.
     """
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),

@@ -101,9 +101,7 @@ class Truncation:
 def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
     """The truncation in a request.
 
-    Raises Refused if there is no column or no valid time.
-
-    The time is cut to microseconds (F6).
+    Raises Refused if there is no column or no valid time. The time is cut to microseconds (F6).
     """
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(

@@ -61,9 +61,8 @@ class NamedStore:
 def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> NamedStore:
     """The store and prefix in a configuration.
 
-    If the configuration is empty, the form's defaults apply (F20).
-
-    Raises UsageError for a catalog that this server does not serve.
+    If the configuration is empty, the form's defaults apply (F20). Raises UsageError for a catalog that this
+    server does not serve.
     """
     name = configuration.get(CATALOG_FIELD) or next(iter(stores))
     if name not in stores:

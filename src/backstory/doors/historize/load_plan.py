@@ -162,9 +162,8 @@ class _Versions:
     def begin(self, resources: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
         """A function that makes the versions that begin.
 
-        The pasts of their records are counted immediately.
-
-        Spark's cached frames are released with `resources`.
+        The pasts of their records are counted immediately. Spark's cached frames are released with
+        `resources`.
         """
         beginning = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
         if all(isinstance(rows, pa.Table | RowBatches) for rows in beginning.values()):
@@ -308,9 +307,7 @@ class PlannedHistory:
     ) -> LoadOutcome:
         """Commit the change with the receipt.
 
-        Without a change there is no commit.
-
-        `properties` of the table change in the same commit.
+        Without a change there is no commit. `properties` of the table change in the same commit.
         """
         outcome = self.outcome
         if self.nothing:

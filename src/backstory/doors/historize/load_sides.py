@@ -130,9 +130,7 @@ def local_expressions(load_: Load) -> Expressions:
 def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:
     """Compute these expressions on the rows (`ROWS_ALIAS`) with DuckDB.
 
-    The pepper is bound as a secret.
-
-    The order of the rows is preserved.
+    The pepper is bound as a secret. The order of the rows is preserved.
     """
     dialect = DuckDB()
     secret = dialect.secret_reference("pepper")

@@ -273,9 +273,7 @@ HISTORY = re.compile(f"{HIST}({'|'.join(SUFFIXES)})?$")
 def open_model(path: str | Path) -> tuple[Model, Path]:
     """A resolved model, and the folder that its files are relative to.
 
-    Raises UsageError for a wrong model.
-
-    Findings that are not errors are logged as warnings.
+    Raises UsageError for a wrong model. Findings that are not errors are logged as warnings.
     """
     written, document = read_model(Path(path))
     model = resolve(written, document)

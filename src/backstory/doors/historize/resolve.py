@@ -180,9 +180,7 @@ DEFAULT_DECIMAL = (38, 10)
 def resolve(model: Model, document: ModelDocument) -> Model:
     """The model with every default and every generated column.
 
-    Raises UsageError for a wrong model.
-
-    The result of resolving a resolved model is the same.
+    Raises UsageError for a wrong model. The result of resolving a resolved model is the same.
     """
     schemas = [_fill_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}

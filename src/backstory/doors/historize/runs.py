@@ -97,9 +97,8 @@ class RegisteredRun:
 def dataset_key(schema: str, dataset: ModelDataset) -> str:
     """The name of a dataset in the registry.
 
-    It stays the same when the dataset is renamed.
-
-    A run is identified by its warehouse or database, schema, dataset and run id (decision H6).
+    It stays the same when the dataset is renamed. A run is identified by its warehouse or database, schema,
+    dataset and run id (decision H6).
     """
     return f"{schema}.{earlier_key(dataset)}"
 

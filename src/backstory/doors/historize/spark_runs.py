@@ -100,9 +100,7 @@ def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None
 def log_views(store: IcebergStore, *, dry_run: bool = False) -> list[dict[str, Any]]:
     """Make or replace the views of runs and of steps.
 
-    Returns the result of `make_views`.
-
-    Raises Refused if something else has the name of a view.
+    Returns the result of `make_views`. Raises Refused if something else has the name of a view.
     """
     queries = {TableName(META, name): _query(store, name) for name in (RUNS, STEPS)}
     wanted = {name: query for name, query in queries.items() if query}

@@ -159,10 +159,9 @@ if TYPE_CHECKING:
 class TablePlan:
     """A table before a load, and its schema after the load.
 
-    Nothing is written yet.
-
-    `read` makes the frame `rows`. With `is_preview`, these are the rows as maintenance will leave them, not
-    the stored rows. `snapshot` is the table's current snapshot. `former` is its name if it must be renamed.
+    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, these are the rows as
+    maintenance will leave them, not the stored rows. `snapshot` is the table's current snapshot. `former` is
+    its name if it must be renamed.
     """
 
     wanted: Shape

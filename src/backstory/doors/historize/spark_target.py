@@ -134,9 +134,8 @@ def _renamed_states(work: SparkWork) -> list[str]:
 def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "DataFrame":
     """The rows with the current labels.
 
-    `versions` has all versions of the history.
-
-    If an open version began when its record returned, it gets the label of REAPPEARED.
+    `versions` has all versions of the history. If an open version began when its record returned, it gets the
+    label of REAPPEARED.
     """
     from pyspark.sql.functions import lit, when
 
@@ -262,9 +261,7 @@ def snapshot_of(table: IcebergTable) -> int | None:
 def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | None) -> IcebergTable:
     """Write this lease into the history, or remove it.
 
-    Returns the history.
-
-    Raises TryAgain if the history changed in the meantime.
+    Returns the history. Raises TryAgain if the history changed in the meantime.
     """
     name, before = hist.shape.table, snapshot_of(hist)
     properties = {LOADING: None if lease is None else json.dumps(asdict(lease))}

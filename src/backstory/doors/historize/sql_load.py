@@ -147,9 +147,7 @@ def apply_shape(
 def _rename_table(engine: Engine, load: Load, old: str, table: str) -> list[str]:
     """Rename a table.
 
-    A history is renamed with its archive, and its old views are dropped.
-
-    Returns descriptions of the changes.
+    A history is renamed with its archive, and its old views are dropped. Returns descriptions of the changes.
     """
     names = {old: table}
     if table == load.dataset.hist_name:
@@ -195,9 +193,8 @@ def _run(engine: Engine, statements: Sequence[str]) -> None:
 def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> LoadOutcome:
     """Load the base's state into the history, within the open transaction.
 
-    Returns the outcome.
-
-    Raises Refused with the codes of section 3.6. Raises Failed if the counts of the steps do not add up.
+    Returns the outcome. Raises Refused with the codes of section 3.6. Raises Failed if the counts of the
+    steps do not add up.
     """
     started, pair = time.monotonic(), load.pair
     preflight.run_checks(engine, load, preflight.hist_checks(load), values)

@@ -124,10 +124,8 @@ class Upkeep:
     ) -> Pruned:
         """Archive closed versions that ended before a time.
 
-        Without `apply`, only count them.
-
-        Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without `allow_prune`. The watermark is written to
-        the lock file.
+        Without `apply`, only count them. Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without
+        `allow_prune`. The watermark is written to the lock file.
         """
         rules = self.dataset.historization
         cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
@@ -163,9 +161,8 @@ class Upkeep:
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
         """Erase a record's values or, with `rows`, its rows.
 
-        Returns the number of its versions.
-
-        Without `apply` nothing is written. Raises Refused (KEY_PRESENT) while the base has the record.
+        Returns the number of its versions. Without `apply` nothing is written. Raises Refused (KEY_PRESENT)
+        while the base has the record.
         """
         history = self.history()
         load = prepare_load(self.model, self.dataset, self.state, self.target.dialect)

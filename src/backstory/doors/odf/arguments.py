@@ -82,10 +82,9 @@ def refuse_repeated(
 ) -> None:
     """Raise UsageError for a second manifest of a dataset.
 
-    Names are compared without case (R7).
-
-    `first` has the first manifest of each earlier name; the new manifests are added to it. The same manifest
-    may occur twice, once in a folder and once under its own path.
+    Names are compared without case (R7). `first` has the first manifest of each earlier name; the new
+    manifests are added to it. The same manifest may occur twice, once in a folder and once under its own
+    path.
     """
     first = {} if first is None else first
     for known in datasets:

@@ -66,11 +66,10 @@ def event_time(
 ) -> EventTimeColumn:
     """The event time in a column.
 
-    `inferred` is true if the column's type was not declared.
-
-    `dated` is whether the dataset's event times are days, or None if this is undecided. If the dataset has
-    instants, an inferred day becomes its first instant. Raises Refused for a type that contains no times
-    (section 2.1, step 1). Raises it also for declared days instead of instants or vice versa.
+    `inferred` is true if the column's type was not declared. `dated` is whether the dataset's event times are
+    days, or None if this is undecided. If the dataset has instants, an inferred day becomes its first
+    instant. Raises Refused for a type that contains no times (section 2.1, step 1). Raises it also for
+    declared days instead of instants or vice versa.
     """
     time = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
     if dated is None or time.dated is dated:

@@ -189,11 +189,10 @@ def deliver_file(
 ) -> tuple[DatasetReceipt, bool]:
     """Ingest one file.
 
-    Returns the receipt, and whether there was a commit.
-
-    There is no commit if nothing changed. `dataset` loads the current dataset. `after` is the dataset's
-    number of polls when the source was fetched. Raises Refused for rows that would corrupt the log. Raises
-    TryAgain if other writers always committed first or the disk is full.
+    Returns the receipt, and whether there was a commit. There is no commit if nothing changed. `dataset`
+    loads the current dataset. `after` is the dataset's number of polls when the source was fetched. Raises
+    Refused for rows that would corrupt the log. Raises TryAgain if other writers always committed first or
+    the disk is full.
     """
     with ExitStack() as resources:
         resources.enter_context(translate_disk_errors(fetched.name))

@@ -50,9 +50,7 @@ def steps(sql: Sql) -> list[tuple[str | None, str]]:
 def refuse_forbidden_queries(store: IcebergStore, name: TableName, dataset: Dataset) -> None:
     """Raise UsageError, with file and line, if a manifest has a forbidden query.
 
-    No query is run.
-
-    `name` is the dataset's table. Queries may read other datasets of its schema.
+    No query is run. `name` is the dataset's table. Queries may read other datasets of its schema.
     """
     for path, source in dataset.sources():
         sql, earlier_steps = source.preprocess, {INPUT}

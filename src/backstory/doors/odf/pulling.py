@@ -54,9 +54,8 @@ def pull(
 ) -> DatasetReceipt:
     """Pull a dataset.
 
-    The receipt contains the error, if there is one.
-
-    `before` is a poll that was made without the store. The pull continues from it.
+    The receipt contains the error, if there is one. `before` is a poll that was made without the store. The
+    pull continues from it.
     """
     run = before.run if before else request.run()
     try:

@@ -49,9 +49,8 @@ def push(
 ) -> DatasetReceipt:
     """Ingest files into a dataset.
 
-    The first error ends the push and is in the receipt.
-
-    Commits of earlier files are kept. Raises UsageError for an unknown source.
+    The first error ends the push and is in the receipt. Commits of earlier files are kept. Raises UsageError
+    for an unknown source.
     """
     run = request.run()
     receipts: list[DatasetReceipt] = []

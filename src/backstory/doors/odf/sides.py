@@ -49,9 +49,8 @@ def logged_tables(
 ) -> Iterator[pa.Table]:
     """The log as tables of a side with this schema.
 
-    With `keys`, they mostly have rows of these keys.
-
-    Raises Unreadable for files that cannot be read exactly without Spark.
+    With `keys`, they mostly have rows of these keys. Raises Unreadable for files that cannot be read exactly
+    without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
     op_columns_by_encoding = {

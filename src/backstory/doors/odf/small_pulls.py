@@ -59,9 +59,8 @@ def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
 def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetReceipt:
     """Fetch from the polling source of a dataset.
 
-    Returns the dataset's receipt if nothing is new.
-
-    Raises Unreadable, before the fetch, for a dataset that needs Spark.
+    Returns the dataset's receipt if nothing is new. Raises Unreadable, before the fetch, for a dataset that
+    needs Spark.
     """
     dataset, run = dataset_here(files), request.run()
     context = _poll_context(files, dataset)

@@ -49,9 +49,8 @@ _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 class Guesses:
     """The possible types of columns.
 
-    Pass all cells to `look`, then call `schema`.
-
-    A column has its `known` type if all its cells fit it. Cells that equal `unmodified` are ignored.
+    Pass all cells to `look`, then call `schema`. A column has its `known` type if all its cells fit it. Cells
+    that equal `unmodified` are ignored.
     """
 
     names: Sequence[str]

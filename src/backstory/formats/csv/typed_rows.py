@@ -90,10 +90,8 @@ def read_csv(
 ) -> Iterator[Rows]:
     """The rows of a delivered file, with the wanted columns of its header.
 
-    An empty file has no rows.
-
-    Raises Refused with the file and line for broken CSV, an unreadable cell or an unknown column. Raises
-    TooLarge if the lease is exceeded.
+    An empty file has no rows. Raises Refused with the file and line for broken CSV, an unreadable cell or an
+    unknown column. Raises TooLarge if the lease is exceeded.
     """
     source = delivered_source(file, encoding, lease)
     table = csv_table(source, CsvOptions(null=encoding.null_string or None, quoted_null=True))

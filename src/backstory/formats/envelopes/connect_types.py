@@ -257,9 +257,8 @@ class UnreadableSchema(ValueError):
 def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
     """The Arrow type of messages as they are written in JSON.
 
-    Raises UnreadableSchema if the schema is not a struct.
-
-    Decimals are base64 strings, unless `values` contain numbers for them.
+    Raises UnreadableSchema if the schema is not a struct. Decimals are base64 strings, unless `values`
+    contain numbers for them.
     """
     wire_type(schema)
     if schema["type"] != "struct":

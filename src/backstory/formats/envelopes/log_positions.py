@@ -170,9 +170,8 @@ def logs_whole_rows(connector: str) -> bool:
 def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, place: Place) -> pa.Table:
     """The log positions of messages, as columns in sort order.
 
-    There are no columns for an unknown connector.
-
-    All columns are NULL for a read without a position. Raises Refused if a position is unreadable.
+    There are no columns for an unknown connector. All columns are NULL for a read without a position. Raises
+    Refused if a position is unreadable.
     """
     if connector not in CONNECTORS:
         return pa.table({})

@@ -50,9 +50,8 @@ class JsonDocument:
     def objects(self) -> Iterator[tuple[int, Row]]:
         """The rows as objects with their numbers.
 
-        Raises Refused for any other value.
-
-        A GeoJSON feature becomes an object of its properties and geometry.
+        Raises Refused for any other value. A GeoJSON feature becomes an object of its properties and
+        geometry.
         """
         for number, value in self.rows():
             try:
@@ -76,9 +75,8 @@ class JsonDocument:
     def columns(self, dataset_types: Told) -> pa.Schema:
         """The columns of all rows, and the dataset's columns.
 
-        The schema is empty if there are no rows.
-
-        Raises Refused if values are nested too deeply or have no common type.
+        The schema is empty if there are no rows. Raises Refused if values are nested too deeply or have no
+        common type.
         """
         seen: dict[str, Seen] = {}
         rows = self.look(seen, dataset_types)
@@ -139,10 +137,9 @@ def json_columns(
 ) -> pa.Schema:
     """The columns of all files, inferred from all their values.
 
-    A missing key is NULL.
-
-    With `keeps`, each column that some rows lack has an extra boolean column that flags these rows. A number
-    column has its `known` type if all values fit it. `fixed` columns keep their type.
+    A missing key is NULL. With `keeps`, each column that some rows lack has an extra boolean column that
+    flags these rows. A number column has its `known` type if all values fit it. `fixed` columns keep their
+    type.
     """
     seen: dict[str, Seen] = {}
     fitting = {name: Fitting(field.type) for name, field in known.items() if _is_number(field.type)}

@@ -26,10 +26,9 @@ class DoesNotFit(ValueError):
 def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     """Cast the values to `arrow_type(new)`.
 
-    Text is read and written as in batch files (section 3.3).
-
-    BINARY and text have the same bytes. Times without a zone count as UTC. Only DOUBLE to FLOAT may round,
-    but not to zero. Any other loss of digits and any value out of range raise DoesNotFit.
+    Text is read and written as in batch files (section 3.3). BINARY and text have the same bytes. Times
+    without a zone count as UTC. Only DOUBLE to FLOAT may round, but not to zero. Any other loss of digits and
+    any value out of range raise DoesNotFit.
     """
     try:
         fitted = _cast(values, old, new)
@@ -128,11 +127,10 @@ def _require(holds: pa.Array) -> None:
 def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
     """Cast the values to `arrow_type(new)`.
 
-    Raises DoesNotFit if a value would change.
-
-    Numbers are compared as they are printed: 0.1 is 0.1 as a float and as a decimal. A string is a number, a
-    day or a time only if a CSV cell with this string is one. For example, `007` and a number with too many
-    digits are not numbers. A number becomes its shortest string. Times without a zone are UTC.
+    Raises DoesNotFit if a value would change. Numbers are compared as they are printed: 0.1 is 0.1 as a float
+    and as a decimal. A string is a number, a day or a time only if a CSV cell with this string is one. For
+    example, `007` and a number with too many digits are not numbers. A number becomes its shortest string.
+    Times without a zone are UTC.
     """
     values = values.cast(arrow_type(old))
     if values.null_count == len(values):

@@ -40,9 +40,7 @@ class UnreadableCell(ValueError):
 def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
     """The cells as values of `arrow_type(type_)`.
 
-    NULL cells stay NULL.
-
-    Raises UnreadableCell for the first cell that does not match the type.
+    NULL cells stay NULL. Raises UnreadableCell for the first cell that does not match the type.
     """
     if type_.kind in _BLANKS_ASIDE:
         text = _trim_blanks(text)

@@ -110,9 +110,8 @@ def _inner_can_become(type_: pa.DataType, field: pa.Field) -> bool:
 def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
     """Cast the values to the field's `all_optional` type.
 
-    Times are cut to the microsecond.
-
-    The types must satisfy `can_become`. Raises UnreadableCell or pa.ArrowInvalid if a value would change.
+    Times are cut to the microsecond. The types must satisfy `can_become`. Raises UnreadableCell or
+    pa.ArrowInvalid if a value would change.
     """
     target, t = all_optional(field.type), pa.types
     if t.is_dictionary(values.type):

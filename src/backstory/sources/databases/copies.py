@@ -29,10 +29,9 @@ class DatabaseCopy:
 def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a file in the folder.
 
-    `types` are the types that the caller gives to columns.
-
-    Raises UsageError for a wrong table, query or file, and Refused for a column without an exact type. Raises
-    TryAgain if the database does not answer or a lock is not released, and Failed for other errors.
+    `types` are the types that the caller gives to columns. Raises UsageError for a wrong table, query or
+    file, and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a
+    lock is not released, and Failed for other errors.
     """
     with _needing_driver(database):
         copier = _copier(database)

@@ -90,10 +90,9 @@ class RowFacts(Protocol):
 def outcomes(rows: RowFacts, terms: EventTerms) -> Rules:
     """The possible outcomes of a row with their conditions.
 
-    The first condition that is true decides.
-
-    An outcome is appended, corrected, retracted, unchanged, conflicts, absent, as-delivered, nothing, or a
-    problem. Corrections and retractions apply to the record's last event.
+    The first condition that is true decides. An outcome is appended, corrected, retracted, unchanged,
+    conflicts, absent, as-delivered, nothing, or a problem. Corrections and retractions apply to the record's
+    last event.
     """
     rules = {
         Strategy.APPEND: _append,

@@ -25,10 +25,9 @@ Scope = tuple[tuple[str, object], ...]
 class FormerLogs:
     """The logs before one that started again.
 
-    Their messages are settled (V136).
-
-    Up to `until`, no message of the new log was known. `latest` is the last known time of the former logs.
-    `last` is their last position, with the number of the new log, or None if the source's name changed.
+    Their messages are settled (V136). Up to `until`, no message of the new log was known. `latest` is the
+    last known time of the former logs. `last` is their last position, with the number of the new log, or None
+    if the source's name changed.
     """
 
     until: int

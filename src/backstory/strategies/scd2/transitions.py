@@ -33,11 +33,9 @@ WORDS: Final[Mapping[State, str]] = MappingProxyType(
 class Past(StrEnum):
     """The versions that the history has of a record before the load.
 
-    The first case that is true applies.
-
-    A load by four statements may be interrupted after the first statement. It has then closed the changed
-    versions, at its own instant, without beginning the next ones. Closed versions count regardless of their
-    state, including archived versions.
+    The first case that is true applies. A load by four statements may be interrupted after the first
+    statement. It has then closed the changed versions, at its own instant, without beginning the next ones.
+    Closed versions count regardless of their state, including archived versions.
     """
 
     OPEN = "an open version"

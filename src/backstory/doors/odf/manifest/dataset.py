@@ -148,9 +148,8 @@ def _fold_events(snapshot: DatasetSnapshot) -> dict[str, Any]:
 def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Document, DatasetSnapshot]]:
     """The manifests of a file, in order.
 
-    Raises UsageError for the first invalid manifest.
-
-    A document that is not a manifest is an error, unless the file was found in a folder (`recursive`).
+    Raises UsageError for the first invalid manifest. A document that is not a manifest is an error, unless
+    the file was found in a folder (`recursive`).
     """
     manifests = []
     for document in read_documents(path, MANIFEST):

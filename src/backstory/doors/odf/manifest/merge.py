@@ -96,9 +96,7 @@ def encoding_of(merge: Merge) -> EventEncoding | None:
 def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
     """The terms of a merge.
 
-    `time` is the event-time column.
-
-    `timed` is whether the source supplies the event time.
+    `time` is the event-time column. `timed` is whether the source supplies the event time.
     """
     if isinstance(merge, Append):
         return EventTerms(Strategy.APPEND, encoding=encoding)
