@@ -70,7 +70,7 @@ def is_narrow(field: pa.Field) -> bool:
 
 
 def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
-    """A nested field of a struct, list or map, under its name in messages; `key` selects it in a list or map.
+    """A nested field of a struct, list or map, under its name in messages. `key` selects it in a list or map.
 
     Its metadata contain its declared type, taken from the metadata of the outer field.
     """

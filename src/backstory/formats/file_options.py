@@ -61,7 +61,7 @@ class FileOptions:
             self.csv()
 
     def csv(self) -> "CsvOptions":
-        """Return the options of a CSV; raise UsageError for a value that the reader does not support."""
+        """The options of a CSV. Raises UsageError for a value that the reader does not support."""
         from backstory.formats.options import CsvOptions
         from backstory.formats.values.texts import TextForms
 
@@ -83,7 +83,7 @@ class FileOptions:
         return UTF8 if self.encoding is None else encoding(self.encoding)
 
     def refuse_all(self, what: str, but: frozenset[str] = frozenset()) -> None:
-        """Raise UsageError if an option is set that does not apply to `what`; `but` lists the exceptions."""
+        """Raise UsageError if an option is set that does not apply to `what`. `but` lists the exceptions."""
         for name in self.__slots__:
             value = getattr(self, name)
             if value not in (None, {}) and name not in but:

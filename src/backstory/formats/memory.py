@@ -26,7 +26,7 @@ LEFT = 3
 
 
 class TooLarge(Failed):
-    """A delivery needs more of the driver's memory than is left; Spark tasks must read it."""
+    """A delivery needs more of the driver's memory than is left. Spark tasks must read it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -79,7 +79,7 @@ class Memory:
         return self._most
 
     def take(self, size: int, leaving: int = 0) -> None:
-        """Reserve bytes; a negative size releases them.
+        """Reserve bytes. A negative size releases them.
 
         Raises TooLarge, and reserves nothing, if fewer than `leaving` bytes would be left.
         """

@@ -11,7 +11,7 @@ _NEWLINES: Final = {"\r", "\n"}
 
 @dataclass(frozen=True, slots=True)
 class CsvOptions:
-    """A CSV file as in RFC 4180, except for the options here; UsageError for an invalid separator or quote.
+    """The format of a CSV file, where it differs from RFC 4180. Raises UsageError for an invalid option.
 
     Attributes:
         separator: one ASCII character.

@@ -133,7 +133,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """All rows in order; the parts must have the same columns."""
+        """All rows in order. The parts must have the same columns."""
         return cls(
             pa.concat_tables(part.values for part in parts),
             pa.concat_tables(part.known for part in parts),
@@ -151,7 +151,7 @@ class Rows:
         return type(self)(self.values.rename_columns(new), self.known.rename_columns(new), self.mended)
 
     def align(self, schema: pa.Schema) -> Self:
-        """The same rows with exactly the columns of `schema`; columns that were not delivered are unknown."""
+        """The same rows with exactly the columns of `schema`. Columns that were not delivered are unknown."""
         count = self.count
         delivered = set(self.values.column_names)
         values = [

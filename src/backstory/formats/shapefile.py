@@ -344,7 +344,7 @@ def shapefile_rows(
 
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
-    """The only `.shp` of the zip, or the only one that matches `subPath`."""
+    """The path of the zip's only `.shp` file, or of the only one that matches `subPath`."""
     entries = [entry for entry in archives.files(archive) if entry.lower().endswith(SHP)]
     matches = entries if sub_path is None else archives.matching(entries, sub_path)
     if len(matches) != 1:
@@ -354,7 +354,7 @@ def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
 
 
 def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Bound) -> None:
-    """Extract the parts under fixed names; the archive's own paths are never used on disk."""
+    """Extract the parts under fixed names. The archive's own paths are never used on disk."""
     stem = str(PurePosixPath(chosen).with_suffix(""))
     parts = {
         PurePosixPath(entry).suffix.lower(): entry

@@ -49,7 +49,7 @@ def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of each row; their exclusive or is the hash of the rows."""
+    """The hash words of each row. Their exclusive or is the hash of all rows."""
     return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 

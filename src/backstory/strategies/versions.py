@@ -173,7 +173,7 @@ def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
     """Apply the deletes to the versions (step 4 of section 5.2), and count the deletes without effect.
 
     `versions` are sorted by key and start. Deletes are applied by ascending end. A delete closes the version
-    that was true at its time, if that version is active or ends no earlier than a millisecond before the
+    that was true at its time. This version must be active, or end no earlier than a millisecond before the
     delete.
     """
     target = _targets(versions, deletes)

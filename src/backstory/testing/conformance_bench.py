@@ -118,7 +118,7 @@ def fresh(bench: Bench, model: Model, dataset: ModelDataset, *, merges: bool = F
 def bring_rows(
     bench: Bench, load: Load, rows: Sequence[Mapping[str, Any]], run: str, started: datetime
 ) -> Load:
-    """Stage the rows and load the base from them; return the load with its stage."""
+    """Stage the rows and load the base from them. Returns the load with its stage."""
     columns = user_columns(load.dataset)
     arrays = {
         column.name: pa.array(

@@ -89,7 +89,7 @@ KINDS = ("earliest", "replace", "update", "delete")
 
 @dataclass(frozen=True, slots=True)
 class RequestFiles:
-    """The batch files of one request by kind, and how they are encoded."""
+    """The batch files of one request by kind, and their encoding."""
 
     encoding: Encoding
     replace: Sequence[BatchFile] = ()

@@ -264,7 +264,7 @@ def find_state(
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
     """Write the lock file if it changed, and delete files of former names.
 
-    If another dataset of the model now has a former name, its file is kept, provided that this dataset
+    If another dataset of the model now has a former name, its file is kept. This requires that the dataset
     already had a file of its own.
     """
     schema = namespace_of(model, dataset)

@@ -1,9 +1,10 @@
 """The checks that refuse a load before it writes (section 3.6).
 
-On a database, a check is a query that returns up to ten offending keys: business keys, if the row is in the
-base or the history. In a warehouse, the counts of all parts of the plan are checked. Another check finds
-changes that a hash misses (section 2.4). In the default profile ('a|b', 'c') and ('a', 'b|c') have the same
-hash, and so do NULL and the null token. Such a change reaches the base, but not the history, and is logged.
+On a database, a check is a query that returns up to ten offending keys. They are business keys if the row is
+in the base or the history. In a warehouse, the counts of all parts of the plan are checked. Another check
+finds changes that a hash misses (section 2.4). In the default profile ('a|b', 'c') and ('a', 'b|c') have the
+same hash, and so do NULL and the null token. Such a change reaches the base, but not the history, and is
+logged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence

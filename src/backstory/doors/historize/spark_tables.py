@@ -69,8 +69,9 @@ def stage_rows_and_load_columns(
     """The stage's rows under the base's names and types, and the load columns of the stage.
 
     Rows get constant `values` as columns, which appear in no plan. If the stage keeps a history, or
-    Fivetran's marks of deletion, only the current rows are read, unless the model's own flag of deletion is
-    that mark. Raises Refused for a missing table or column, and for a type that does not fit.
+    Fivetran's marks of deletion, only the current rows are read. Flagged rows are also read if the model's
+    own flag of deletion is that mark. Raises Refused for a missing table or column, and for a type that does
+    not fit.
     """
     columns = user_columns(plan.dataset)
     if stage.path:

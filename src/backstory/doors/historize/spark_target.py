@@ -1,8 +1,8 @@
 """Loads on Spark, which commit base and history as one unit (decision H2, section 3.8), after maintenance.
 
-Between the two commits the history's properties contain a lease: the load, the time until which other loads
-wait for it, and the base's snapshot before it. The history's own commit removes the lease. If the load fails
-or is killed, the base is restored: at once, or by the next load.
+Between the two commits the history's properties contain a lease. It names the load, the time until which
+other loads wait for it, and the base's snapshot before it. The history's own commit removes the lease. If the
+load fails or is killed, the base is restored: at once, or by the next load.
 """
 
 import json

@@ -45,8 +45,7 @@ HINT: Final = (
 )
 
 # Rows with an unreadable event time have this number as their operation. The names are for counts of such
-# rows, and of
-# NULLs.
+# rows, and for counts of NULLs.
 UNREADABLE_TIME: Final = "unreadable event time"
 UNREADABLE: Final = -1000
 NULLS: Final = "null "
@@ -360,7 +359,7 @@ def _conform(
 
 
 def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str) -> None:
-    """Raise Refused for the first check of rows that failed. `time` is the name of the event-time column."""
+    """Raise Refused for the first failed check of rows. `time` is the name of the event-time column."""
     if unreadable := counts.get(UNREADABLE_TIME):
         raise Refused(
             "bad-input-schema",

@@ -46,7 +46,7 @@ def cache_of(store: IcebergStore, dataset: TableName) -> Path:
 
 
 def cache_in(folder: Path, dataset: TableName) -> Path:
-    """The folder of a dataset's downloads below a folder."""
+    """The folder of a dataset's downloads below `folder`."""
     return folder / ".downloads" / dataset.schema / dataset.name.lower()
 
 

@@ -109,14 +109,14 @@ GOES_ON = "a value continues after its closing quote"
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Whole rows; `line` is the line of the first row, counted from 1."""
+    """Whole rows of a CSV. `line` is the line of the first row, counted from 1."""
 
     text: bytes
     line: int
 
 
 def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
-    """The rows of a source in their order; quoted values may contain line breaks (O26).
+    """The rows of a source in their order. Quoted values may contain line breaks (O26).
 
     Raises Refused, with the line, for invalid bytes and for a quote that is not closed. Raises it also for a
     value that continues after its closing quote.
@@ -196,7 +196,7 @@ class _HeldText:
         return before + end if end else 0
 
     def take_rows(self, end: int) -> bytes:
-        """Remove and return the rows up to `end`; the rest stays pending."""
+        """Remove and return the rows up to `end`. The rest stays pending."""
         *first, last = self._parts
         end -= self.size - len(last)
         text = b"".join([*first, memoryview(last)[:end]])

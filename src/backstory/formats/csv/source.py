@@ -31,7 +31,7 @@ class CsvSource:
     text_remedy: str
 
     def refusal(self, place: str, why: str) -> Refused:
-        """The error for broken CSV; `place` is its line."""
+        """The error for broken CSV. `place` is its line."""
         return Refused("broken-csv", f"{self.name}{place and f', {place}'}: {why}.", self.remedy)
 
     def no_text(self, _name: str, place: str, why: str, _remedy: str) -> Refused:
@@ -42,7 +42,7 @@ class CsvSource:
 def file_source(
     path: Path, name: str, encoding: str, mend: str = f"{MEND}.", text_mend: str = REMEDY
 ) -> CsvSource:
-    """The CSV source for a file of any encoding; `mend` and `text_mend` are the remedies in its errors."""
+    """The CSV source for a file of any encoding. `mend` and `text_mend` are the remedies in its errors."""
 
     def blocks() -> Iterator[bytes]:
         return utf8_blocks(path, name, encoding, source.no_text)

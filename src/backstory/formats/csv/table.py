@@ -113,7 +113,7 @@ class CsvTable:
 
 
 def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | None = None) -> CsvTable:
-    """The table of a source; without a header its columns are `names`, or else `_c0`, `_c1`, ...
+    """The table of a source. Without a header its columns are `names`, or else `_c0`, `_c1`, ...
 
     Raises Refused for errors in the first block, and for a first line that names a separator.
     """

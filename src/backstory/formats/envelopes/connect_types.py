@@ -251,7 +251,7 @@ _WIRE: Final = {
 
 
 class UnreadableSchema(ValueError):
-    """A schema that cannot be read; the message has the reason."""
+    """A schema that cannot be read. The message has the reason."""
 
 
 def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:

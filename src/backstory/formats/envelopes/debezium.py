@@ -50,7 +50,7 @@ Columns = Mapping[str, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images of events by column; `key` has the columns of the messages' own keys."""
+    """The images of events by column. `key` has the columns of the messages' own keys."""
 
     is_upsert: pa.Array
     is_delete: pa.Array

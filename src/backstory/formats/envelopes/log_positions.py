@@ -28,7 +28,7 @@ Place = Callable[[int], str]
 
 
 class Unplaced(ValueError):
-    """A value that is not a valid position or time; `row` counts from 0."""
+    """A value that is not a valid position or time. `row` counts from 0."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")

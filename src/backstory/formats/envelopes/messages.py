@@ -85,7 +85,7 @@ def payloads(texts: Cells, name: str) -> list[Payloads]:
 
 
 def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
-    """The schema and payload of a message, as strings, if it begins with a known prefix; otherwise None."""
+    """The schema and payload of a message, as strings, if it begins with a known prefix, or else None."""
     for prefix, schema in prefixes.items():
         if text.startswith(prefix) and text.endswith("}"):
             return schema, text[len(prefix) : -1]

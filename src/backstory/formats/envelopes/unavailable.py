@@ -19,7 +19,7 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 
 def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
-    """Whether each cell is the placeholder; false for NULL."""
+    """Whether each cell is the placeholder. NULL is not."""
     t, type_ = pa.types, values.type
     if t.is_string(type_) or t.is_large_string(type_):
         return pc.is_in(values, pa.array(_texts(placeholder), type_))

@@ -15,7 +15,7 @@ INSTANT: Final = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """Events; row i of each table and array belongs to event i.
+    """Events as parallel tables and arrays. Row i of each belongs to event i.
 
     Attributes:
         rows: the record's columns, with the values of an upsert or the key of a delete. Other columns

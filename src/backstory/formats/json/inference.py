@@ -37,7 +37,7 @@ class Fitting:
     _fits: bool = True
 
     def look(self, value: Any) -> None:
-        """Check one value."""
+        """Take one more value into account."""
         if self._fits and value is not None:
             self._some, self._fits = True, self._is_number(value)
             self._texts.append(whole_text(value) if self._fits and pa.types.is_integer(self.type) else value)

@@ -102,11 +102,11 @@ ENTRY = 8  # bytes for a string's index in its dictionary, or for its offset
 def batches(
     content: bytes, metadata: pq.FileMetaData, chosen: Sequence[str], count: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches of the chosen columns, which must not be nested; strings may be dictionary arrays.
+    """Batches of the chosen columns, which must not be nested. Strings may be dictionary arrays.
 
-    `count` is called with the bytes of the pages that are open at the same time, and with the bytes of each
-    batch before it is decoded. Raises ValueError or Arrow's errors for invalid Parquet, and the errors of
-    `count`.
+    `count` is called with the bytes of the pages that are open at the same time. Before a batch is decoded,
+    it is also called with the batch's bytes. Raises ValueError or Arrow's errors for invalid Parquet, and the
+    errors of `count`.
     """
     schema = metadata.schema.to_arrow_schema()
     types = {name: _storage(schema.field(name).type) for name in chosen}

@@ -12,7 +12,7 @@ _CODES[ord("=")] = _PAD
 
 
 def decode_base64(text: pa.Array) -> pa.Array:
-    """The bytes of each cell; a cell that is not valid base64 keeps its own UTF-8 bytes (F11)."""
+    """The decoded bytes of each cell. A cell that is not valid base64 keeps its own UTF-8 bytes (F11)."""
     text = pa.concat_arrays([text])
     offsets, codes, raw = _buffers(text)
     lengths = np.diff(offsets)

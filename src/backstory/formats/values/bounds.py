@@ -74,7 +74,7 @@ def _is_between(values: pa.Array, least: Any, greatest: Any) -> pa.Array:
 
 
 def _first_in(inner: pa.Array, field: pa.Field, rows: np.ndarray) -> Unfit | None:
-    """The first invalid nested value; `rows` has the outer row of each value."""
+    """The first invalid nested value. `rows` has the outer row of each value."""
     if not field.nullable and inner.null_count:
         place = pc.index(inner.is_null(), True).as_py()
         return Unfit(int(rows[place]), inner[place], field)

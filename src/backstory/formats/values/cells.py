@@ -30,7 +30,7 @@ Values = TypeVar("Values")
 
 
 class UnreadableCell(ValueError):
-    """A cell that does not match its column's type; `row` counts from 0 in the parsed array."""
+    """A cell that does not match its column's type. `row` counts from 0 in the parsed array."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"cell {row}")

@@ -88,7 +88,7 @@ def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as integers; Arrow's own cast refuses whole numbers beyond 53 bits."""
+    """Floats as integers. Arrow's own cast refuses whole numbers beyond 53 bits."""
     wide = cast_same(values, pa.float64())
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)

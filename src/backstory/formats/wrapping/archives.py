@@ -73,7 +73,7 @@ def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound
 
 
 def ambiguous(name: str, wanted: str, matches: Sequence[str], entries: Sequence[str]) -> Refused:
-    """The error if no entry or several entries match; it lists them."""
+    """The error if no entry or several entries match. It lists them."""
     message = f"{name}: {wanted} matches {len(matches)} entries: {name_list(matches)}."
     if not matches:
         message = f"{name}: {wanted} matches no entry; the archive contains {name_list(entries)}."

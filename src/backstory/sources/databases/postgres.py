@@ -17,8 +17,7 @@ from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
 # SQL states of temporary errors: serialization failures, deadlocks and locks; a server that is absent,
-# starts
-# or stops; a server without resources, or one that cancelled a query.
+# starts or stops; a server without resources, or one that cancelled a query.
 _CONFLICT: Final = ("40", "55P03")
 _DOWN: Final = ("08", "57P")
 _BUSY: Final = ("53", "57")

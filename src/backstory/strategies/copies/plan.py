@@ -68,7 +68,7 @@ class AlignedRows:
 
     @cached_property
     def end(self) -> np.ndarray:
-        """The ends of the versions, in microseconds; `OPEN` for open ones."""
+        """The ends of the versions, in microseconds, or `OPEN` for open versions."""
         return micros(self.rows[VALID_TO])
 
 

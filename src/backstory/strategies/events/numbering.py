@@ -18,7 +18,7 @@ OFFSET: Final = "offset"
 
 
 def struct_field(struct: str, name: str) -> "Column":
-    """A field of a struct; its name may contain dots."""
+    """A field of a struct. Its name may contain dots."""
     from pyspark.sql.functions import col
 
     return col(struct).getField(name)

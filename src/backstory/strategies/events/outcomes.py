@@ -44,7 +44,7 @@ class RowFacts(Protocol):
 
     @property
     def is_delivered(self) -> Condition:
-        """Whether the row was delivered; otherwise it is an event of the log."""
+        """Whether the row was delivered. Otherwise it is an event of the log."""
 
     @property
     def without_key(self) -> Condition:

@@ -84,7 +84,7 @@ def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
 
 
 def sort_facts(joined: RecordFacts) -> RecordFacts:
-    """The facts sorted by record, instant and order; events precede copies (V21)."""
+    """The facts sorted by record, instant and order. Events precede copies (V21)."""
     phase = joined.kind == COPY
     return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
 

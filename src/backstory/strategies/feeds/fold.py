@@ -501,7 +501,7 @@ class RecordFold:
         ]
 
     def _applicable_marks(self, others: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of records and later marks. Later is judged by instants, or by positions in the log."""
+        """Pairs of a record and a mark that is later, by its instant or by its position in the log."""
         marks, touched = self.marks, self.touched_records
         owner, mark = pair_with_instants(touched, self.since[touched], marks.at)
         record = touched[owner]

@@ -252,7 +252,7 @@ def _no_keys() -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class PastKeys:
-    """Keys of records, sorted by the closed versions that they have.
+    """Keys of records, grouped by the closed versions that they have.
 
     `seen`: records with closed or archived versions. `interrupted`: records with a version that this load
     closed as changed. `later`: records with a version that starts at or ends after the load's instant.

@@ -52,7 +52,7 @@ class SetValue:
 
 @dataclass(frozen=True, slots=True)
 class AddInHistory:
-    """Give each open version a successor at `time` with the value (6.3); `into` may have a new column."""
+    """Give each open version a successor at `time` with the value (6.3). `into` may have a new column."""
 
     column: Column
     value: ConstantValue

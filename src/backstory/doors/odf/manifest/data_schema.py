@@ -67,31 +67,31 @@ class Duration(ManifestPart):
 
 
 class Float16(ManifestPart):
-    """A floating-point number of 16 bits."""
+    """A 16-bit floating-point number."""
 
     kind: Annotated[Literal["Float16"], any_case("Float16")] = "Float16"
 
 
 class Float32(ManifestPart):
-    """A floating-point number of 32 bits."""
+    """A 32-bit floating-point number."""
 
     kind: Annotated[Literal["Float32"], any_case("Float32")] = "Float32"
 
 
 class Float64(ManifestPart):
-    """A floating-point number of 64 bits."""
+    """A 64-bit floating-point number."""
 
     kind: Annotated[Literal["Float64"], any_case("Float64")] = "Float64"
 
 
 class Int8(ManifestPart):
-    """An integer of 8 bits."""
+    """An 8-bit integer."""
 
     kind: Annotated[Literal["Int8"], any_case("Int8")] = "Int8"
 
 
 class Int16(ManifestPart):
-    """An integer of 16 bits."""
+    """A 16-bit integer."""
 
     kind: Annotated[Literal["Int16"], any_case("Int16")] = "Int16"
 
@@ -103,13 +103,13 @@ class Int32(ManifestPart):
 
 
 class Int64(ManifestPart):
-    """An integer of 64 bits."""
+    """A 64-bit integer."""
 
     kind: Annotated[Literal["Int64"], any_case("Int64")] = "Int64"
 
 
 class UInt8(ManifestPart):
-    """An unsigned integer of 8 bits."""
+    """An unsigned 8-bit integer."""
 
     kind: Annotated[Literal["UInt8"], any_case("UInt8")] = "UInt8"
 
@@ -121,13 +121,13 @@ class UInt16(ManifestPart):
 
 
 class UInt32(ManifestPart):
-    """An unsigned integer of 32 bits."""
+    """An unsigned 32-bit integer."""
 
     kind: Annotated[Literal["UInt32"], any_case("UInt32")] = "UInt32"
 
 
 class UInt64(ManifestPart):
-    """An unsigned integer of 64 bits."""
+    """An unsigned 64-bit integer."""
 
     kind: Annotated[Literal["UInt64"], any_case("UInt64")] = "UInt64"
 

@@ -71,9 +71,9 @@ def spellings(names: Sequence[str]) -> list[str]:
 class ByKind:
     """A marker for a union of parts that `kind` distinguishes.
 
-    If `short`, a string is accepted as the kind. `noun` is the name of the union in errors. `refused` has, by
-    kind in lower case, the reason and the remedy for kinds of other versions and for kinds that a manifest
-    must not contain.
+    If `short`, a string is accepted as the kind. `noun` is the name of the union in errors. `refused` has the
+    reason and the remedy for each refused kind, in lower case. These are kinds of other versions, and kinds
+    that a manifest must not contain.
     """
 
     noun: str
