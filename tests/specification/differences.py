@@ -25,7 +25,7 @@ class Side(NamedTuple):
 def differences(sides: Iterable[Side], key: Sequence[str]) -> list[dict[str, Any]]:
     """The records whose rows differ: `key`, `change`, `before`, `after`, `changed` (V96).
 
-    Without a key, each row is added or removed as often as it occurs more or less often.
+    Without a key, rows are counted: the surplus of equal rows is added or removed.
     """
     if not key:
         return _counted(sides)

@@ -111,7 +111,7 @@ def _timed(log: Sequence[Event], row: Arrival, terms: EventTerms, moment: Moment
 def _snapshot(
     log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
-    """Section 2.4: the rows are the complete content."""
+    """Section 2.4: the delivered rows are the complete content, so that missing rows are retracted."""
     _require_keys(rows, terms)
     stored = state(log, terms)
     delivered = {identity(terms, row.time, row.values): row for row in _require_one(rows, terms)}

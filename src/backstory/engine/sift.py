@@ -322,7 +322,7 @@ def sift_frames(
     schemas: Mapping[str, pa.Schema],
     stack: ExitStack,
 ) -> FrameSift:
-    """The frames without the rows that are the same. // Rows that Spark keeps are released with `stack`."""
+    """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`."""
     from pyspark.sql.functions import broadcast, col
     from pyspark.sql.functions import sum as total
 

@@ -181,7 +181,7 @@ def stage_or_hold(
 ) -> StagedRows:
     """Stage rows, or send few rows directly unless they are `queried`.
 
-    In a query over few rows, the plan would contain their number, and Spark would not sort a single row.
+    Rows for a query are always staged: Spark would know the number of few rows, and not sort a single row.
     """
     schema = _with_arrival(rows.schema)
     batches, buffered, few = _number_rows(rows, schema), list[pa.RecordBatch](), True

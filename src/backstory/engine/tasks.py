@@ -223,7 +223,7 @@ def _answers(terms: PlanTerms, stack: ExitStack) -> "tuple[DataFrame | None, Pla
 def _answers_of(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, stack: ExitStack
 ) -> "tuple[DataFrame, PlanSums]":
-    """The answers for these frames, and their sums. `share` is about the share of all rows in the frames."""
+    """The answers for these frames, and their sums. The frames have about `share` of all rows."""
     wire, (tagged, buckets) = Wire(terms.kinds), _tagged_rows(terms, frames, share)
     sides = {
         name: (tagged.shared[name][1:], with_numbered_files(side.schema))

@@ -75,7 +75,7 @@ def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str)
 def reader_options(
     source: SourceFiles, files: Sequence[SourceFile], written: FileOptions = AS_EXPECTED
 ) -> Options:
-    """The reader's options for a source. // A row of JSON is one line, unless every file is an array."""
+    """The reader's options for a source. A row of JSON is one line, unless every file is an array."""
     if source.format == "csv":
         return written.csv()
     if source.format == "parquet":
@@ -154,7 +154,7 @@ def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
 
 
 def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    """The same for values inside objects and arrays, where a number may also become a float or decimal."""
+    """The stored type if JSON may write its values as `type_` inside objects and arrays, else `type_`."""
     number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
     return stored if pa.types.is_null(type_) or (number and wider) else _of_stored(type_, stored)

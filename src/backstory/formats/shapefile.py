@@ -70,7 +70,7 @@ class DbfField:
         return record[self.start : self.start + self.length]
 
     def text(self, cell: str) -> str | None:
-        """The cell as a string of the column's type. // Blanks are NULL, and so are asterisks in a number."""
+        """The cell as a string of the column's type. Blanks are NULL, and so are asterisks in a number."""
         if self.letter == "C":
             return cell.rstrip(" \0") or None
         cell = cell.strip(" \0")

@@ -107,7 +107,7 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
 
 
 def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """The same as `_field_texts`, but computed only once for equal values."""
+    """Compute `_field_texts` only once for equal values."""
     encoded = values.dictionary_encode()
     texts = _field_texts(name, encoded.dictionary)
     return None if texts is None else texts.take(encoded.indices)

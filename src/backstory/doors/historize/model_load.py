@@ -367,7 +367,7 @@ def _refuse_taken(
 
 
 def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
-    """The history's metadata. // A broken lock file is ignored, because the dataset's own load reports it."""
+    """The history's metadata. A broken lock file is ignored, because the dataset's own load reports it."""
     now = datetime.now(UTC)
     try:
         hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset), target), now)

@@ -174,7 +174,7 @@ def _deliver(
     *,
     dry_run: bool,
 ) -> None:
-    """Commit once. The manifest was checked against this table, so a change by another writer is an error."""
+    """Commit without retries, because the manifest was checked against this state of the table."""
     note = Note(DOOR, wanted.manifest_hash)
     deliver_once(store, TableChange([wanted.name], note, lambda: (table, change), dry_run))
 

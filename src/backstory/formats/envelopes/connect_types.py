@@ -386,7 +386,7 @@ def decode_logical(
 
 
 def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
-    """The same for nested values, which have no row of their own in errors.
+    """Convert nested values to the schema's logical type; errors have no row of their own.
 
     Raises the errors of `LOGICAL`.
     """

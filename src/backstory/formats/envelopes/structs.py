@@ -66,7 +66,7 @@ def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _number(type_: pa.DataType) -> str:
-    """The kind of a number. JSON writes a float without a fraction as an integer, so kinds are compared."""
+    """The kind of a number type: `integer`, `float`, or empty for any other type."""
     return "integer" if pa.types.is_integer(type_) else "float" if pa.types.is_floating(type_) else ""
 
 

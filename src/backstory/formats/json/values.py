@@ -33,7 +33,7 @@ class JsonColumn:
     strict: bool = False
 
     def of(self, rows: Sequence[int]) -> "JsonColumn":
-        """The same for values that are nested in the values of the given rows."""
+        """The column for values that are nested in the values of the given rows."""
         return JsonColumn(self.name, lambda row: self.place(rows[row]), self.forms, self.strict)
 
     def refusal(self, row: int, field: pa.Field, value: Any) -> Exception:

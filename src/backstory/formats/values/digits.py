@@ -59,7 +59,7 @@ def round_to_scale(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """The same for decimals of 76 digits whose scale is at least the column's scale."""
+    """Decimals of 76 digits, rounded half-even to the column's scale, and the number of rounded ones."""
     near = pc.round(wide, type_.scale, "half_to_even")
     exact = near.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_))
     return exact, pc.sum(pc.not_equal(near, wide), min_count=0).as_py()

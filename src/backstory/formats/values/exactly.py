@@ -103,7 +103,7 @@ def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _inner_can_become(type_: pa.DataType, field: pa.Field) -> bool:
-    """The same for nested types, in which strings are not parsed."""
+    """Whether values of a nested type may fit the field. Strings inside are not parsed."""
     return can_become(type_, field) and (not _is_text(type_) or _is_text(field.type))
 
 

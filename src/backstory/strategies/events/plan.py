@@ -110,7 +110,7 @@ def _instant(microseconds: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _EventPlaces:
-    """Events as row numbers. // `leads` are the times that events are sorted by before their own times."""
+    """Events as row numbers. `leads` are the times that events are sorted by before their own times."""
 
     ops: np.ndarray
     times: np.ndarray

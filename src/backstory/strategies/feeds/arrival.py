@@ -64,7 +64,7 @@ class Arrival:
 
 
 def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
-    """Check a delivery as a whole. // `marks` are the table's live marks, with their places."""
+    """Check a delivery for faults as a whole. `marks` are the table's live marks, with their places."""
     truncate = of_kind(delivered, FactKind.TRUNCATE)
     flags = {
         NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
@@ -203,7 +203,7 @@ def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.T
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """A mask of the events that lack a time or a part of their order. // Reads may have no position."""
+    """A mask of the events that lack a time or a part of their order. Reads may have no position."""
     side = delivered[FURTHER].combine_chunks() if terms.sequence else None
     parts = [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
     lacks = _any_null([delivered[AT]], nan=True)

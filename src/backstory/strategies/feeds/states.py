@@ -85,7 +85,7 @@ class States:
         return self._places[name]
 
     def place_at_begin(self, name: str) -> np.ndarray:
-        """The same for an ignored column, which is set only by facts that begin or end a version."""
+        """The index of an ignored column's value. Only facts that begin or end a version set it."""
         counts = self.effects.facts.kind == BEFORE
         moved = self.moves[self.instant]
         counts |= moved & (np.arange(len(counts)) <= self.changer[self.instant])

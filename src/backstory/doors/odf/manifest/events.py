@@ -328,7 +328,7 @@ ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
 
 class SetPollingSource(ManifestPart):
-    """A source that pulls fetch from."""
+    """A source from which pulls fetch data."""
 
     kind: Annotated[Literal["SetPollingSource"], any_case("SetPollingSource")] = "SetPollingSource"
     fetch: Fetch
