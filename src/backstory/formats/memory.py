@@ -21,7 +21,7 @@ CELL, TEXT, UNPACKED = 64, 32, 8
 # A plan holds the delivered rows, the stored rows, the sort order of both, and the resulting rows.
 CLEAR_TEXT_SHARE = 6
 
-# Collected rows leave this fraction of the memory free for rows that are still unread.
+# Collected rows leave one part in this many of the memory free, for rows that are still unread.
 LEFT = 3
 
 

@@ -48,7 +48,7 @@ def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = No
 
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
-    """The reads of a file. Raises Failed if the file has changed at the end or when a read fails."""
+    """The reads of a file. Raises Failed if the file has changed by the end, or by the time a read fails."""
     with refuse_changes(stamp):
         yield from reads
 

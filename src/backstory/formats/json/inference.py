@@ -131,7 +131,7 @@ _SCALARS = {
 
 
 def _number(text: Number) -> str:
-    """The kind of a number: the narrowest type that holds it exactly.
+    """The kind of a number, on which its column type depends.
 
     A float cannot hold a long integer exactly. An integer beyond 64 bits fits no integer type.
     """

@@ -22,7 +22,7 @@ from backstory.formats.values.texts import TextForms, parser
 
 @dataclass(frozen=True, slots=True)
 class JsonColumn:
-    """The file, column and row numbers of values, for errors.
+    """The file and places of a column's values, for errors, and the formats of its text.
 
     If `strict`, undeclared fields are refused.
     """

@@ -165,7 +165,7 @@ def _floating_text(text: str, type_: ColumnType) -> float:
 
 
 def _floating(number: Decimal, type_: ColumnType) -> float:
-    """The float for a number, if the number has all its digits or is its shortest printed form."""
+    """The float for a number, which must be its exact value or its shortest printed form."""
     value = float(number)
     spellings = {repr(value)}
     if type_.kind is Kind.FLOAT:

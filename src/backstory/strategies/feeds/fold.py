@@ -223,7 +223,7 @@ class RecordFold:
 
     @cached_property
     def delivered_events(self) -> SequencedEvents:
-        """The delivered events."""
+        """The delivered events as parallel arrays."""
         count = len(self.events)
         delete = of_kind(self.events, FactKind.DELETE)
         place = len(self.rows) + np.arange(count)

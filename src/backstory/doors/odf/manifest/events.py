@@ -95,7 +95,7 @@ class Url(ManifestPart):
 
 
 class FilesGlob(ManifestPart):
-    """Files of this machine, each a delivery of its own."""
+    """Files of this machine. Each file is a separate delivery."""
 
     kind: Annotated[Literal["FilesGlob"], any_case("FilesGlob")] = "FilesGlob"
     path: str
