@@ -264,8 +264,8 @@ def find_state(
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
     """Write the lock file if it changed, and delete files of former names.
 
-    The file of a former name is kept if another dataset of the model now has this name, and if this dataset
-    already has a file under its current name.
+    If this dataset already has a file under its current name, files under names that other datasets now have
+    are kept.
     """
     schema = namespace_of(model, dataset)
     path = _path(folder, target, schema, dataset.name)
