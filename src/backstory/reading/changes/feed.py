@@ -16,6 +16,7 @@ from backstory.model.change_feed import (
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangeType,
+    CommitName,
     Start,
 )
 from backstory.model.history import History
@@ -24,7 +25,6 @@ from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VAL
 from backstory.model.table import Shape, TableName, is_reserved
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.changes.ranges import (
-    CommitName,
     Lineage,
     Range,
     TaggedTable,

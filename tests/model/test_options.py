@@ -1,0 +1,70 @@
+"""Options that are declared once, for calls in Python and for commands."""
+
+from inspect import signature
+from typing import Literal, TypedDict, Unpack
+
+import pytest
+
+from backstory.cli import changes, read
+from backstory.model.options import with_options
+from backstory.table import Table
+
+
+class Spices(TypedDict, total=False):
+    """Options of a dish.
+
+    Attributes:
+        hot: Whether it
+            burns.
+        herb: The herb.
+        salt: Grams of salt.
+    """
+
+    hot: bool
+    herb: Literal["basil", "mint"]
+    salt: int | None
+
+
+class Cook:
+    @with_options(Spices)
+    def dish(self, name: str, *, plate: str = "deep", **spices: Unpack[Spices]) -> object:
+        """A dish."""
+        return name, plate, spices
+
+
+def test_a_method_shows_the_options_that_are_declared():
+    """In its signature with defaults, as `help` and notebooks show it, and in its text."""
+    assert str(signature(Cook.dish)) == (
+        "(self, name: str, *, plate: str = 'deep', hot: bool = False, "
+        "herb: Literal['basil', 'mint'] = 'basil', salt: int | None = None) -> object"
+    )
+    assert Cook.dish.__doc__ == (
+        "A dish.\n\n* `hot`: Whether it burns.\n* `herb`: The herb.\n* `salt`: Grams of salt."
+    )
+
+
+def test_an_option_that_is_not_declared_is_a_type_error():
+    """As for any other function; the declared ones arrive as they were given."""
+    assert Cook().dish("soup", plate="flat", herb="mint") == ("soup", "flat", {"herb": "mint"})
+    with pytest.raises(TypeError, match=r"dish\(\) got an unexpected keyword argument 'sweet'"):
+        Cook().dish("soup", sweet=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [
+        (read.current, Table.current),
+        (read.as_of, Table.as_of),
+        (read.timeline, Table.timeline),
+        (read.export, Table.export),
+        (changes.diff, Table.diff),
+        (changes.changes, Table.changes),
+    ],
+)
+def test_a_command_has_the_options_of_its_call(command, method):
+    """With the same defaults, but that an empty list of words is no list."""
+    flags = {name: each.default or None for name, each in signature(command).parameters.items()}
+    options = [each for each in signature(method).parameters.values() if each.kind is each.KEYWORD_ONLY]
+    assert {each.name: flags[each.name] for each in options} == {
+        each.name: each.default or None for each in options
+    }
