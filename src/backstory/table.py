@@ -6,6 +6,7 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
+from backstory.engine.run_context import RemarkOptions, with_remark
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
@@ -24,6 +25,7 @@ from backstory.reading.options import (
 from backstory.reading.selection import Selection
 from backstory.reading.timelines import Timeline, require_axis
 from backstory.spark.session_settings import in_settled_session
+from backstory.upkeep.options import Bounds, MaintainOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -200,62 +202,47 @@ class Table:
 
         return check_files_first(self.store, self.name)
 
-    def repair(self, *, apply: bool = False, note: str | None = None, author: str | None = None) -> "Repair":
+    @with_options(RemarkOptions)
+    def repair(self, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Repair":
         """The fix for the records that break a law; `apply` writes it in one commit."""
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.repairing import repair
 
-        with with_remark(note, author):
+        with with_remark(**remark):
             return repair(self.store, self.name, apply=apply)
 
-    def rewind(
-        self, time: str | date, *, apply: bool = False, note: str | None = None, author: str | None = None
-    ) -> "Rewound":
+    @with_options(RemarkOptions)
+    def rewind(self, time: str | date, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Rewound":
         """Undo everything that the table received after a time; without `apply` only return the plan.
 
         A table of layout `versions` keeps its earlier state for `known_at`. Raises UsageError
         (`known-pruned`) or Refused (`snapshots-expired`) if the table no longer has its state at that time.
         """
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.rewinding import rewind
 
-        with with_remark(note, author):
+        with with_remark(**remark):
             return rewind(self.store, self.name, instant_of(time), apply=apply)
 
-    def maintain(
-        self,
-        *,
-        settle_before: str | date | None = None,
-        known_from: str | date | None = None,
-        dry_run: bool = False,
-        note: str | None = None,
-        author: str | None = None,
-    ) -> "Maintained":
+    @with_options(MaintainOptions, RemarkOptions)
+    def maintain(self, **options: Unpack[MaintainOptions]) -> "Maintained":
         """Compact small files and expire old snapshots; queries give the same answers as before.
 
-        On layout `versions`, `settle_before` deletes the rows that are kept for late copies and changes up to
-        that time. `known_from` deletes knowledge from before that time. Raises TryAgain if other writers
-        commit first.
+        Raises TryAgain if other writers commit first.
         """
         from backstory.doors.historize.spark_runs import unlogged_tokens
-        from backstory.engine.run_context import with_remark
         from backstory.stores.iceberg.store import existing
-        from backstory.upkeep.maintaining import Bounds, maintain
+        from backstory.upkeep.maintaining import maintain
 
-        bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
+        bounds = Bounds(
+            optional_instant(options.get("settle_before")), optional_instant(options.get("known_from"))
+        )
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
         needed = unlogged_tokens if models else lambda *_: ()
-        with with_remark(note, author):
-            return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
+        with with_remark(options.get("note"), options.get("author")):
+            return maintain(self.store, self.name, bounds, needed, dry_run=options.get("dry_run", False))
 
+    @with_options(RemarkOptions)
     def forget(
-        self,
-        key: object,
-        *,
-        drop_cursors: bool = False,
-        apply: bool = False,
-        note: str | None = None,
-        author: str | None = None,
+        self, key: object, *, drop_cursors: bool = False, apply: bool = False, **remark: Unpack[RemarkOptions]
     ) -> "Certificate":
         """Erase a record from all versions, snapshots and files, and return a certificate.
 
@@ -263,10 +250,9 @@ class Table:
         Raises Refused while a consumer or another program needs old rows, and TryAgain while another program
         may write to the table.
         """
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.forgetting import forget
 
-        with with_remark(note, author):
+        with with_remark(**remark):
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
     def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":

@@ -5,9 +5,10 @@ from typing import Literal, TypedDict, Unpack
 
 import pytest
 
-from backstory.cli import changes, read
+from backstory.cli import changes, check, historize, pull, read, tables, upkeep
 from backstory.model.options import with_options
 from backstory.table import Table
+from backstory.warehouse import Warehouse
 
 
 class Spices(TypedDict, total=False):
@@ -59,12 +60,27 @@ def test_an_option_that_is_not_declared_is_a_type_error():
         (read.export, Table.export),
         (changes.diff, Table.diff),
         (changes.changes, Table.changes),
+        (tables.views, Table.views),
+        (check.repair, Table.repair),
+        (check.check, Warehouse.check),
+        (check.adopt, Warehouse.adopt),
+        (upkeep.rewind, Table.rewind),
+        (upkeep.forget, Table.forget),
+        (upkeep.maintain, Table.maintain),
+        (upkeep.maintain, Warehouse.maintain),
+        (upkeep.drop, Table.drop),
+        (historize.historize, Warehouse.historize),
+        (pull.add, Warehouse.add),
+        (pull.pull, Warehouse.pull),
+        (pull.ingest, Warehouse.ingest),
     ],
 )
 def test_a_command_has_the_options_of_its_call(command, method):
     """With the same defaults, but that an empty list of words is no list."""
     flags = {name: each.default or None for name, each in signature(command).parameters.items()}
-    options = [each for each in signature(method).parameters.values() if each.kind is each.KEYWORD_ONLY]
-    assert {each.name: flags[each.name] for each in options} == {
-        each.name: each.default or None for each in options
+    options = {
+        name: each.default or None
+        for name, each in signature(method).parameters.items()
+        if each.kind is each.KEYWORD_ONLY and name != "watcher"
     }
+    assert {name: flags[name] for name in options} == options

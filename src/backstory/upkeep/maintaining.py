@@ -44,6 +44,7 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot, references
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING
+from backstory.upkeep.options import Bounds
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
@@ -145,14 +146,6 @@ def _cursor_age(table: IcebergTable, own_age_ms: int | None) -> timedelta:
 
 # If memory is a larger share of a table's rows, settling is proposed.
 SHARE: Final = 0.2
-
-
-@dataclass(frozen=True, slots=True)
-class Bounds:
-    """The time up to which to settle a table's memory, and the time from which to keep its earlier states."""
-
-    settle_before: datetime | None = None
-    known_from: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True)
