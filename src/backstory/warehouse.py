@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from backstory import settings
+from backstory.doors.fivetran.options import ServeOptions, ServeRequest
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import RemarkOptions, with_remark
@@ -375,13 +376,14 @@ class Warehouse:
         source = CatalogReader(lambda: SessionCatalog(self.store), self.store.memory)
         return open_explorer(source, host, port, token)
 
-    def serve(self, **options: Any) -> "Running":
-        """Start a Fivetran destination, until `stop` is called, with the options of the command."""
-        from backstory.doors.fivetran.server import ServeOptions, serve
+    @with_options(ServeOptions, request=ServeRequest)
+    def serve(self, **options: Unpack[ServeOptions]) -> "Running":
+        """Start a Fivetran destination, until `stop` is called."""
+        from backstory.doors.fivetran.server import serve
         from backstory.stores.iceberg.faults import show_causes
 
         show_causes(False)  # causes may contain values of a Fivetran delivery
-        return serve({self.store.catalog: self.store}, ServeOptions(**options))
+        return serve({self.store.catalog: self.store}, ServeRequest(**options))
 
     def close(self) -> None:
         """Stop the embedded session; your own session is not stopped."""

@@ -5,7 +5,7 @@ from typing import Literal, TypedDict, Unpack
 
 import pytest
 
-from backstory.cli import changes, check, historize, pull, read, tables, upkeep
+from backstory.cli import changes, check, fivetran, historize, pull, read, tables, upkeep
 from backstory.model.options import with_options
 from backstory.table import Table
 from backstory.warehouse import Warehouse
@@ -73,6 +73,7 @@ def test_an_option_that_is_not_declared_is_a_type_error():
         (pull.add, Warehouse.add),
         (pull.pull, Warehouse.pull),
         (pull.ingest, Warehouse.ingest),
+        (fivetran.serve, Warehouse.serve),
     ],
 )
 def test_a_command_has_the_options_of_its_call(command, method):

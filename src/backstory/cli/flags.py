@@ -13,7 +13,7 @@ from backstory.cli.options import Flag, Names, NamesOrAll, Text, parse_pairs, pa
 from backstory.cli.output import in_flags
 from backstory.engine.run_context import RemarkOptions
 from backstory.formats.file_options import FileWords
-from backstory.model.options import Option, alternatives, declared_options
+from backstory.model.options import CallOption, alternatives, declared_options
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -71,7 +71,7 @@ def with_flags(*declarations: type, request: type | None = None) -> Callable[[Co
     return decorate
 
 
-def _flag(option: Option) -> _Flag:
+def _flag(option: CallOption) -> _Flag:
     """The flag of an option; lists and mappings are written as words between commas."""
     types = alternatives(option.hint)
     text = in_flags(option.text)

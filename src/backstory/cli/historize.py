@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
-from backstory.cli.answers import open_warehouse
+from backstory.cli.answers import log_for_options, open_warehouse
 from backstory.cli.flags import with_flags
 from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import print_changes, print_error, show
@@ -14,7 +14,6 @@ from backstory.doors.historize.receipts import LoadOptions, LoadRequest
 from backstory.engine.run_context import collect_rehearsals
 from backstory.errors import UsageError
 from backstory.model.receipt import exit_code
-from backstory.observe.logs import log_for_people
 
 if TYPE_CHECKING:
     from backstory.doors.historize.receipts import HistoryReceipt
@@ -52,7 +51,7 @@ def historize(
     if schema or resolved or sql or model is None:
         sys.stdout.write(_model_text(model, dialect, words["dataset"], schema=schema, resolved=resolved))
         return 0
-    log_for_people(quiet=options.quiet)
+    log_for_options(options)
     receipts, changes = _load(model, dialect, url, options, LoadRequest(**words))
     _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=words["dry_run"])
     return exit_code(receipts)

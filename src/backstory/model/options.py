@@ -12,7 +12,7 @@ _ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
 Method = TypeVar("Method", bound=Callable[..., Any])
 
 
-class Option(NamedTuple):
+class CallOption(NamedTuple):
     """An option of a call: its name, its type with `str` for a column of Spark, its text, and its default."""
 
     name: str
@@ -21,7 +21,7 @@ class Option(NamedTuple):
     default: Any = None
 
 
-def declared_options(*declarations: type, request: type | None = None) -> Iterator[Option]:
+def declared_options(*declarations: type, request: type | None = None) -> Iterator[CallOption]:
     """The options of these declarations that their docstrings describe as attributes, each of them once.
 
     Args:
@@ -36,7 +36,7 @@ def declared_options(*declarations: type, request: type | None = None) -> Iterat
             if name not in names:
                 names.add(name)
                 default = defaults[name] if name in defaults else _simple_default(hints[name])
-                yield Option(name, hints[name], " ".join(lines.split()), default)
+                yield CallOption(name, hints[name], " ".join(lines.split()), default)
 
 
 def alternatives(hint: Any) -> set[Any]:
@@ -57,12 +57,13 @@ def _simple_default(hint: Any) -> Any:
     return False if types == {bool} else None
 
 
-def with_options(*declarations: type) -> Callable[[Method], Method]:
+def with_options(*declarations: type, request: type | None = None) -> Callable[[Method], Method]:
     """A decorator for a method with `**options`: its signature and its docstring have the declared options.
 
     An editor reads them from the annotation of `**options`. A call with any other option raises TypeError.
+    For the arguments see `declared_options`.
     """
-    options = list(declared_options(*declarations))
+    options = list(declared_options(*declarations, request=request))
     names = {option.name for option in options}
     added = [
         Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)

@@ -6,7 +6,7 @@ V28).
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from typing import TYPE_CHECKING, Any
 
@@ -248,63 +248,53 @@ def place_copy(
     """
     now, at = datetime.now(UTC), request.instant
     settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
-    if request.deletes == "ignore" and (settled_property is not None or request.begins_memory):
+    _refuse_partial(request, remembers=settled_property is not None)
+    if table is None:
+        begins = request.begins_memory
+        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
+    stored = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored) + MICROSECOND)
+    if settled_property is None and not request.backfill:
+        newest = newest_instant(stored)
+        _refuse_backwards(newest, request)
+        if not request.begins_memory:
+            is_stored = at == newest
+            return CopyPlace(at, recorded, is_stored, in_order=not (is_stored and request.restate))
+    settled = parse_interval(settled_property) if settled_property is not None else stored.ends() or ()
+    _refuse_settled(at, settled)
+    marks = [] if settled_property is None else stored.marks_since(at)
+    copies = [mark for mark in marks if mark.at == at and not mark.truncate]
+    own = next((mark for mark in copies if mark.scope == scope), None)
+    other_scopes = tuple(mark.scope for mark in copies if mark is not own)
+    _refuse_overlap(at, scope, other_scopes)
+    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
+    place = CopyPlace(
+        at,
+        recorded,
+        is_stored=own is not None,
+        settled=settled,
+        begins=settled_property is None,
+        mark=own,
+        scope=scope,
+        other_scopes=other_scopes,
+    )
+    if scoped or (ORDERED_BY in table.properties and stored.has_facts_since(at)):
+        return replace(place, in_order=False, has_facts=True)
+    later = [mark.at for mark in marks if mark.at > at]
+    if settled and settled[0] is not None and settled[0] > at:
+        later.append(settled[0])
+    following = min(later, default=None)
+    _refuse_narrow(marks, following)
+    return replace(place, following=following, in_order=following is None and own is None)
+
+
+def _refuse_partial(request: SnapshotRequest, *, remembers: bool) -> None:
+    if request.deletes == "ignore" and (remembers or request.begins_memory):
         raise UsageError(
             "partial-copy",
             "The table stores the time of every copy, so each copy must be complete.",
             "Omit `deletes='ignore'`, and send complete copies.",
         )
-    if table is None:
-        begins = request.begins_memory
-        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
-    stored_instants = StoredInstants(store, table)
-    recorded = max(now, newest_recorded(stored_instants) + MICROSECOND)
-    if settled_property is None and not request.backfill:
-        newest = newest_instant(stored_instants)
-        _refuse_backwards(newest, request)
-        if not request.begins_memory:
-            stored = at == newest
-            return CopyPlace(at, recorded, is_stored=stored, in_order=not (stored and request.restate))
-    settled = (
-        parse_interval(settled_property) if settled_property is not None else stored_instants.ends() or ()
-    )
-    _refuse_settled(at, settled)
-    marks = [] if settled_property is None else stored_instants.marks_since(at)
-    own_mark = next(
-        (mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None
-    )
-    other_scopes = tuple(
-        mark.scope for mark in marks if mark.at == at and mark is not own_mark and not mark.truncate
-    )
-    _refuse_overlap(at, scope, other_scopes)
-    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
-    if scoped or (ORDERED_BY in table.properties and stored_instants.has_facts_since(at)):
-        return CopyPlace(
-            at,
-            recorded,
-            own_mark is not None,
-            in_order=False,
-            settled=settled,
-            begins=settled_property is None,
-            mark=own_mark,
-            scope=scope,
-            other_scopes=other_scopes,
-            has_facts=True,
-        )
-    later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
-    following = min((instant for instant in later if instant is not None and instant > at), default=None)
-    _refuse_narrow(marks, following)
-    stored = own_mark is not None
-    return CopyPlace(
-        at,
-        recorded,
-        stored,
-        following,
-        following is None and not stored,
-        settled,
-        settled_property is None,
-        own_mark,
-    )
 
 
 def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:
