@@ -8,10 +8,12 @@ import json
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import greatest, unix_micros
 
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.stored_rows import (
@@ -45,9 +47,6 @@ from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -136,11 +135,10 @@ class StoredInstants:
         except TooLarge as stop:
             raise Unreadable("more than driver-memory holds") from stop
 
-    def _frame(self) -> "DataFrame":
+    def _frame(self) -> DataFrame:
         return self.store.spark.table(self.store.sql_name(self.table.shape.table))
 
     def _ends_by_spark(self) -> tuple[datetime, datetime] | None:
-        from pyspark.sql.functions import greatest, unix_micros
         from pyspark.sql.functions import max as last
         from pyspark.sql.functions import min as first
 
@@ -151,7 +149,6 @@ class StoredInstants:
         return None if row[0] is None else (_instant(row[0]), _instant(row[1]))
 
     def _newest_recorded_by_spark(self) -> datetime | None:
-        from pyspark.sql.functions import greatest, unix_micros
         from pyspark.sql.functions import max as newest
 
         times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
@@ -159,8 +156,6 @@ class StoredInstants:
         return None if micros is None else _instant(micros)
 
     def _marks_by_spark(self, at: datetime) -> list[dict[str, Any]]:
-        from pyspark.sql.functions import unix_micros
-
         rows = self._frame().where(mark_condition() & (column(VALID_FROM) >= instant(micros_of(at))))
         memory = column(MEMORY)
         fields = (memory.getField(name).alias(name) for name in (COLUMNS, SCOPE, KIND))
