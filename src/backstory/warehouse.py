@@ -10,7 +10,7 @@ from backstory import settings
 from backstory.doors.fivetran.options import ServeOptions, ServeRequest
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
-from backstory.engine.run_context import RemarkOptions, with_remark
+from backstory.engine.run_context import Remark, RemarkOptions, with_remark
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
@@ -194,7 +194,6 @@ class Warehouse:
         commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong file
         or selection; a table that fails has a receipt with an error.
         """
-        from backstory.engine.run_context import Remark
         from backstory.projects.declarations import read_project
         from backstory.projects.deliveries import RunTerms
         from backstory.projects.running import RunRequest, run_project

@@ -18,6 +18,7 @@ from backstory.formats.file_options import FileWords, parse_file_words
 from backstory.formats.memory import Memory
 from backstory.formats.wrapping.batch_file import Compression, Format
 from backstory.model.instant import parse_instant
+from backstory.model.table import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -168,7 +169,6 @@ def send(
         dry_run: Print the counts of the batch, and send nothing.
         options: Common options.
     """
-    from backstory.model.table import TableName
     from backstory.testing.sender import AS_FIVETRAN, CopyPair, Sender, rehearse_pair, send_pair
 
     time = parse_instant(at) if at else None
