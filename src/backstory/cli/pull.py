@@ -80,15 +80,16 @@ def add(
         schema: Print the JSON Schema of manifests, for editors, and change nothing.
         options: Common options.
     """
-    from backstory.doors.odf import door
-    from backstory.doors.odf.manifest.dataset import json_schema
-
     _ = recursive
     if schema:
+        from backstory.doors.odf.manifest.dataset import json_schema
+
         sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
         return 0
     if not files:
         raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
+    from backstory.doors.odf import door
+
     if len(files) == 1 and not files[0].is_dir():
         door.inspect_file(files[0])  # raises its errors before Spark starts
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
