@@ -156,12 +156,13 @@ class Table:
         consumer moved the cursor meanwhile.
         """
         from backstory.reading.changes import feed, ranges
+        from backstory.reading.changes.request import ChangesRequest
 
         advance, drop = options.pop("advance", None), options.pop("drop", False)
-        request = feed.ChangesRequest(**cast("ChangesOptions", options))
+        request = ChangesRequest(**cast("ChangesOptions", options))
         if advance is None and not drop:
             return feed.changes(self.store, self.name, request)
-        only_cursor = request == feed.ChangesRequest(cursor=request.cursor) and (advance is None or not drop)
+        only_cursor = request == ChangesRequest(cursor=request.cursor) and (advance is None or not drop)
         return ranges.advance_or_drop(self.store, self.name, request.cursor if only_cursor else None, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:

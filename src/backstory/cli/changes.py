@@ -178,7 +178,7 @@ def changes(
 
 def _show_small_changes(options: Options, table: str, limit: int | None, range_: ChangesOptions) -> bool:
     """Print the changes of a small table, from its files; False if Spark must read it."""
-    from backstory.reading.changes.feed import ChangesRequest
+    from backstory.reading.changes.request import ChangesRequest
     from backstory.reading.changes.small_feed import read_changes
 
     request = ChangesRequest(**range_)
