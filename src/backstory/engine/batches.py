@@ -10,11 +10,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import collect_list, lit, unix_micros
+from pyspark.sql.functions import min as least
 
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.plans import PlanTerms
@@ -43,9 +46,6 @@ from backstory.stores.tables import existing, read_slice
 from backstory.strategies.actions import Actions
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
 from backstory.strategies.versions import refuse_broken_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 DELIVERED, SLICE = "delivered", "stored rows"
 # The count of parts in which versions would overlap.
@@ -176,7 +176,7 @@ class BatchSides:
         rows = stored.rename_columns([names.get(name, name) for name in stored.column_names])
         return LocalSide(SideRows(rows.schema, lambda: [rows]))
 
-    def _rows_frame(self) -> "DataFrame":
+    def _rows_frame(self) -> DataFrame:
         """Every row of every file, as a frame in which each file is one task.
 
         The first row of a part lists the repairs of the part.
@@ -194,10 +194,8 @@ class BatchSides:
         self._since = None if self.table.disorderly else min(named, default=None)
         return rows.drop("mended")
 
-    def _slice_frame(self) -> "DataFrame":
+    def _slice_frame(self) -> DataFrame:
         """The stored rows, without versions that ended before the first instant of the batch."""
-        from pyspark.sql.functions import lit
-
         assert isinstance(self.store, IcebergStore)
         assert isinstance(self.table, IcebergTable)
         frame = self.store.spark.table(self.store.sql_name(self.table.shape.table))
@@ -279,11 +277,8 @@ def _unpack_flags(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
     return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
 
 
-def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int | None, int | None, Mended]:
+def _facts(rows: DataFrame, batch: Shipment) -> tuple[int | None, int | None, Mended]:
     """The least start and end in microseconds, and all repairs of values."""
-    from pyspark.sql.functions import collect_list, unix_micros
-    from pyspark.sql.functions import min as least
-
     names = _names(batch)
     aggregates = [collect_list(column("mended")).alias("mended")]
     if batch.keeps_history:

@@ -153,8 +153,8 @@ class ExportFile:
     """The file of an export and the axis of the history; UsageError if the file cannot be written."""
 
     file: Path
-    axis: Axis
-    overwrite: bool
+    axis: Axis = "valid"
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         require_axis(self.axis)

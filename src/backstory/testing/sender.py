@@ -46,7 +46,7 @@ from backstory.formats.source_files import source_files, unpack
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.model.table import Column
+from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.actions import UNMODIFIED
 
@@ -341,18 +341,6 @@ class SentBatches:
             fresh.replace(self.place)
 
 
-def pair_of(files: Iterable[Path], *about: object) -> str:
-    """An identity for a pair of copies and for the way to send it.
-
-    It depends on the files' content, not their names.
-    """
-    digests = []
-    for path in files:
-        with path.open("rb") as file:
-            digests.append(file_digest(file, "sha256").hexdigest())
-    return sha256(json.dumps([*digests, *map(str, about)]).encode()).hexdigest()
-
-
 MESSAGE_BYTES = 134_217_728
 # The time limit for a connection to the destination.
 CONNECT_SECONDS = 10.0
@@ -523,6 +511,66 @@ def text_columns(known: common.Table | None) -> list[str]:
     """The columns of a definition whose values are text in the source itself."""
     text = {common.DataType.STRING, common.DataType.JSON, common.DataType.XML}
     return [column.name for column in known.columns if column.type in text] if known else []
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPair:
+    """Two copies of a source in files, their key, the form of the files, and whether history is kept."""
+
+    before: Path
+    after: Path
+    key: tuple[str, ...]
+    written: FileOptions = AS_EXPECTED
+    history: bool = False
+
+    def read(self, texts: Sequence[str] = ()) -> tuple[SourceCopy, SourceCopy]:
+        """The older and the newer copy; columns in `texts` stay texts."""
+        newer, older = (read_copy(path, self.key, texts, self.written) for path in (self.after, self.before))
+        return older, newer
+
+    def identity(self, *about: object) -> str:
+        """The identity of the pair and the way to send it, from the files' content, not their names."""
+        digests = []
+        for path in (self.before, self.after):
+            with path.open("rb") as file:
+                digests.append(file_digest(file, "sha256").hexdigest())
+        return sha256(json.dumps([*digests, *map(str, about)]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SentPair:
+    """The rows of a batch, and repeated keys and texts with commas of the newer copy.
+
+    `is_recognised`: the destination had accepted the same batch before.
+    """
+
+    rows: CopyDifference
+    repeated: Sequence[Key]
+    with_commas: frozenset[str]
+    is_recognised: bool = False
+
+
+def rehearse_pair(pair: CopyPair, time: datetime | None) -> SentPair:
+    """The rows that would be sent, for a table of which nothing is known."""
+    older, newer = pair.read()
+    rows = difference(older, newer, time or datetime.now(UTC), history=pair.history)
+    return SentPair(rows, newer.repeated, newer.with_commas)
+
+
+def send_pair(sender: Sender, table: TableName, pair: CopyPair, time: datetime | None) -> SentPair:
+    """Send the difference of two copies; the same pair is the same batch, with the same time."""
+    _, newer = pair.read(text_columns(sender.describe(table.schema, table.name)))
+    with_commas = newer.with_commas
+    definition = sender.prepare(table.schema, table.name, newer, history=pair.history)
+    older, newer = pair.read(text_columns(definition))  # a new table has a definition only now
+    batches = SentBatches.of(sender.address, table.schema, table.name)
+    identity = pair.identity(list(pair.key), time, pair.history, sender.encoding)
+    batch = batches.batch(identity, time)
+    rows = difference(older, newer, batch.time, history=pair.history)
+    if not rows.empty:
+        replace(sender, secret=batch.secret).write(table.schema, definition, rows)
+        batches.mark_taken(identity)
+    return SentPair(rows, newer.repeated, with_commas, batch.taken)
 
 
 def _without_start(key: Sequence[str]) -> list[str]:

@@ -21,6 +21,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.service import Destination
 from backstory.doors.fivetran.wire import destination_sdk_pb2
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
@@ -271,45 +272,31 @@ NOT_ENCRYPTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The options of `serve`. No host means all interfaces, and port 0 means a free port."""
+def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
+    """The server's certificate and key, or None if none are set.
 
-    host: str | None = None
-    port: int = 50052
-    metrics_port: int | None = None
-    batch_format: Format | str = Format.CSV
-    enable_live_modes: bool = False
-    tls_cert: str | Path | None = None
-    tls_key: str | Path | None = None
-    tls_client_ca: str | Path | None = None
-    batch_folder: Path | None = None
-
-    def credentials(self) -> grpc.ServerCredentials | None:
-        """The server's certificate and key, or None if none are set.
-
-        Raises UsageError if the files are wrong.
-        """
-        files = (self.tls_cert, self.tls_key, self.tls_client_ca)
-        return load_credentials(*(None if file is None else Path(file) for file in files))
+    Raises UsageError if the files are wrong.
+    """
+    files = (request.tls_cert, request.tls_key, request.tls_client_ca)
+    return load_credentials(*(None if file is None else Path(file) for file in files))
 
 
 def serve(
-    stores: Mapping[str, Store], options: ServeOptions, account: Mapping[str, str] | None = None
+    stores: Mapping[str, Store], request: ServeRequest, account: Mapping[str, str] | None = None
 ) -> Running:
     """Start the server and its metrics server, and log the start with the account.
 
     Raises Failed if a port is in use.
     """
-    tls, batch_format = options.credentials(), Format(options.batch_format)
+    tls, batch_format = credentials_of(request), Format(request.batch_format)
     destination = Destination(
-        stores, batch_format, live_modes=options.enable_live_modes, folder=options.batch_folder
+        stores, batch_format, live_modes=request.enable_live_modes, folder=request.batch_folder
     )
     metrics = (
-        None if options.metrics_port is None else serve_metrics(options.host or "", options.metrics_port)
+        None if request.metrics_port is None else serve_metrics(request.host or "", request.metrics_port)
     )
     try:
-        running = replace(listen(destination, options.host, options.port, tls), metrics=metrics)
+        running = replace(listen(destination, request.host, request.port, tls), metrics=metrics)
     except Failed:
         if metrics is not None:
             close_metrics(metrics)

@@ -2,13 +2,43 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import Any, Literal
+from datetime import date, datetime
+from typing import Any, Literal, TypedDict
 
 from backstory.errors import BackstoryError, Failed
 from backstory.model.instant import iso
 from backstory.model.receipt import Receipt
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
+
+HashChange = Literal["version", "rehash"]
+
+
+class LoadOptions(TypedDict, total=False):
+    """The options of a load.
+
+    Attributes:
+        dataset: Load only this dataset.
+        run_id: Name of the run. Default: a new one.
+        load_timestamp: The time of the run, ISO 8601. Default: now.
+        skip_base: Keep the base tables as they are, and load only their histories.
+        allow_empty: Accept an empty stage or base, which closes every version.
+        max_delete_ratio: Largest share of the open versions that this load may close as deleted, 0 to 1.
+            Default: the share in the model.
+        hash_change: After a change of the hash profile, write a new version of every record (version), or
+            only new hashes (rehash).
+        relabel: Change the stored state labels to the labels of the model.
+        dry_run: Print counts and keys, and change nothing.
+    """
+
+    dataset: str | None
+    run_id: str | None
+    load_timestamp: str | date | None
+    skip_base: bool
+    allow_empty: bool
+    max_delete_ratio: float | None
+    hash_change: HashChange | None
+    relabel: bool
+    dry_run: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,12 +52,12 @@ class LoadRequest:
 
     dataset: str | None = None
     run_id: str | None = None
-    load_timestamp: str | datetime | None = None
+    load_timestamp: str | date | None = None
     skip_base: bool = False
     dry_run: bool = False
     allow_empty: bool = False
     max_delete_ratio: float | None = None
-    hash_change: str | None = None
+    hash_change: HashChange | None = None
     relabel: bool = False
 
 

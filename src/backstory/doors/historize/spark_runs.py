@@ -6,7 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, concat_ws, lit, unix_micros
+from pyspark.sql.functions import max as greatest
 
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import (
@@ -40,10 +44,6 @@ from backstory.stores.iceberg.snapshots import CommitNote, commits
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, exists, load
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 LOG: Final = TableName(META, LOADS)
 # Earlier versions wrote tables under the names of the views. Users can rename them with this suffix.
@@ -157,9 +157,6 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
 
     It is taken from the history's last load, or else from the bounds of its files.
     """
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import unix_micros
-
     snapshot = table.iceberg.currentSnapshot()
     if snapshot is None:
         return None
@@ -206,8 +203,6 @@ def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: st
 
 def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits record. These commits must not expire."""
-    from pyspark.sql.functions import concat_ws
-
     tokens = {own for commit in commits(store, table) if (own := commit.summary.get(TOKEN))}
     runs = sources(store, RUNS)
     if not runs or not tokens:
@@ -217,7 +212,7 @@ def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     return frozenset(tokens - {row[0] for row in rows})
 
 
-def _successful_runs(store: IcebergStore, runs: Sequence[tuple[IcebergTable, str]]) -> "DataFrame":
+def _successful_runs(store: IcebergStore, runs: Sequence[tuple[IcebergTable, str]]) -> DataFrame:
     """The logged runs that succeeded."""
     logged = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
     return logged.where(column("status") == "success").where(column("receipt").isNotNull())
@@ -275,10 +270,8 @@ def _log_has_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id
     return bool(loads.where(ours & (column("load_run_id") == run_id)).take(1))
 
 
-def _last_that_wrote(success: "DataFrame", until: str) -> datetime | None:
+def _last_that_wrote(success: DataFrame, until: str) -> datetime | None:
     """The instant of the last run up to `until` that began or ended versions."""
-    from pyspark.sql.functions import col, lit
-
     written = reduce(add, (col(name) for name in COUNTS)) > 0
     earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
     latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
@@ -292,8 +285,6 @@ def _has_versions(
 
     If `wrote_at` is None, the result is whether the history began by `until`.
     """
-    from pyspark.sql.functions import lit
-
     instant = lit(iso(wrote_at or until)).cast("timestamp")
     rows = store.spark.table(store.sql_name(hist.shape.table))
     if wrote_at:

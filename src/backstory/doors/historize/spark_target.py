@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import lit, when
 
 from backstory.doors.historize.load import Load, with_archive
 from backstory.doors.historize.load_plan import PlannedLoad, assemble_load, plan_rows
@@ -57,10 +59,6 @@ from backstory.stores.refusals import conflict
 from backstory.stores.sql.dialects import Spark
 from backstory.stores.tables import lock_tables
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
 # No column of a model has a space in its name.
 KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "past continues"
 
@@ -101,26 +99,24 @@ def preview_history(work: SparkWork, before: TablePlan) -> TablePlan:
     if not (work.run.rehash or work.run.relabel is not None):
         return before
 
-    def read() -> "DataFrame":
+    def read() -> DataFrame:
         rows = _rehash_versions(work, before.rows) if work.run.rehash else before.rows
         return rows if work.run.relabel is None else _relabel_versions(work, rows, rows)
 
     return replace(before, read=read, is_preview=True)
 
 
-def _update(
-    work: SparkWork, shape: Shape, where: "Column", becoming: "Callable[[DataFrame], DataFrame]"
-) -> None:
+def _update(work: SparkWork, shape: Shape, where: Column, becoming: Callable[[DataFrame], DataFrame]) -> None:
     table = existing(work.store, shape.table)
     change = change_where(work.store, table, where, becoming)
     work.commit(table, change, replace(work.note(), token=""))
 
 
-def _rehash_base(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+def _rehash_base(work: SparkWork, rows: DataFrame) -> DataFrame:
     return rows.alias("b").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load, "b")))
 
 
-def _rehash_versions(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+def _rehash_versions(work: SparkWork, rows: DataFrame) -> DataFrame:
     return rows.alias("h").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load)))
 
 
@@ -131,14 +127,12 @@ def _renamed_states(work: SparkWork) -> list[str]:
     return list(dict.fromkeys((*label_changes(before, now), *apart)))
 
 
-def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "DataFrame":
+def _relabel_versions(work: SparkWork, rows: DataFrame, versions: DataFrame) -> DataFrame:
     """The rows with the current labels.
 
     `versions` has all versions of the history. If an open version began when its record returned, it gets the
     label of REAPPEARED.
     """
-    from pyspark.sql.functions import lit, when
-
     before, now, names = work.run.relabel, work.load.labels, rows.columns
     assert before is not None
     label = work.sql(new_label(work.load, label_changes(before, now)))

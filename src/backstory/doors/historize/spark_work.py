@@ -5,9 +5,10 @@ A table has a property that records how its rows are hashed, for `check`.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import broadcast, expr
 
 from backstory.doors.historize.hashes import row_hash_of
 from backstory.doors.historize.load import Load
@@ -26,9 +27,6 @@ from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
 from backstory.stores.sql.statements import fill_placeholders
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 
 def hashes_to_record(
@@ -81,10 +79,8 @@ RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
 BASE = "backstory.base"
 
 
-def with_values(store: IcebergStore, rows: "DataFrame", values: Mapping[str, str]) -> "DataFrame":
+def with_values(store: IcebergStore, rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
     """The rows with these constant values as columns. The values appear in no plan."""
-    from pyspark.sql.functions import broadcast
-
     one = frame_of(store, pa.table({name: [value] for name, value in values.items()}))
     return rows.crossJoin(broadcast(one))
 
@@ -104,13 +100,11 @@ class SparkWork:
     pepper: str
     base: IcebergTable | None = None
 
-    def sql(self, text: str) -> "Column":
+    def sql(self, text: str) -> Column:
         """SQL of the dialect as a Spark expression.
 
         The pepper is a column, so that its value is in no plan.
         """
-        from pyspark.sql.functions import expr
-
         return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
 
     def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
@@ -128,7 +122,7 @@ class SparkWork:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
         return fill_placeholders(text, values)
 
-    def with_pepper(self, rows: "DataFrame", alias: str) -> "DataFrame":
+    def with_pepper(self, rows: DataFrame, alias: str) -> DataFrame:
         """The rows under an alias, with the pepper as a column."""
         return with_values(self.store, rows.alias(alias), self.secret)
 

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self, Unpack
 
 import structlog
 
@@ -12,10 +13,12 @@ from backstory.doors.odf.ingestion import DatasetReceipt, Head, PullRun
 from backstory.doors.odf.lints import secrets
 from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
+from backstory.doors.odf.options import PullOptions
 from backstory.doors.odf.registry import KnownDataset
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import Block
 from backstory.model.change import BY_OTHERS
+from backstory.model.instant import optional_instant
 from backstory.settings import Rights
 from backstory.sources import fetching
 from backstory.sources.fetching import fetch
@@ -88,7 +91,7 @@ def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """The options of a pull or a push."""
+    """The options of a pull or a push, with the rights of the configuration and a function for progress."""
 
     system_time: datetime | None = None
     fetch_uncacheable: bool = False
@@ -98,6 +101,20 @@ class IngestRequest:
     dry_run: bool = False
     rights: Rights = field(default_factory=Rights)
     progress: Progress = field(default=ignore_progress)
+
+    @classmethod
+    def of(cls, rights: Rights, progress: Progress, **options: Unpack[PullOptions]) -> Self:
+        """The request with these options; notes and authors belong to commits."""
+        return cls(
+            system_time=optional_instant(options.get("system_time")),
+            fetch_uncacheable=options.get("fetch_uncacheable", False),
+            refetch=options.get("refetch", False),
+            set_watermark=optional_instant(options.get("set_watermark")),
+            run_id=options.get("run_id"),
+            dry_run=options.get("dry_run", False),
+            rights=rights,
+            progress=progress,
+        )
 
     def run(self) -> PullRun:
         """A new run. Its system time is the present, unless the options set a time."""

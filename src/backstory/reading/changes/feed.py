@@ -4,127 +4,75 @@ The rows are read from the files that the commits added or removed, or whose row
 of a table of layout `versions` have expired, the changes are derived from the recorded times in its rows.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from datetime import datetime
-from typing import TYPE_CHECKING, Final, Self
+from typing import Final, Self
 
-from backstory.errors import Refused, UsageError, option
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql.functions import (
+    array,
+    broadcast,
+    coalesce,
+    col,
+    count_if,
+    explode,
+    expr,
+    lag,
+    lit,
+    row_number,
+    struct,
+    timestamp_micros,
+    unix_micros,
+    when,
+)
+from pyspark.sql.functions import max as greatest
+
+from backstory.errors import Refused
 from backstory.model.change_feed import (
-    CHANGE_COLUMNS,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
     ChangeType,
-    Start,
 )
-from backstory.model.history import History
 from backstory.model.instant import EPOCH, TMAX, instant_of, parse_instant
 from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
-from backstory.model.table import Shape, TableName, is_reserved
+from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.changes.ranges import (
-    CommitName,
     Lineage,
-    Range,
-    TaggedTable,
-    bad_option,
-    cursor_version,
     lineage_of,
     move_cursor,
-    range_of,
 )
-from backstory.reading.histories import require_knowledge, system_columns
+from backstory.reading.changes.request import (
+    ChangesRequest,
+    FeedColumns,
+    commit_range,
+    feed_columns,
+    row_identity,
+    rows_cover_range,
+)
+from backstory.reading.histories import require_knowledge
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, instant, micros_of
 from backstory.stores.iceberg.moved_rows import MOVE_COLUMNS, NUMBER, SIGN, TIME, VERSION, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.port import TableLike
 from backstory.strategies.frames import comparable
 
-if TYPE_CHECKING:
-    from collections.abc import Sequence
 
-    from pyspark.sql import Column, DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class FeedRows:
-    """The columns of a feed by the table's names, the columns that identify a row, and a condition for rows.
-
-    The condition is a function, because columns of Spark need a session.
-    """
-
-    columns: dict[str, str]
-    identity: tuple[str, ...]
-    condition: "Callable[[], Column] | None"
-
-
-def feed_rows(table: TableLike, *, current: bool) -> FeedRows:
-    """The rows that a feed reports: versions with all columns, or current rows with the user's columns.
-
-    Raises UsageError for `current` on an event log, and Refused for columns with the names of the feed's own.
-    """
-    shape = table.shape
-    rows = _current(shape) if current else _all(table)
-    for name in rows.columns.values():
-        if is_reserved(name, CHANGE_COLUMNS):
-            raise Refused(
-                "reserved-column",
-                f"A column of {shape.table} has the name {name}, which the feed uses itself.",
-                "Rename the column.",
-            )
-    return rows
-
-
-def row_identity(table: TableLike) -> tuple[str, ...]:
-    """The columns that identify a row of a table; empty if only all its values do (native.md, V105)."""
-    shape = table.shape
-    if shape.layout is Layout.ODF:
-        return (system_columns(table)["offset"],)
-    span = shape.layout.span
-    of_version = History(shape).version_key
-    if shape.layout is Layout.HIST and of_version in shape.names:
-        return (of_version,)
-    return (*shape.key, span.start) if span and shape.key else shape.key
-
-
-def _all(table: TableLike) -> FeedRows:
-    names = table.shape.names
-    condition = _is_version if MEMORY in names else None
-    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), condition)
-
-
-def _is_version() -> "Column":
-    return column(MEMORY)[ROLE].isNull()
-
-
-def _current(shape: Shape) -> FeedRows:
-    if shape.layout is Layout.ODF:
-        raise UsageError(
-            "no-current",
-            f"The rows of {shape.table} are events, which are never current.",
-            f"Omit {option('current', value=True)}.",
-        )
-    columns = {each.name: each.source for each in shape.user_columns}
-    return FeedRows(columns, shape.key, _is_current(shape))
-
-
-def _is_current(shape: Shape) -> "Callable[[], Column] | None":
-    """The condition for open versions, or for live rows that are not deleted; None if all are current."""
-    marked = shape.layout.span is not None or shape.column(DELETED) is not None
-    return (lambda: _current_condition(shape)) if marked else None
-
-
-def _current_condition(shape: Shape) -> "Column":
-    from pyspark.sql.functions import coalesce, expr, lit
-
+def _rows_of_feed(moved: DataFrame, shape: Shape, *, current: bool) -> DataFrame:
+    """The moved rows that are versions; with `current` open versions, or live rows that are not deleted."""
+    if not current:
+        return moved.where(column(MEMORY)[ROLE].isNull()) if MEMORY in shape.names else moved
     span = shape.layout.span
     if shape.layout is Layout.FIVETRAN_HISTORY and span:
-        return coalesce(column(span.open), column(span.end) >= instant(micros_of(TMAX)), lit(False))
+        is_open = column(span.end) >= instant(micros_of(TMAX))
+        return moved.where(coalesce(column(span.open), is_open, lit(False)))
     if span:
-        return expr(span.open)
-    return ~column(DELETED).eqNullSafe(lit(True))
+        return moved.where(expr(span.open))
+    if shape.column(DELETED) is not None:
+        return moved.where(~column(DELETED).eqNullSafe(lit(True)))
+    return moved
 
 
 # The most rows of a feed with one sorted partition.
@@ -132,16 +80,15 @@ ROWS_IN_ORDER: Final = 1 << 19
 _RANK = "moved: rank"
 
 
-def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only_added: bool) -> "DataFrame":
+def feed_frame(moved: DataFrame, feed: FeedColumns, rows: int, *, net: bool, only_added: bool) -> DataFrame:
     """The feed of moved rows: the shown columns, then type, version and time of the change.
 
     `rows` is the greatest possible number of moved rows, and with `only_added` no row was removed. A
     partition is sorted by commit and identity, with removed rows before added rows. A small feed has one
     partition.
     """
-    changes = moved if feed.condition is None else moved.where(feed.condition())
     shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
-    changes = changes.select(*shown, *map(column, MOVE_COLUMNS))
+    changes = moved.select(*shown, *map(column, MOVE_COLUMNS))
     names = {feed.columns[name] for name in feed.identity}
     values = {field.name: comparable(column(field.name), field.dataType) for field in changes.schema}
     content = [value for name, value in values.items() if name not in {*names, *MOVE_COLUMNS}]
@@ -158,49 +105,37 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
     return _sort_changes(changes, by, feed, each=not net)
 
 
-def _with_types(moved: "DataFrame", paired: "Column | None") -> "DataFrame":
+def _with_types(moved: DataFrame, paired: Column | None) -> DataFrame:
     """Add the type of each change; `paired` marks the two rows of an update."""
-    from pyspark.sql.functions import when
-
     is_removed = column(SIGN) < 0
     single = when(is_removed, ChangeType.DELETE.value).otherwise(ChangeType.INSERT.value)
     pair = when(is_removed, ChangeType.BEFORE.value).otherwise(ChangeType.AFTER.value)
     return moved.withColumn(CHANGE_TYPE, single if paired is None else when(paired, pair).otherwise(single))
 
 
-def _sort_changes(typed: "DataFrame", by: "Sequence[Column]", feed: FeedRows, *, each: bool) -> "DataFrame":
+def _sort_changes(typed: DataFrame, by: Sequence[Column], feed: FeedColumns, *, each: bool) -> DataFrame:
     ordered = typed.sortWithinPartitions(*([NUMBER] if each else []), *by, SIGN)
     shown = [column(as_) for as_ in feed.columns.values()]
     version, time = column(VERSION).alias(COMMIT_VERSION), column(TIME).alias(COMMIT_TIMESTAMP)
     return ordered.select(*shown, CHANGE_TYPE, version, time)
 
 
-def _count_sides(of: "Sequence[Column]") -> "tuple[Column, Column]":
+def _count_sides(of: Sequence[Column]) -> tuple[Column, Column]:
     """The numbers of removed and of added rows with the same values in these columns."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import count_if
-
     group = Window.partitionBy(*of)
     return count_if(column(SIGN) < 0).over(group), count_if(column(SIGN) > 0).over(group)
 
 
-def _cancel_equal_rows(moved: "DataFrame", same: "Sequence[Column]") -> "DataFrame":
+def _cancel_equal_rows(moved: DataFrame, same: Sequence[Column]) -> DataFrame:
     """Cancel removed against added rows that have equal values, as bags, and return the rest."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import lit, row_number, when
-
     removed, added = _count_sides(same)
     rank = row_number().over(Window.partitionBy(*same, column(SIGN)).orderBy(lit(0)))
     surplus = when(column(SIGN) < 0, removed - added).otherwise(added - removed)
     return moved.withColumn(_RANK, rank <= surplus).where(column(_RANK)).drop(_RANK)
 
 
-def _with_last_commit(moved: "DataFrame", by: "Sequence[Column]") -> "DataFrame":
+def _with_last_commit(moved: DataFrame, by: Sequence[Column]) -> DataFrame:
     """Replace the commit of each row by the last commit that touched its identity."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import struct
-
     about = struct(*map(column, (NUMBER, VERSION, TIME)))
     last = greatest(about).over(Window.partitionBy(*by))
     return moved.withColumns({name: last[name] for name in (VERSION, TIME)})
@@ -219,7 +154,7 @@ def recorded_changes(
     *,
     net: bool,
     current: bool,
-) -> "DataFrame":
+) -> DataFrame:
     """The changes recorded after one time and up to another, from the rows of a table of layout `versions`.
 
     A row has two steps of its end: `end_before` from `recorded_at`, `valid_to` from `ended_at` (V6). Each
@@ -227,9 +162,7 @@ def recorded_changes(
     (`known-pruned`) if the table no longer records these times.
     """
     require_knowledge(table, since or EPOCH)
-    feed = feed_rows(table, current=current)
-    if not current:
-        feed = replace(feed, condition=None)  # a memory row was a version before
+    feed = feed_columns(table, current=current)
     rows = store.spark.table(store.sql_name(table.shape.table))
     if since is not None:
         rows = rows.where(_recorded_after(since))
@@ -238,26 +171,24 @@ def recorded_changes(
         steps = steps.where(column(NUMBER) > micros_of(since))
     if until is not None:
         steps = steps.where(column(NUMBER) <= micros_of(until))
-    return feed_frame(_with_commits(store, table, steps), feed, table.rows, net=net, only_added=False)
+    moved = _with_commits(store, table, steps)
+    if current:  # else all: a memory row was a version before
+        moved = _rows_of_feed(moved, table.shape, current=True)
+    return feed_frame(moved, feed, table.rows, net=net, only_added=False)
 
 
-def _recorded_after(since: datetime) -> "Column":
+def _recorded_after(since: datetime) -> Column:
     """Whether a row was recorded or ended after a time, or is a copy that a row left when its end moved."""
-    from pyspark.sql.functions import col
-
     time = instant(micros_of(since))
     is_later = (column(RECORDED_AT) > time) | (col(f"{MEMORY}.{ENDED_AT}") > time)
     return is_later | (col(f"{MEMORY}.{ROLE}") == Role.PAST.value)
 
 
-def _statements(rows: "DataFrame", identity: tuple[str, ...]) -> "DataFrame":
+def _statements(rows: DataFrame, identity: tuple[str, ...]) -> DataFrame:
     """The rows that are statements, each with the recorded time of its first step.
 
     A row whose end moves again leaves a copy, and takes its former step as its recorded time (V7).
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, col, lag, lit, struct, when
-
     moved = col(f"{MEMORY}.{ENDED_AT}")
     rows = rows.where(~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(Role.FACT.value)))
     row = Window.partitionBy(*map(column, identity)).orderBy(column(RECORDED_AT), moved)
@@ -268,14 +199,12 @@ def _statements(rows: "DataFrame", identity: tuple[str, ...]) -> "DataFrame":
     return rows.withColumn(_FIRST, first)
 
 
-def _steps(rows: "DataFrame", names: list[str]) -> "DataFrame":
+def _steps(rows: DataFrame, names: list[str]) -> DataFrame:
     """The rows added and removed, with the recorded time, for each step of the end of each statement."""
-    from pyspark.sql.functions import array, col, explode, lit, struct, unix_micros, when
-
     moved, recorded = col(f"{MEMORY}.{ENDED_AT}"), column(RECORDED_AT)
     first = when(moved.isNull(), column(VALID_TO)).otherwise(col(f"{MEMORY}.{END_BEFORE}"))
 
-    def step(time: "Column", sign: int, end: "Column", then: "Column") -> "Column":
+    def step(time: Column, sign: int, end: Column, then: Column) -> Column:
         return struct(
             unix_micros(time).alias(NUMBER),
             lit(sign).cast("tinyint").alias(SIGN),
@@ -301,10 +230,8 @@ def _steps(rows: "DataFrame", names: list[str]) -> "DataFrame":
     return moves.select(*shown)
 
 
-def _with_commits(store: IcebergStore, table: IcebergTable, steps: "DataFrame") -> "DataFrame":
+def _with_commits(store: IcebergStore, table: IcebergTable, steps: DataFrame) -> DataFrame:
     """Add the version and time of the commits; for an expired commit NULL and the recorded time."""
-    from pyspark.sql.functions import broadcast, coalesce, timestamp_micros
-
     recorded_commits = [
         (micros_of(parse_instant(recorded)), int(each.java.sequenceNumber()), micros_of(each.committed_at))
         for each in snapshots.ancestry(table)
@@ -326,7 +253,7 @@ class ChangeFeed:
     `until` when the block succeeds; `frame` can then be read only within the block.
     """
 
-    frame: "DataFrame"
+    frame: DataFrame
     since: int | None
     until: int | None
     move: Callable[[], None]
@@ -341,18 +268,6 @@ class ChangeFeed:
             self.move()
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesRequest:
-    """The options of a feed: see `backstory changes`."""
-
-    since: CommitName | None = None
-    until: CommitName | None = None
-    net: bool = False
-    current: bool = False
-    cursor: str | None = None
-    start: Start | None = None
-
-
 def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> ChangeFeed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
@@ -360,7 +275,7 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
     options that exclude each other.
     """
     stored = existing(store, table)
-    rows, lineage = feed_rows(stored, current=request.current), lineage_of(store, stored)
+    feed, lineage = feed_columns(stored, current=request.current), lineage_of(store, stored)
     try:
         commits = commit_range(stored, lineage, request)
     except Refused:
@@ -368,32 +283,14 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
             raise
         return _recorded_feed(store, stored, lineage, request)
     moved = moved_rows(store, stored, commits.before, commits.commits)
-    frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_added=moved.only_adds)
+    reported = _rows_of_feed(moved.frame(store), stored.shape, current=request.current)
+    frame = feed_frame(reported, feed, moved.rows, net=request.net, only_added=moved.only_adds)
 
     def move() -> None:
         if request.cursor is not None:
             move_cursor(store, stored, request.cursor, commits.until)
 
     return ChangeFeed(frame, commits.since, commits.until, move, lambda: moved.release(store))
-
-
-def commit_range(table: TaggedTable, lineage: Lineage, request: ChangesRequest) -> Range:
-    """The commits that a feed reports; raises the errors of `changes`."""
-    if request.cursor is None and request.start is not None:
-        raise bad_option(f"{option('start', request.start)} needs a cursor.", "Name it with `cursor=`.")
-    if request.cursor is not None and request.since is not None:
-        raise bad_option("Both `since=` and `cursor=` set where the feed begins.", "Omit one of them.")
-    since = request.since
-    if request.cursor is not None:
-        since = cursor_version(table, lineage, request.cursor, request.start)
-    return range_of(lineage, since, request.until, net=request.net)
-
-
-def rows_cover_range(table: TableLike, request: ChangesRequest) -> bool:
-    """Whether the rows of a table can answer for an expired range: one by times, on layout `versions`."""
-    ends = (request.since, request.until)
-    by_time = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
-    return table.shape.layout is Layout.VERSIONS and request.cursor is None and by_time
 
 
 def _recorded_feed(

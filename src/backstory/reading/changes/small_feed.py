@@ -13,8 +13,14 @@ from backstory.model.instant import EPOCH, TMAX
 from backstory.model.layout import DELETED, MEMORY, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import ROLE
-from backstory.reading.changes.feed import ChangesRequest, FeedRows, commit_range, feed_rows, rows_cover_range
 from backstory.reading.changes.ranges import lineage_of_metadata
+from backstory.reading.changes.request import (
+    ChangesRequest,
+    FeedColumns,
+    commit_range,
+    feed_columns,
+    rows_cover_range,
+)
 from backstory.reading.changes.rule import Changed, Row, changes_between, net
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.metadata.deletes import Unreadable
@@ -38,7 +44,7 @@ class SmallFeed:
 def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     """The rows that changed, as by `changes` of `feed.py`; Unreadable if only Spark can read them."""
     table = files.table
-    feed, lineage = feed_rows(table, current=request.current), lineage_of_metadata(table)
+    feed, lineage = feed_columns(table, current=request.current), lineage_of_metadata(table)
     try:
         range_ = commit_range(table, lineage, request)
     except Refused:
@@ -70,7 +76,7 @@ def _marks(each: Changed, times: Mapping[int, Any]) -> dict[str, Any]:
     return dict(zip(CHANGE_COLUMNS, values, strict=True))
 
 
-def _identity(table: TableMetadata, feed: FeedRows) -> Callable[[Row], Hashable]:
+def _identity(table: TableMetadata, feed: FeedColumns) -> Callable[[Row], Hashable]:
     """The identity of a shown row, which sorts in Spark's order, NULL first."""
     types = {each["name"]: arrow_of(each["type"]) for each in table.fields}
     names = [feed.columns[name] for name in feed.identity]
@@ -87,12 +93,12 @@ def _sort_changes(changes: Iterable[Changed], identity: Callable[[Row], Any]) ->
     return sorted(changes, key=place)
 
 
-def _feed_rows(rows: pa.Table, feed: FeedRows, counts: Callable[[Row], bool]) -> list[Row]:
+def _feed_rows(rows: pa.Table, feed: FeedColumns, counts: Callable[[Row], bool]) -> list[Row]:
     return [{as_: row[name] for name, as_ in feed.columns.items()} for row in rows_of(rows) if counts(row)]
 
 
 def _feed_condition(shape: Shape, *, current: bool) -> tuple[Callable[[Row], bool], Sequence[str]]:
-    """The condition of `feed_rows` in Python, and the columns that it reads."""
+    """The condition of `feed.py` in Python, and the columns that it reads."""
     span, names = shape.layout.span, shape.names
     if not current:
         if MEMORY not in names:

@@ -2,7 +2,11 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
+from pyspark.sql.types import DataType, DoubleType, FloatType
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
@@ -23,10 +27,6 @@ from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.frames import comparable
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType
-
 _TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
 _SIDES: Final = {internal_name(each): internal_name(each) for each in SIDES}
 _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
@@ -39,7 +39,7 @@ def diff(
     second: datetime,
     known_at: datetime | None = None,
     comparison: Comparison = ENDS,
-) -> "DataFrame":
+) -> DataFrame:
     """The records that differ between two instants, as known now or at `known_at` (native.md V96).
 
     `key` is a struct of the key's columns, or of all columns if readers show no key. `change` is added,
@@ -66,7 +66,7 @@ def diff_knowledge(
     second: datetime,
     time: datetime,
     comparison: Comparison = ENDS,
-) -> "DataFrame":
+) -> DataFrame:
     """The records whose state at one instant differs between two known times (V96), in the columns of `diff`.
 
     A table without a history is compared as it was at both times.
@@ -79,8 +79,6 @@ def diff_knowledge(
         rows = revisions_query(syntax, micros_of(time), (micros_of(first), micros_of(second)))
         shown = shown_sql(history_of(stored), _SIDES)
         return _differences(store.spark.sql(f"SELECT {shown} FROM ({rows}) AS sides"), stored, comparison)  # noqa: S608
-    from pyspark.sql.functions import lit
-
     pair = []
     for known_at, side in ((first, "before"), (second, "after")):
         lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
@@ -89,10 +87,8 @@ def diff_knowledge(
     return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 
 
-def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Comparison) -> "DataFrame":
+def _differences(sides: DataFrame, stored: IcebergTable, comparison: Comparison) -> DataFrame:
     """The records whose rows before and after differ, by `differences_query`."""
-    from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
-
     key, types = shown_key(stored.shape), {each.name: each.dataType for each in sides.schema}
     hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *_SIDES}
     names = comparison.names(stored.shape.table, key, [name for name in types if name not in hidden])
@@ -121,23 +117,20 @@ def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Compariso
     return comparison.filter_kind(differences.where(column("change").isNotNull()))
 
 
-def _run_query(rows: "DataFrame", query: str) -> "DataFrame":
+def _run_query(rows: DataFrame, query: str) -> DataFrame:
     """Spark's answer to a query of the relation `recorded`, which is `rows`."""
     text = query.replace("{", "{{").replace("}", "}}")
     text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
     return rows.sparkSession.sql(text, rows=rows)
 
 
-def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
+def _shown_value(name: str, type_: DataType, *, unsigned: bool) -> Column:
     """A value as it is shown; `unsigned` replaces -0.0, where one row represents its copies."""
-    from pyspark.sql.functions import lit
-    from pyspark.sql.types import DoubleType, FloatType
-
     value = column(name)
     signed = unsigned and isinstance(type_, DoubleType | FloatType)
     return (value + lit(0.0).cast(type_) if signed else value).alias(name)
 
 
-def _values_differ(name: str, type_: "DataType") -> "Column":
+def _values_differ(name: str, type_: DataType) -> Column:
     before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
     return ~before.eqNullSafe(after)

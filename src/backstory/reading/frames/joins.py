@@ -12,7 +12,27 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql.functions import (
+    array,
+    coalesce,
+    col,
+    count,
+    explode,
+    explode_outer,
+    expr,
+    first,
+    last,
+    lit,
+    monotonically_increasing_id,
+    row_number,
+    struct,
+    when,
+)
+from pyspark.sql.functions import max as greatest
+from pyspark.sql.types import DateType, IntegralType, TimestampType
 
 from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
@@ -32,9 +52,6 @@ from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 # One row in `_STEP` is sampled; a record with more than `_MANY` sampled rows has a long history.
 _STEP: Final = 32
 _MANY: Final = 8
@@ -50,8 +67,8 @@ class Join:
     of the history in the answer, and `names` are the names of all columns of the answer.
     """
 
-    frame: "DataFrame"
-    history: "DataFrame"
+    frame: DataFrame
+    history: DataFrame
     on: Sequence[str]
     at: str
     shown: Sequence[str]
@@ -64,12 +81,12 @@ class Join:
         """The columns of the key: their names in both sides, by the names that the plans use."""
         return {f"backstory: key {number}": name for number, name in enumerate(self.on)}
 
-    def name_columns(self, columns: "Iterable[Column]") -> "list[Column]":
+    def name_columns(self, columns: Iterable[Column]) -> list[Column]:
         """Give the columns of the answer their names."""
         return [each.alias(name) for each, name in zip(columns, self.names, strict=True)]
 
 
-def join_pairs(join: Join) -> "DataFrame":
+def join_pairs(join: Join) -> DataFrame:
     """Compare each row with every version, or statement, of its record.
 
     A row appears once if at most one version is true at any time.
@@ -82,10 +99,8 @@ def join_pairs(join: Join) -> "DataFrame":
     return _join_sides(join, history, columns, matches)
 
 
-def join_native_rows(join: Join) -> "DataFrame":
+def join_native_rows(join: Join) -> DataFrame:
     """Compare each row with every row of `native_rows` for its record; these store two ends each (V6)."""
-    from pyspark.sql.functions import expr
-
     history, aliases = _rename_columns(join.history)
     known, sql = (read(join.frame, join.known_at) for read in (frame_instant, frame_instant_sql))
     names = {"moved": MOVED, "end_before": BEFORE, "end": VALID_TO}
@@ -96,20 +111,18 @@ def join_native_rows(join: Join) -> "DataFrame":
     return _join_sides(join, history, columns, matches)
 
 
-def _rename_columns(history: "DataFrame") -> "tuple[DataFrame, dict[str, str]]":
+def _rename_columns(history: DataFrame) -> tuple[DataFrame, dict[str, str]]:
     """The history under column names that no frame has, and these names by the former ones."""
     aliases = {name: f"backstory: column {number}" for number, name in enumerate(history.columns)}
     return history.select(*(column(name).alias(alias) for name, alias in aliases.items())), aliases
 
 
-def _within(join: Join, time: str, start: "Column", end: "Column") -> "Column":
+def _within(join: Join, time: str, start: Column, end: Column) -> Column:
     instant = frame_instant(join.frame, time)
     return (start <= instant) & (end.isNull() | (instant < end))
 
 
-def _join_sides(
-    join: Join, history: "DataFrame", columns: "Mapping[str, Column]", matches: "Column"
-) -> "DataFrame":
+def _join_sides(join: Join, history: DataFrame, columns: Mapping[str, Column], matches: Column) -> DataFrame:
     same = reduce(and_, (column(name) == columns[name] for name in join.on))
     joined = join.frame.join(history, same & matches, "inner" if join.inner else "left")
     of_history = (columns[name] for name in join.shown)
@@ -121,9 +134,6 @@ def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
 
     The answer decides only the speed: 100 rows of a record count as few, 500 as many.
     """
-    from pyspark.sql.functions import count, lit
-    from pyspark.sql.functions import max as greatest
-
     if table.rows <= _SMALL:
         return True
     rows = store.spark.table(store.sql_name(table.shape.table)).sample(1 / _STEP, seed=0)
@@ -149,13 +159,11 @@ _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
 
 
-def join_statements(join: Join, few: int = FEW) -> "DataFrame":
+def join_statements(join: Join, few: int = FEW) -> DataFrame:
     """Join each row of the frame with the statement that holds at both times of the row.
 
     A Spark job first finds the records with more than `few` statements.
     """
-    from pyspark.sql.functions import col, count, lit
-
     keys = join.keys
     counted = join.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
     many = counted.agg(count(lit(1)).alias("statements")).where(col("statements") > few).drop("statements")
@@ -171,11 +179,8 @@ def join_statements(join: Join, few: int = FEW) -> "DataFrame":
     return join_pairs(part("left_anti")).unionAll(_join_halves(part("left_semi")))
 
 
-def _join_halves(join: Join) -> "DataFrame":
+def _join_halves(join: Join) -> DataFrame:
     """Find, in each half, the last statement recorded by the row's recorded time, if it still held."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import col, first, last, when
-
     keys = [column(key) for key in join.keys]
     borders = _borders(join)
     order = Window.partitionBy(*keys, "level", "node").orderBy("known", col("row").isNotNull())
@@ -194,12 +199,8 @@ def _join_halves(join: Join) -> "DataFrame":
     return joined.select(*join.name_columns([*of_row, *(col("version")[name] for name in join.shown)]))
 
 
-def _borders(join: Join) -> "DataFrame":
+def _borders(join: Join) -> DataFrame:
     """The instants at which any statement of a record begins or ends, numbered from 0 for each record."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import array, col, explode, row_number
-    from pyspark.sql.functions import max as greatest
-
     keys = (column(name).alias(key) for key, name in join.keys.items())
     ends = array(column(VALID_FROM), column(VALID_TO))
     times = join.history.select(*keys, explode(ends).alias("time")).where(col("time").isNotNull()).distinct()
@@ -208,10 +209,8 @@ def _borders(join: Join) -> "DataFrame":
     return borders.withColumn("most", greatest("place").over(record))
 
 
-def _cut_statements(join: Join, borders: "DataFrame") -> "DataFrame":
+def _cut_statements(join: Join, borders: DataFrame) -> DataFrame:
     """A row for each half that a statement fills: `level`, `node`, `known`, and the statement."""
-    from pyspark.sql.functions import coalesce, col, explode, expr, struct
-
     keys = list(join.keys)
     statements = join.history.select(
         *(column(name).alias(key) for key, name in join.keys.items()),
@@ -231,20 +230,8 @@ def _cut_statements(join: Join, borders: "DataFrame") -> "DataFrame":
     return halves.select(*columns, col("half.level"), col("half.node"))
 
 
-def _place_rows(join: Join, borders: "DataFrame") -> "DataFrame":
+def _place_rows(join: Join, borders: DataFrame) -> DataFrame:
     """A row for each half that contains the instant of a row of the frame; at least one."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import (
-        col,
-        explode_outer,
-        expr,
-        last,
-        monotonically_increasing_id,
-        struct,
-        when,
-    )
-    from pyspark.sql.functions import max as greatest
-
     frame, types = join.frame, join.history.schema
     rows = frame.select(
         *(column(name).cast(types[name].dataType).alias(key) for key, name in join.keys.items()),
@@ -291,11 +278,11 @@ class JoinTimes:
 def join_as_of(
     store: IcebergStore,
     table: TableName,
-    frame: "DataFrame",
+    frame: DataFrame,
     on: Sequence[str],
     times: JoinTimes,
     how: How = "left",
-) -> "DataFrame":
+) -> DataFrame:
     """Join the frame's rows with the version that was true at each row's time (native.md V98).
 
     The answer has the frame's columns, then the table's other columns, `valid_from` and `valid_to`; a name
@@ -311,7 +298,7 @@ def join_as_of(
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
 
-    def join_to(history: "DataFrame") -> Join:
+    def join_to(history: DataFrame) -> Join:
         _require_alike(frame, history, on)
         shown = _version_columns(history, on)
         known = times.known_at if isinstance(times.known_at, str) else ""
@@ -337,15 +324,12 @@ def _one_at_a_time(table: IcebergTable) -> bool:
     return table.shape.layout in _ORDERED and not table.disorderly
 
 
-def join_in_order(join: Join) -> "DataFrame":
+def join_in_order(join: Join) -> DataFrame:
     """Sort rows and versions together by time, and take the last version before each row.
 
     One sort serves any number of rows or versions of a key. If versions overlap, the version that began last
     counts.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import col, last, monotonically_increasing_id, struct, when
-
     frame, history, keys = join.frame, join.history, join.keys
     row, version = struct(*map(column, frame.columns)), struct(*map(column, join.shown))
     can_match = reduce(and_, (column(name).isNotNull() for name in (*join.on, join.at)))
@@ -373,19 +357,17 @@ def join_in_order(join: Join) -> "DataFrame":
     return joined.select(*join.name_columns([*of_row, *(col("version")[name] for name in join.shown)]))
 
 
-def _version_columns(history: "DataFrame", on: Sequence[str]) -> list[str]:
+def _version_columns(history: DataFrame, on: Sequence[str]) -> list[str]:
     """The columns of a version in the answer."""
     return [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, MOVED, BEFORE}]
 
 
-def _names(frame: "DataFrame", shown: Sequence[str]) -> tuple[str, ...]:
+def _names(frame: DataFrame, shown: Sequence[str]) -> tuple[str, ...]:
     """The names of the frame, then the names of the table; a name that is taken gets a number."""
     return distinct([*frame.columns, *shown], sys.maxsize)
 
 
-def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTimes) -> None:
-    from pyspark.sql.types import DateType, TimestampType
-
+def _require(shape: Shape, frame: DataFrame, on: Sequence[str], times: JoinTimes) -> None:
     key = shown_key(shape)
     if not key or sorted(on) != sorted(key):
         problem = f"is ({', '.join(key)})" if key else "is not among the columns that readers show"
@@ -406,9 +388,7 @@ def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTim
             )
 
 
-def _require_alike(frame: "DataFrame", history: "DataFrame", on: Sequence[str]) -> None:
-    from pyspark.sql.types import IntegralType
-
+def _require_alike(frame: DataFrame, history: DataFrame, on: Sequence[str]) -> None:
     for name in on:
         of_frame, stored = frame.schema[name].dataType, history.schema[name].dataType
         if of_frame != stored and not all(isinstance(each, IntegralType) for each in (of_frame, stored)):

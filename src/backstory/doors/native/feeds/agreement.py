@@ -10,10 +10,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from backstory.doors.native.evolution import (
     EvolvedShape,
@@ -54,9 +55,6 @@ from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import column_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.feeds.terms import FeedTerms
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
 
 FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
@@ -127,17 +125,15 @@ def agree(
     return Agreement(shape, settings, ordering, computed)
 
 
-def _kept_fields(source: SourceRows, request: ApplyRequest) -> "StructType":
+def _kept_fields(source: SourceRows, request: ApplyRequest) -> StructType:
     """The columns of the source that are stored in records (V49)."""
-    from pyspark.sql.types import StructType
-
     dropped = request.drop or ()
     return StructType(
         [field for field in source.fields if field.name not in dropped and column_of_kept(field.name) is None]
     )
 
 
-def _refuse_missing(request: ApplyRequest, fields: "StructType") -> None:
+def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
     names = fields.names
     some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
     if isinstance(request.ignore_nulls, frozenset):
@@ -155,9 +151,7 @@ def _refuse_missing(request: ApplyRequest, fields: "StructType") -> None:
         )
 
 
-def _is_list_of_names(type_: "DataType") -> bool:
-    from pyspark.sql.types import ArrayType, NullType, StringType
-
+def _is_list_of_names(type_: DataType) -> bool:
     return isinstance(type_, NullType) or (
         isinstance(type_, ArrayType) and isinstance(type_.elementType, StringType | NullType)
     )
@@ -216,8 +210,6 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
     Raises UsageError for a column that the source lacks.
     """
-    from pyspark.sql.types import NullType, StringType
-
     if lacking := lacking_column(expression, source.fields.names):
         raise bad_option(
             f"The source has no column {lacking}, which the order of changes or a condition uses.",
