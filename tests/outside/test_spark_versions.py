@@ -42,7 +42,9 @@ doors/native/test_feeds.py::test_E17_what_comes_after_settling
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
 doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks
-doors/odf/test_event_times.py
+doors/odf/test_event_times.py::test_zones_change_nothing
+doors/odf/test_event_times.py::test_a_day_begins_at_midnight_utc
+doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
 reading/frames
 reading/changes/test_feed.py
 reading/test_exports.py
