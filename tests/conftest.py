@@ -96,8 +96,9 @@ def spark(warehouse):
     from backstory.spark.session import start_session
 
     ask_as_spark_4()
-    connector = {"spark.driver.extraClassPath": kafka_stream.classes()}
-    session = start_session(Settings(warehouse, spark=SPARK | connector))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(*kafka_stream.class_path())
+        session = start_session(Settings(warehouse, spark=SPARK))
     java.without_checksums(session)
     yield session
     session.stop()
