@@ -4,7 +4,7 @@ Instants and recorded times may be any values that have an order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backstory.model.versions_layout import FactKind, Role
@@ -83,6 +83,14 @@ class StoredVersions:
     overwritten: frozenset[str] = frozenset()
     key: str = "k"
     former: FormerLogs | None = None
+    # The versions by record: a copy asks for each of thousands.
+    _lives: Mapping[Key, list[StoredRow]] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        lives: dict[Key, list[StoredRow]] = {}
+        for row in self.versions:
+            lives.setdefault(row.key, []).append(row)
+        object.__setattr__(self, "_lives", lives)
 
     @property
     def versions(self) -> list[StoredRow]:
@@ -96,7 +104,7 @@ class StoredVersions:
 
     def life(self, key: Key) -> list[StoredRow]:
         """The versions of a record."""
-        return [row for row in self.versions if row.key == key]
+        return [*self._lives.get(key, ())]
 
     def as_of(self, key: Key, instant: Instant) -> Values | None:
         """The values of a record at an instant, or None if it did not exist then."""

@@ -123,16 +123,3 @@ def test_two_runs_at_once_take_each_table_one_after_the_other(night):
     assert [code for code, _, _ in ends] == [0, 0]
     statuses = zip(*([each["status"] for each in json.loads(said)] for _, said, _ in ends), strict=True)
     assert {tuple(sorted(each)) for each in statuses} == {("changed", "unchanged")}
-
-
-def test_what_is_refused_names_the_remedy_as_a_field_of_the_file(night):
-    """`backstory run` has no such flag."""
-    night.write("a", 1)
-    with night.begin("--select", "t.a") as run:
-        assert run.end()[0] == 0
-    (night.folder / "a.csv").write_text("id,value\n1,many\n")
-    with night.begin("--select", "t.a") as run:
-        code, said, _ = run.end()
-    (receipt,) = json.loads(said)
-    assert (code, receipt["error"]["code"]) == (3, "type-changed")
-    assert "`retype: {value: STRING}`" in receipt["error"]["remedy"]
