@@ -112,8 +112,8 @@ def layouts() -> str:
         valid = f"`{span.start}` up to `{span.end}`" if span else "–"
         apart = ", ".join(f"{kind} of `{column}`" for kind, column in each.partitioning) or "–"
         rows.append(f"| `{each}` | {each.door} | {valid} | {f'`{span.open}`' if span else '–'} | {apart} |")
-    own = [f"| `{column.name}` | {column.type} |" for column in OWN_COLUMNS]
-    fields = [f"| `{name}` | {part} |" for name, part in MEMORY_TYPE.parts]
+    own = [f"| `{column.name}` | `{column.type}` |" for column in OWN_COLUMNS]
+    fields = [f"| `{name}` | `{part}` |" for name, part in MEMORY_TYPE.parts]
     reserved = ", ".join(f"`{name}`" for name in sorted(RESERVED))
     return _page(
         [
