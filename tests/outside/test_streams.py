@@ -181,7 +181,7 @@ def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, wa
     file.write_text("\n".join(["id,name,city,at,seq,op", *lines]) + "\n")
     configure(tmp_path)
     words = ["--into", into, "--key", "id", "--sequence-by", "at,seq", "--apply-as-deletes", "op = 'D'"]
-    words += ["--drop", "op", "--type", "seq=LONG", "--type", "id=LONG", "--warehouse", warehouse]
+    words += ["--drop", "op", "--type", "seq=BIGINT", "--type", "id=BIGINT", "--warehouse", warehouse]
     query = start(lake, broker, topic, tmp_path / "checkpoint", into)
     with command(tmp_path, "apply", file, *words) as apply:
         code, said, warned = apply.end()

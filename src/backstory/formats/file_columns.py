@@ -16,7 +16,7 @@ from backstory.formats.json.rows import json_columns
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.produced import UNTOLD, missing
 from backstory.formats.reading import Options, rows_of
-from backstory.formats.rows import arrow_type, column_of_kept
+from backstory.formats.rows import arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.exactly import wider_type
 from backstory.model.types import ColumnType
@@ -175,7 +175,8 @@ def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema
         if type_ is None:
             raise Refused(
                 "type-changed",
-                f"{field.name} is of type {field.type} and {theirs} in {names}.",
+                f"{field.name} is of type {type_of_arrow(field.type)} "
+                f"and {type_of_arrow(theirs)} in {names}.",
                 "Nothing was written; write the column in one type.",
                 [field.name],
             )

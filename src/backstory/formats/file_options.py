@@ -127,6 +127,6 @@ def _type(name: str, word: str) -> ColumnType:
         raise UsageError(
             "bad-option",
             f"There is no type {word} for column {name}.",
-            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
-            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
+            "The types are BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, "
+            "TIMESTAMP (an instant) and TIMESTAMP_NTZ (a time without a zone).",
         ) from None

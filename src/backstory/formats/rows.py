@@ -106,6 +106,26 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
     return _ARROW.get(type_.kind, pa.string())
 
 
+_KINDS = {type_: kind for kind, type_ in _ARROW.items() if kind is not Kind.SHORT}
+
+
+def type_of_arrow(type_: pa.DataType) -> ColumnType:
+    """The type that `arrow_type` turns into this one; any other type of Arrow is foreign."""
+    if pa.types.is_decimal128(type_):
+        return ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
+    if pa.types.is_struct(type_):
+        parts = tuple((field.name, type_of_arrow(field.type)) for field in type_)
+        return ColumnType(Kind.STRUCT, parts=parts)
+    if pa.types.is_list(type_):
+        return ColumnType(Kind.LIST, parts=(("element", type_of_arrow(type_.value_type)),))
+    if pa.types.is_map(type_):
+        key, value = type_of_arrow(type_.key_type), type_of_arrow(type_.item_type)
+        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
+    if type_ in _KINDS:
+        return ColumnType(_KINDS[type_])
+    return ColumnType(Kind.STRING, foreign="" if pa.types.is_string(type_) else str(type_))
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a delivery.

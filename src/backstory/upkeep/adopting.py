@@ -129,7 +129,7 @@ def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str |
     if timeless := [name for name in names if types[name].kind not in TIMELY]:
         raise UsageError(
             "no-instant",
-            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, not a time.",
+            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]]}, not a time.",
             "Change the columns to a date or timestamp type.",
         )
 

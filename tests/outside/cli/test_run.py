@@ -6,6 +6,7 @@ import re
 import signal
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -43,6 +44,12 @@ class Night:
             return {name: metadata_of(self.catalog, name) for name in (*TABLES, "days")}
         except sqlite3.OperationalError:  # there is no catalog yet
             return {}
+
+    def archives(self):
+        """The names of the former histories of `a`."""
+        with closing(sqlite3.connect(f"file:{self.catalog}?mode=ro", uri=True)) as connection:
+            query = "SELECT table_name FROM iceberg_tables WHERE table_name LIKE 'a_until_%'"
+            return [name for (name,) in connection.execute(query)]
 
     def values(self, name):
         """The values that are true now in a table, without repeats."""
@@ -107,6 +114,30 @@ def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
     assert code == 75
     assert [each["status"] for each in json.loads(said)] == ["changed", "stopped", "stopped", "stopped"]
     assert {name for name, each in night.state().items() if each != before[name]} == {"a"}
+
+
+def test_a_restart_that_is_killed_before_its_first_load_is_completed_and_reported_by_the_next_run(night):
+    entry = "t.a: {source: a.csv, key: id, restart: true}"
+    (night.folder / "histories.yaml").write_text(f"format: histories/1\ntables:\n  {entry}\n")
+    night.write("a", 1)
+    with night.begin() as run:
+        assert run.end()[0] == 0
+    night.write("a", "text", MANY)
+    with night.begin() as run:
+        run.reach(night.archives, pause=0.001)
+        with locked(night.catalog):
+            run.kill()
+    assert metadata_of(night.catalog, "a") is None
+    (archive,) = night.archives()
+    with night.begin() as run:
+        code, said, _ = run.end()
+    (receipt,) = json.loads(said)
+    assert (code, receipt["archives"], receipt["counts"]["new"]) == (0, [f"t.{archive}"], MANY)
+    with night.begin() as run:
+        (receipt,) = json.loads(run.end()[1])
+    assert (receipt["status"], receipt["archives"]) == ("unchanged", [])
+    with command(night.folder, "check", "--all") as check:
+        assert check.end()[0] == 0
 
 
 def handles(process, number):

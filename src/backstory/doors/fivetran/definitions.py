@@ -65,8 +65,8 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
         raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
     history = {c.name for c in columns}.issuperset(HISTORY_COLUMNS)
     for column in columns:
-        wanted = Kind.BOOLEAN if column.name == ACTIVE else Kind.UTC_DATETIME
-        if history and column.name in HISTORY_COLUMNS and column.type.kind is not wanted:
+        wanted = ColumnType(Kind.BOOLEAN if column.name == ACTIVE else Kind.UTC_DATETIME)
+        if history and column.name in HISTORY_COLUMNS and column.type != wanted:
             raise Refused(
                 "history-column",
                 f"The column {column.name} of {table} is {column.type}, but history needs {wanted}.",
@@ -87,7 +87,7 @@ def refuse_foreign(shape: Shape) -> None:
         if not column.type.flat:
             raise Refused(
                 "foreign-column",
-                f"The column {column.source} of {shape.table} is of type {column.type.name}, which matches "
+                f"The column {column.source} of {shape.table} is of type {column.type}, which matches "
                 "no type of a source.",
                 "Nothing was written; keep the column in a table of your own, and drop it here.",
             )

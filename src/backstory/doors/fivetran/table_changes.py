@@ -154,7 +154,7 @@ def _synced_column(table: StoredTable, request: Truncation) -> Column:
     if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
         raise Refused(
             "no-synced-column",
-            f"{request.table} has no column {request.synced} of type UTC_DATETIME.",
+            f"{request.table} has no column {request.synced} of type TIMESTAMP.",
             "Nothing was deleted; name the column that holds the time of the sync.",
         )
     return synced

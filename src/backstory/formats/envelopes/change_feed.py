@@ -14,6 +14,7 @@ from backstory.formats.envelopes.messages import REMEDY
 from backstory.formats.envelopes.structs import whole_columns
 from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
 from backstory.formats.produced import excerpt, malformed_row
+from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.cells import UnreadableCell, first_failing
 from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.texts import TextForms, parser
@@ -110,7 +111,8 @@ def _instants(times: pa.Array, name: str) -> pa.Array:
         code = "naive-time" if pa.types.is_timestamp(times.type) else "no-instant"
         raise UsageError(
             code,
-            f"{name}: column {COMMIT_TIMESTAMP} has type {times.type}, which is not a time with a zone.",
+            f"{name}: column {COMMIT_TIMESTAMP} has type {type_of_arrow(times.type)}, which is not a time "
+            "with a zone.",
             "Order events with `sequence_by=[\"to_utc_timestamp(_commit_timestamp, 'Europe/Paris')\"]`.",
             [COMMIT_TIMESTAMP],
         )

@@ -7,6 +7,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused
 from backstory.formats.produced import refuse_repeated
+from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.exactly import plain_type, wider_type
 
 
@@ -92,7 +93,8 @@ def _contradiction(name: str, one: pa.DataType, other: pa.DataType, where: str) 
                 return _contradiction(f"{name}.{field.name}", field.type, theirs[field.name], where)
     return Refused(
         "mixed-types",
-        f"{where}: `{name}` has type {one} in some messages and {other} in others.",
+        f"{where}: `{name}` has type {type_of_arrow(one)} in some messages "
+        f"and {type_of_arrow(other)} in others.",
         "Nothing was written; apply the messages before and after the change of type separately.",
         [name],
     )

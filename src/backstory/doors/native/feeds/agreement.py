@@ -45,7 +45,7 @@ from backstory.doors.native.instants import FeedMemory
 from backstory.doors.native.options import ApplyRequest, Expression, bad_option
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.doors.native.sources import SourceRows
-from backstory.formats.rows import arrow_type, column_of_kept
+from backstory.formats.rows import column_of_kept
 from backstory.model.layout import MEMORY
 from backstory.model.table import Shape, TableName, spelling_hint
 from backstory.model.types import ColumnType, Kind
@@ -178,7 +178,7 @@ def _ordering(
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
         local = local_times(expressions[0]) is not None
-        refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned or local)
+        refuse_no_instant(types[0], expressions[0], zoned=zoned or local)
     known = stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
     types = [
         type_ and (INSTANT if local_times(text) else type_)
