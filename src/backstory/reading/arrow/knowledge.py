@@ -6,7 +6,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import Layout, Span
@@ -21,9 +20,6 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
-from backstory.stores.metadata.values import integers
-
-_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,21 +98,6 @@ def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
     names = {each["id"]: each["name"] for each in fields}
     key = (names.get(ids.get(name)) for name in shape.key)
     return replace(shape, columns=columns, key=tuple(name for name in key if name is not None))
-
-
-def times(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
-    """Times as microseconds since 1970; a date is its midnight in UTC. Unreadable for other columns."""
-    column = values[name] if name else values
-    if pa.types.is_date32(column.type):
-        return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), integers([_DAY])[0])
-    if not pa.types.is_timestamp(column.type):
-        raise Unreadable(f"times as {column.type}")
-    return column.cast(pa.int64())
-
-
-def struct_field(struct: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """A field of a struct."""
-    return pc.struct_field(struct, name)
 
 
 _LEAST: Final = timedelta(microseconds=1)

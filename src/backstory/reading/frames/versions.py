@@ -31,7 +31,7 @@ from backstory.reading.lifetimes import (
     STARTED,
     STATED_FROM,
     STATED_TO,
-    internal_name,
+    recorded_columns,
     statements_query,
     versions_query,
 )
@@ -41,7 +41,6 @@ from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, literal, micros_of, quote, text_literal
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, shape_at
 from backstory.stores.iceberg.workers import error_text
-from backstory.strategies.events.terms import LETTERS, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -161,38 +160,9 @@ def lifetimes_sql(
 
 def recorded_rows(stored: IcebergTable, shape: Shape, source: str) -> str:
     """The rows of `source` with the columns of `recorded_columns`, as a relation in Spark SQL."""
-    columns = ", ".join(f"{sql} AS {quote(name)}" for name, sql in recorded_columns(stored, shape).items())
+    names = system_columns(stored) if shape.layout is Layout.ODF else {}
+    columns = recorded_columns(SPARK, shape, lambda *path: ".".join(map(quote, path)), names)
     return f"(SELECT *, {columns} FROM {source}) AS recorded"  # noqa: S608 - quoted names
-
-
-def recorded_columns(stored: IcebergTable, shape: Shape) -> dict[str, str]:
-    """The values that the layout records of each row: Spark SQL by the names of `reading/lifetimes.py`."""
-    span = shape.layout.span
-    if shape.layout is Layout.ODF:
-        names = system_columns(stored)
-        return {
-            internal_name("offset"): quote(names["offset"]),
-            internal_name("op"): op_sql(names),
-            internal_name("time"): instant_sql(shape, names["event_time"]),
-            internal_name("recorded"): instant_sql(shape, names["system_time"]),
-        }
-    assert span is not None
-    spans = {internal_name("start"): quote(span.start), internal_name("end"): quote(span.end)}
-    if shape.layout is Layout.VERSIONS:
-        memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
-        own = {internal_name(name): f"{quote(MEMORY)}.{quote(field)}" for name, field in memory.items()}
-        return {**spans, internal_name("recorded"): quote(RECORDED_AT), **own}
-    if shape.layout is Layout.FIVETRAN_HISTORY:
-        return {**spans, internal_name("flag"): quote(span.open)}
-    if not shape.layout.is_adopted:
-        return spans
-    tombstone = shape.layout.tombstone
-    is_gone = f"lower(coalesce(CAST({quote(tombstone)} AS STRING), 'false')) = 'true'"
-    return {
-        internal_name("start"): instant_sql(shape, span.start),
-        internal_name("end"): instant_sql(shape, span.end),
-        internal_name("gone"): is_gone if tombstone in shape.names else "FALSE",
-    }
 
 
 def shown_sql(history: History, times: Mapping[str, str]) -> str:
@@ -201,38 +171,12 @@ def shown_sql(history: History, times: Mapping[str, str]) -> str:
     return ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in [*names.items(), *times.items()])
 
 
-def instant_sql(shape: Shape, name: str) -> str:
-    """The instant in a column of a table, in Spark SQL."""
-    stored = shape.column(name)
-    return _as_instant(quote(name), None if stored is None else stored.type.kind)
-
-
-def _as_instant(value: str, kind: Kind | None) -> str:
-    """A value as an instant: a date is its midnight in UTC, and a naive time is a time in UTC."""
-    if kind is Kind.NAIVE_DATE:
-        return f"timestamp_seconds(CAST(unix_date({value}) AS BIGINT) * 86400)"
-    if kind is Kind.NAIVE_DATETIME:
-        since = f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {value})"
-        return f"timestamp_micros({since})"
-    return f"CAST({value} AS TIMESTAMP_LTZ)"
-
-
-def op_sql(names: Mapping[str, Any]) -> str:
-    """The code of an event's operation, in Spark SQL."""
-    if names["op"] is not None:
-        return quote(names["op"])
-    if names["observed"] is None:
-        return str(int(Op.APPEND))
-    cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
-    return f"CASE {quote(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
-
-
 def frame_instant_sql(rows: "DataFrame", name: str) -> str:
     """The instant in a column of a frame, which is a date or a timestamp, in Spark SQL."""
     from pyspark.sql.types import DateType
 
     is_date = isinstance(rows.schema[name].dataType, DateType)
-    return _as_instant(quote(name), Kind.NAIVE_DATE if is_date else Kind.UTC_DATETIME)
+    return SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None)
 
 
 def frame_instant(rows: "DataFrame", name: str) -> "Column":
