@@ -6,11 +6,10 @@ from datetime import UTC, datetime
 
 import pytest
 from depth import deep
-from specification.change_feed import changes_of_commits
+from specification.change_feed import changes_of_commits, net
 
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
 from backstory.reading.changes.feed import FeedRows, feed_frame
-from backstory.reading.changes.rule import net
 from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION
 
 SCHEMA = (
@@ -65,7 +64,7 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
         changes = changes_of_commits(states, key)
         changes = net(changes, key) if netted else changes
         expected += [line(one.row, one.version, one.type) for one in changes]
-    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), None)
+    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), lambda *_: "TRUE")
     frame = feed_frame(spark.createDataFrame(moved, SCHEMA), told, len(moved), net=netted, only_added=False)
     assert frame.columns == ["life", "k", "v", "m", CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
     rows = frame.toArrow().to_pylist()

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, Final
@@ -152,20 +152,13 @@ def _run_query(
     users = [each.name for each in history.user_columns]
     names = system_columns(known.table) if shape.layout is Layout.ODF else {}
     log, key = (log_kind(names, shape), identity_names(names, shape)) if names else (None, shape.key)
-    numbers: dict[tuple[str, ...], str] = {}
-
-    def number(*path: str) -> str:
-        return numbers.setdefault(path, f"c{len(numbers)}")
-
-    listed = recorded_columns(DUCKDB, shape, number, names, remembered=remembered)
+    stored = StoredColumns()
+    listed = recorded_columns(DUCKDB, shape, stored, names, remembered=remembered)
     identity = key if shape.layout in {Layout.ODF, Layout.FIVETRAN_HISTORY} else ()
     _require_times(known, names)
-    rows = known.rows([*users, *(path[0] for path in numbers), *identity])
+    rows = known.rows([*users, *stored.names, *identity])
     _require_ends(shape, rows)
-    relation = {
-        name: without_zone(reduce(pc.struct_field, fields, rows[stored]))
-        for (stored, *fields), name in numbers.items()
-    }
+    relation = stored.read(rows)
     if identity:
         relation[_RECORD] = integers(identities(rows, identity))
     recorded = replace(DUCKDB, rows=f"(SELECT *, {listed} FROM {DUCKDB.rows}) AS recorded")  # noqa: S608 - numbered columns
@@ -177,6 +170,29 @@ def _run_query(
     if not shown or len(set(shown)) < len(shown):
         raise Unreadable("columns that share a name")
     return VersionRows(rows.select(users).rename_columns(shown), spans)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """The columns that a query of DuckDB reads, numbered: there `a` and `A` are the same name."""
+
+    numbers: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def __call__(self, *path: str) -> str:
+        """The number of a column, or of a field of a struct."""
+        return self.numbers.setdefault(path, f"c{len(self.numbers)}")
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the table."""
+        return [path[0] for path in self.numbers]
+
+    def read(self, rows: pa.Table) -> dict[str, Any]:
+        """The values by their numbers."""
+        return {
+            number: without_zone(reduce(pc.struct_field, fields, rows[name]))
+            for (name, *fields), number in self.numbers.items()
+        }
 
 
 def without_zone(values: pa.ChunkedArray) -> pa.ChunkedArray:

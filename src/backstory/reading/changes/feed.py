@@ -7,6 +7,7 @@ of a table of layout `versions` have expired, the changes are derived from the r
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import TYPE_CHECKING, Final, Self
 
 from backstory.errors import Refused, UsageError, option
@@ -15,14 +16,14 @@ from backstory.model.change_feed import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
-    ChangeType,
     Start,
 )
 from backstory.model.history import History
-from backstory.model.instant import EPOCH, TMAX, instant_of, parse_instant
-from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.instant import EPOCH, instant_of, parse_instant
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName, is_reserved
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
+from backstory.reading.changes.queries import COMMIT, LAST, TYPE, changes_query, current_condition
 from backstory.reading.changes.ranges import (
     CommitName,
     Lineage,
@@ -34,30 +35,27 @@ from backstory.reading.changes.ranges import (
     move_cursor,
     range_of,
 )
+from backstory.reading.frames.versions import query_frame
 from backstory.reading.histories import require_knowledge, system_columns
+from backstory.reading.lifetimes import SPARK, ColumnSql, SqlSyntax
 from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.moved_rows import MOVE_COLUMNS, NUMBER, SIGN, TIME, VERSION, moved_rows
+from backstory.stores.iceberg.literals import column, instant, micros_of, quote
+from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.port import TableLike
-from backstory.strategies.frames import comparable
+from backstory.strategies.frames import comparable, holds_map
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from pyspark.sql import Column, DataFrame
 
 
 @dataclass(frozen=True, slots=True)
 class FeedRows:
-    """The columns of a feed by the table's names, the columns that identify a row, and a condition for rows.
-
-    The condition is a function, because columns of Spark need a session.
-    """
+    """A feed's columns by the table's names, the columns that identify a row, and a condition for rows."""
 
     columns: dict[str, str]
     identity: tuple[str, ...]
-    condition: "Callable[[], Column] | None"
+    condition: Callable[[SqlSyntax, ColumnSql], str]
 
 
 def feed_rows(table: TableLike, *, current: bool) -> FeedRows:
@@ -91,12 +89,16 @@ def row_identity(table: TableLike) -> tuple[str, ...]:
 
 def _all(table: TableLike) -> FeedRows:
     names = table.shape.names
-    condition = _is_version if MEMORY in names else None
-    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), condition)
+    is_version = _is_version if MEMORY in names else _is_any
+    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), is_version)
 
 
-def _is_version() -> "Column":
-    return column(MEMORY)[ROLE].isNull()
+def _is_version(_: SqlSyntax, column: ColumnSql) -> str:
+    return f"{column(MEMORY, ROLE)} IS NULL"
+
+
+def _is_any(*_: object) -> str:
+    return "TRUE"
 
 
 def _current(shape: Shape) -> FeedRows:
@@ -107,29 +109,11 @@ def _current(shape: Shape) -> FeedRows:
             f"Omit {option('current', value=True)}.",
         )
     columns = {each.name: each.source for each in shape.user_columns}
-    return FeedRows(columns, shape.key, _is_current(shape))
-
-
-def _is_current(shape: Shape) -> "Callable[[], Column] | None":
-    """The condition for open versions, or for live rows that are not deleted; None if all are current."""
-    marked = shape.layout.span is not None or shape.column(DELETED) is not None
-    return (lambda: _current_condition(shape)) if marked else None
-
-
-def _current_condition(shape: Shape) -> "Column":
-    from pyspark.sql.functions import coalesce, expr, lit
-
-    span = shape.layout.span
-    if shape.layout is Layout.FIVETRAN_HISTORY and span:
-        return coalesce(column(span.open), column(span.end) >= instant(micros_of(TMAX)), lit(False))
-    if span:
-        return expr(span.open)
-    return ~column(DELETED).eqNullSafe(lit(True))
+    return FeedRows(columns, shape.key, partial(current_condition, shape))
 
 
 # The most rows of a feed with one sorted partition.
 ROWS_IN_ORDER: Final = 1 << 19
-_RANK = "moved: rank"
 
 
 def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only_added: bool) -> "DataFrame":
@@ -139,71 +123,25 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
     partition is sorted by commit and identity, with removed rows before added rows. A small feed has one
     partition.
     """
-    changes = moved if feed.condition is None else moved.where(feed.condition())
-    shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
-    changes = changes.select(*shown, *map(column, MOVE_COLUMNS))
-    names = {feed.columns[name] for name in feed.identity}
-    values = {field.name: comparable(column(field.name), field.dataType) for field in changes.schema}
-    content = [value for name, value in values.items() if name not in {*names, *MOVE_COLUMNS}]
-    by = [value for name, value in values.items() if name in names] or content
-    changes = changes.repartition(1 + rows // ROWS_IN_ORDER, *by)
-    if only_added and not net:
-        return _sort_changes(_with_types(changes, paired=None), by, feed, each=True)
-    number = column(NUMBER)
-    changes = _cancel_equal_rows(changes, [*by, *content, number])
-    if net:
-        changes = _cancel_equal_rows(_with_last_commit(changes, by), [*by, *content])
-    removed, added = _count_sides([*by] if net else [*by, number])
-    changes = _with_types(changes, (removed == 1) & (added == 1))
-    return _sort_changes(changes, by, feed, each=not net)
-
-
-def _with_types(moved: "DataFrame", paired: "Column | None") -> "DataFrame":
-    """Add the type of each change; `paired` marks the two rows of an update."""
-    from pyspark.sql.functions import when
-
-    is_removed = column(SIGN) < 0
-    single = when(is_removed, ChangeType.DELETE.value).otherwise(ChangeType.INSERT.value)
-    pair = when(is_removed, ChangeType.BEFORE.value).otherwise(ChangeType.AFTER.value)
-    return moved.withColumn(CHANGE_TYPE, single if paired is None else when(paired, pair).otherwise(single))
-
-
-def _sort_changes(typed: "DataFrame", by: "Sequence[Column]", feed: FeedRows, *, each: bool) -> "DataFrame":
-    ordered = typed.sortWithinPartitions(*([NUMBER] if each else []), *by, SIGN)
-    shown = [column(as_) for as_ in feed.columns.values()]
-    version, time = column(VERSION).alias(COMMIT_VERSION), column(TIME).alias(COMMIT_TIMESTAMP)
-    return ordered.select(*shown, CHANGE_TYPE, version, time)
-
-
-def _count_sides(of: "Sequence[Column]") -> "tuple[Column, Column]":
-    """The numbers of removed and of added rows with the same values in these columns."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import count_if
-
-    group = Window.partitionBy(*of)
-    return count_if(column(SIGN) < 0).over(group), count_if(column(SIGN) > 0).over(group)
-
-
-def _cancel_equal_rows(moved: "DataFrame", same: "Sequence[Column]") -> "DataFrame":
-    """Cancel removed against added rows that have equal values, as bags, and return the rest."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import lit, row_number, when
-
-    removed, added = _count_sides(same)
-    rank = row_number().over(Window.partitionBy(*same, column(SIGN)).orderBy(lit(0)))
-    surplus = when(column(SIGN) < 0, removed - added).otherwise(added - removed)
-    return moved.withColumn(_RANK, rank <= surplus).where(column(_RANK)).drop(_RANK)
-
-
-def _with_last_commit(moved: "DataFrame", by: "Sequence[Column]") -> "DataFrame":
-    """Replace the commit of each row by the last commit that touched its identity."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import struct
 
-    about = struct(*map(column, (NUMBER, VERSION, TIME)))
-    last = greatest(about).over(Window.partitionBy(*by))
-    return moved.withColumns({name: last[name] for name in (VERSION, TIME)})
+    commit = struct(*map(column, (NUMBER, VERSION, TIME))).alias(COMMIT)
+    shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
+    changes = moved.where(feed.condition(SPARK, quote))
+    changes = changes.select(*shown, *map(column, (SIGN, NUMBER)), commit)
+    types = {name: changes.schema[name].dataType for name in feed.columns.values()}
+    maps = {name: f"moved: {name}" for name, type_ in types.items() if holds_map(type_)}
+    changes = changes.withColumns({maps[name]: comparable(column(name), types[name]) for name in maps})
+    identity = [feed.columns[name] for name in feed.identity] or list(types)
+    record = [maps.get(name, name) for name in identity]
+    content = [maps.get(name, name) for name in types if name not in identity]
+    changes = changes.repartition(1 + rows // ROWS_IN_ORDER, *map(column, record))
+    query = changes_query(SPARK, record, content, net=net, only_added=only_added)
+    order = [*([] if net else [NUMBER]), *record, SIGN]
+    ordered = query_frame(changes, query).sortWithinPartitions(*map(column, order))
+    of_commit = {CHANGE_TYPE: column(TYPE), COMMIT_VERSION: column(LAST)[VERSION]}
+    of_commit |= {COMMIT_TIMESTAMP: column(LAST)[TIME]}
+    return ordered.select(*map(column, types), *(each.alias(name) for name, each in of_commit.items()))
 
 
 _FIRST: Final = "moved: first"
@@ -229,7 +167,7 @@ def recorded_changes(
     require_knowledge(table, since or EPOCH)
     feed = feed_rows(table, current=current)
     if not current:
-        feed = replace(feed, condition=None)  # a memory row was a version before
+        feed = replace(feed, condition=_is_any)  # a memory row was a version before
     rows = store.spark.table(store.sql_name(table.shape.table))
     if since is not None:
         rows = rows.where(_recorded_after(since))

@@ -161,8 +161,15 @@ def lifetimes_sql(
 def recorded_rows(stored: IcebergTable, shape: Shape, source: str) -> str:
     """The rows of `source` with the columns of `recorded_columns`, as a relation in Spark SQL."""
     names = system_columns(stored) if shape.layout is Layout.ODF else {}
-    columns = recorded_columns(SPARK, shape, lambda *path: ".".join(map(quote, path)), names)
+    columns = recorded_columns(SPARK, shape, quote, names)
     return f"(SELECT *, {columns} FROM {source}) AS recorded"  # noqa: S608 - quoted names
+
+
+def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
+    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
+    text = query.replace("{", "{{").replace("}", "}}")
+    text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
+    return rows.sparkSession.sql(text, rows=rows)
 
 
 def shown_sql(history: History, times: Mapping[str, str]) -> str:
