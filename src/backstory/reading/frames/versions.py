@@ -5,14 +5,13 @@ from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from backstory.errors import UsageError
 from backstory.model.history import History
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
-from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.reading.histories import (
     RECORDING,
     commit_at,
@@ -45,10 +44,6 @@ from backstory.stores.iceberg.workers import error_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
-
-# Columns of `native_rows`: when the end of a row was last moved, and the end before that.
-MOVED: Final = "backstory: moved"
-BEFORE: Final = "backstory: before"
 
 
 def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | None) -> tuple[str, Shape]:
@@ -178,19 +173,13 @@ def shown_sql(history: History, times: Mapping[str, str]) -> str:
     return ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in [*names.items(), *times.items()])
 
 
-def frame_instant_sql(rows: "DataFrame", name: str) -> str:
-    """The instant in a column of a frame, which is a date or a timestamp, in Spark SQL."""
+def frame_instant(rows: "DataFrame", name: str) -> "Column":
+    """The instant in a column of a frame, which is a date or a timestamp."""
+    from pyspark.sql.functions import expr
     from pyspark.sql.types import DateType
 
     is_date = isinstance(rows.schema[name].dataType, DateType)
-    return SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None)
-
-
-def frame_instant(rows: "DataFrame", name: str) -> "Column":
-    """The instant in a column of a frame, as a column."""
-    from pyspark.sql.functions import expr
-
-    return expr(frame_instant_sql(rows, name))
+    return expr(SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None))
 
 
 def record_rows(rows: "DataFrame", shape: Shape, key: object) -> "DataFrame":
@@ -215,32 +204,3 @@ def sortable_columns(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
     """The columns to sort a frame by: `first`, then all others; without columns that contain maps."""
     names = [*first, *(name for name in rows.columns if name not in first)]
     return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]
-
-
-def native_rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
-    """The rows of layout `versions` without facts: the user's columns, `valid_from`, `valid_to`, three more.
-
-    `STATED_FROM` is when a row was recorded, `MOVED` when its end was last moved, `BEFORE` the end before.
-    """
-    from pyspark.sql.functions import col
-
-    rows = store.spark.table(store.sql_name(table.shape.table)).where(_no_fact())
-    times = {
-        VALID_FROM: column(VALID_FROM),
-        VALID_TO: column(VALID_TO),
-        STATED_FROM: column(RECORDED_AT),
-        MOVED: col(f"{MEMORY}.{ENDED_AT}"),
-        BEFORE: col(f"{MEMORY}.{END_BEFORE}"),
-    }
-    return rows.select(*user_columns(history_of(table)), *(time.alias(name) for name, time in times.items()))
-
-
-def _no_fact() -> "Column":
-    from pyspark.sql.functions import col, lit
-
-    return ~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(str(Role.FACT)))
-
-
-def user_columns(history: History) -> "list[Column]":
-    """The user's columns under the source's names."""
-    return [column(each.name).alias(shown_name(each.source)) for each in history.user_columns]
