@@ -121,8 +121,8 @@ NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
 _NATIVE: Final = """
 SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows} WHERE {end} IS NULL OR {end} > {start}
 """
-# Whether a version is true at an instant (V99).
-TRUE_THEN: Final = "COALESCE({started} <= {at} AND COALESCE({at} < {ended}, TRUE), FALSE)"
+# Whether a version is true at an instant; NULL if it has no start (V99).
+TRUE_AT: Final = "{started} <= {at} AND ({ended} IS NULL OR {ended} > {at})"
 # The end of a row as it was known at a time: before or after its end was last moved (V6, V93).
 END_THEN: Final = "CASE WHEN {moved} > {until} THEN {end_before} ELSE {end} END"
 _NATIVE_THEN: Final = f"""
@@ -289,7 +289,7 @@ def versions_query(
 
 def true_query(syntax: SqlSyntax, versions: str, instant: int) -> str:
     """The query for the versions, out of the query `versions`, that are true at an instant (microseconds)."""
-    true = syntax.fill(TRUE_THEN, at=syntax.at(instant))
+    true = syntax.fill(TRUE_AT, at=syntax.at(instant))
     return f"SELECT * FROM ({versions}) AS versions WHERE {true}"
 
 
