@@ -20,9 +20,9 @@ from backstory.model.change_feed import (
 )
 from backstory.model.history import History
 from backstory.model.instant import EPOCH, instant_of, parse_instant
-from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
 from backstory.model.table import Shape, TableName, is_reserved
-from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
+from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.changes.queries import COMMIT, LAST, TYPE, changes_query, current_condition
 from backstory.reading.changes.ranges import (
     CommitName,
@@ -35,18 +35,27 @@ from backstory.reading.changes.ranges import (
     move_cursor,
     range_of,
 )
-from backstory.reading.frames.versions import query_frame
-from backstory.reading.histories import require_knowledge, system_columns
-from backstory.reading.lifetimes import SPARK, ColumnSql, SqlSyntax
+from backstory.reading.frames.versions import lifetimes_sql, query_frame
+from backstory.reading.histories import history_of, require_knowledge, system_columns
+from backstory.reading.lifetimes import (
+    ENDED,
+    NO_FACT,
+    SPARK,
+    STATED_FROM,
+    STATED_TO,
+    ColumnSql,
+    SqlSyntax,
+    internal_name,
+)
 from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.literals import column, instant, micros_of, quote
+from backstory.stores.iceberg.literals import column, micros_of, quote
 from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.port import TableLike
 from backstory.strategies.frames import comparable, holds_map
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +154,7 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
 
 
 _FIRST: Final = "moved: first"
-_STEP: Final = "moved: step"
-_LAST: Final = "moved: last"
+_MOVE: Final = "moved: move"
 
 
 def recorded_changes(
@@ -168,10 +176,7 @@ def recorded_changes(
     feed = feed_rows(table, current=current)
     if not current:
         feed = replace(feed, condition=_is_any)  # a memory row was a version before
-    rows = store.spark.table(store.sql_name(table.shape.table))
-    if since is not None:
-        rows = rows.where(_recorded_after(since))
-    steps = _steps(_statements(rows, row_identity(table)), table.shape.names)
+    steps = _steps(store, table, since)
     if since is not None:
         steps = steps.where(column(NUMBER) > micros_of(since))
     if until is not None:
@@ -179,64 +184,40 @@ def recorded_changes(
     return feed_frame(_with_commits(store, table, steps), feed, table.rows, net=net, only_added=False)
 
 
-def _recorded_after(since: datetime) -> "Column":
-    """Whether a row was recorded or ended after a time, or is a copy that a row left when its end moved."""
-    from pyspark.sql.functions import col
+def _steps(store: IcebergStore, table: IcebergTable, since: datetime | None) -> "DataFrame":
+    """The rows added and removed, with the recorded time, when each statement began and ended to hold.
 
-    time = instant(micros_of(since))
-    is_later = (column(RECORDED_AT) > time) | (col(f"{MEMORY}.{ENDED_AT}") > time)
-    return is_later | (col(f"{MEMORY}.{ROLE}") == Role.PAST.value)
-
-
-def _statements(rows: "DataFrame", identity: tuple[str, ...]) -> "DataFrame":
-    """The rows that are statements, each with the recorded time of its first step.
-
-    A row whose end moves again leaves a copy, and takes its former step as its recorded time (V7).
+    A row whose end moves again leaves a copy, and takes its former step as its recorded time (V7). With
+    `since`, rows that were neither recorded nor ended after that time are left out, except such copies.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, col, lag, lit, struct, when
+    from pyspark.sql.functions import array, explode, lit, struct, unix_micros, when
 
-    moved = col(f"{MEMORY}.{ENDED_AT}")
-    rows = rows.where(~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(Role.FACT.value)))
-    row = Window.partitionBy(*map(column, identity)).orderBy(column(RECORDED_AT), moved)
-    last = struct(column(RECORDED_AT).alias("recorded"), moved.alias("moved"))
-    rows = rows.withColumn(_LAST, lag(last).over(row))
-    goes_on = column(_LAST)["moved"] == column(RECORDED_AT)
-    first = coalesce(when(goes_on, column(_LAST)["recorded"]), column(RECORDED_AT))
-    return rows.withColumn(_FIRST, first)
-
-
-def _steps(rows: "DataFrame", names: list[str]) -> "DataFrame":
-    """The rows added and removed, with the recorded time, for each step of the end of each statement."""
-    from pyspark.sql.functions import array, col, explode, lit, struct, unix_micros, when
-
-    moved, recorded = col(f"{MEMORY}.{ENDED_AT}"), column(RECORDED_AT)
-    first = when(moved.isNull(), column(VALID_TO)).otherwise(col(f"{MEMORY}.{END_BEFORE}"))
-
-    def step(time: "Column", sign: int, end: "Column", then: "Column") -> "Column":
-        return struct(
-            unix_micros(time).alias(NUMBER),
-            lit(sign).cast("tinyint").alias(SIGN),
-            end.alias(VALID_TO),
-            then.alias(RECORDED_AT),
-            end.isNull().alias(IS_CURRENT),
-        )
-
-    steps = array(
-        step(recorded, 1, first, column(_FIRST)),
-        step(moved, -1, first, column(_FIRST)),
-        step(moved, 1, column(VALID_TO), recorded),
+    role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
+    row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
+    goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
+    condition = NO_FACT.format(role=role)
+    if since is not None:
+        time = SPARK.at(micros_of(since))
+        condition += f" AND ({recorded} > {time} OR {moved} > {time} OR {role} = '{Role.PAST}')"
+    source = (
+        f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {quote(_FIRST)}"  # noqa: S608 - quoted names
+        f" FROM {store.sql_name(table.shape.table)} WHERE {condition})"
     )
-    moves = rows.withColumn(_STEP, explode(steps))
-    end_then = column(_STEP)[VALID_TO]
-    lasts = end_then.isNull() | (end_then > column(VALID_FROM))
-    moves = moves.where(column(_STEP)[NUMBER].isNotNull() & lasts)
-    of_step = {VALID_TO, RECORDED_AT, IS_CURRENT, NUMBER, SIGN}
-    shown = (
-        column(_STEP)[name].alias(name) if name in of_step else column(name)
-        for name in (*names, NUMBER, SIGN)
+    stated = store.spark.sql(lifetimes_sql(table, history_of(table), source, stated=True))
+    moves = (
+        struct(unix_micros(column(time)).alias(NUMBER), lit(sign).cast("tinyint").alias(SIGN))
+        for time, sign in ((STATED_FROM, 1), (STATED_TO, -1))
     )
-    return moves.select(*shown)
+    stated = stated.withColumn(_MOVE, explode(array(*moves))).where(column(_MOVE)[NUMBER].isNotNull())
+    own = {
+        VALID_TO: column(ENDED),
+        RECORDED_AT: when(column(internal_name("step")) == 1, column(_FIRST)).otherwise(column(RECORDED_AT)),
+        IS_CURRENT: column(ENDED).isNull(),
+        NUMBER: column(_MOVE)[NUMBER],
+        SIGN: column(_MOVE)[SIGN],
+    }
+    names = (*table.shape.names, NUMBER, SIGN)
+    return stated.select(*((own[name] if name in own else column(name)).alias(name) for name in names))
 
 
 def _with_commits(store: IcebergStore, table: IcebergTable, steps: "DataFrame") -> "DataFrame":
