@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
@@ -64,10 +64,14 @@ def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
         require_knowledge(table, known_at)
     if table.shape.layout in {Layout.VERSIONS, Layout.ODF}:
         return KnownTable(files, table.shape, table.fields, table.snapshot, micros_of(known_at))
-    commit = commit_at(map(_Commit, table.ancestry), table.shape.table, known_at)
-    if commit is None:
-        return KnownTable(files, table.shape, table.fields, None)
-    return table_after(files, commit.metadata)
+    ancestry = (
+        (EPOCH + timedelta(milliseconds=each["timestamp-ms"]), each.get("parent-snapshot-id"), each)
+        for each in table.ancestry
+    )
+    commit = commit_at(ancestry, table.shape.table, known_at)
+    return (
+        KnownTable(files, table.shape, table.fields, None) if commit is None else table_after(files, commit)
+    )
 
 
 def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
@@ -75,19 +79,6 @@ def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
     table, schema_id = files.table, snapshot.get("schema-id")
     shape = shape_with_layout(_shape_then(table, schema_id))
     return KnownTable(files, shape, table.fields_then(schema_id), snapshot)
-
-
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    metadata: Mapping[str, Any]
-
-    @property
-    def committed_at(self) -> datetime:
-        return datetime.fromtimestamp(self.metadata["timestamp-ms"] / 1000, UTC)
-
-    @property
-    def parent(self) -> int | None:
-        return self.metadata.get("parent-snapshot-id")
 
 
 def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:

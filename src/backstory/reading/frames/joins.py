@@ -286,9 +286,10 @@ def join_as_of(
 
     def join_to(history: "DataFrame") -> Join:
         _require_alike(frame, history, on)
-        shown = _version_columns(history, on)
+        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO}]
+        names = distinct([*frame.columns, *shown], sys.maxsize)
         known = times.known_at if isinstance(times.known_at, str) else ""
-        return Join(frame, history, on, times.at, shown, _names(frame, shown), how == "inner", known)
+        return Join(frame, history, on, times.at, shown, names, how == "inner", known)
 
     if isinstance(times.known_at, str):
         if stored.shape.layout is not Layout.VERSIONS:
@@ -299,14 +300,10 @@ def join_as_of(
             )
         join = join_to(statements(store, table))
         return join_pairs(join) if has_short_histories(store, stored) else join_statements(join)
-    short = _one_at_a_time(stored) and has_short_histories(store, stored)
+    one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
+    short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(versions(store, table, times.known_at))
     return join_pairs(join) if short else join_in_order(join)
-
-
-def _one_at_a_time(table: IcebergTable) -> bool:
-    """Whether at most one version of a record is true at any instant."""
-    return table.shape.layout in _ORDERED and not table.disorderly
 
 
 def join_in_order(join: Join) -> "DataFrame":
@@ -340,16 +337,6 @@ def join_in_order(join: Join) -> "DataFrame":
     match = when(lasts & col("place").isNull(), col("newest"))
     joined = both.where(col("row").isNotNull()).select("row", match.alias("version"))
     return join.name_versions(joined)
-
-
-def _version_columns(history: "DataFrame", on: Sequence[str]) -> list[str]:
-    """The columns of a version in the answer."""
-    return [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO}]
-
-
-def _names(frame: "DataFrame", shown: Sequence[str]) -> tuple[str, ...]:
-    """The names of the frame, then the names of the table; a name that is taken gets a number."""
-    return distinct([*frame.columns, *shown], sys.maxsize)
 
 
 def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTimes) -> None:

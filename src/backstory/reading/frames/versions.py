@@ -60,7 +60,8 @@ def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | Non
     if table.shape.layout is Layout.VERSIONS:
         require_knowledge(table, known_at)
         return name, table.shape
-    snapshot = commit_at(snapshots.ancestry(table), table.shape.table, known_at)
+    ancestry = ((each.committed_at, each.parent, each) for each in snapshots.ancestry(table))
+    snapshot = commit_at(ancestry, table.shape.table, known_at)
     if snapshot is None:
         return f"(SELECT * FROM {name} LIMIT 0)", table.shape  # noqa: S608 - a name in quotes
     return f"{name} VERSION AS OF {snapshot.id}", shape_with_layout(
