@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
-_SIDES: Final = {internal_name(each): internal_name(each) for each in SIDES}
+_SIDES: Final = tuple(map(internal_name, SIDES))
 _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 
 
@@ -55,8 +55,7 @@ def diff(
     moves = moves_query(
         SPARK, lifetimes_sql(stored, history, source, known_at), between, through=comparison.through
     )
-    sides = store.spark.sql(f"SELECT {shown_sql(history, {**_TIMES, **_SIDES})} FROM ({moves}) AS sides")  # noqa: S608
-    return _differences(sides, stored, comparison)
+    return _differences(store.spark.sql(shown_sql(history, moves, *_SIDES)), stored, comparison)
 
 
 def diff_knowledge(
@@ -77,8 +76,8 @@ def diff_knowledge(
             require_knowledge(stored, known_at)
         syntax = replace(SPARK, rows=recorded_rows(stored, stored.shape, store.sql_name(table)))
         rows = revisions_query(syntax, micros_of(time), (micros_of(first), micros_of(second)))
-        shown = shown_sql(history_of(stored), _SIDES)
-        return _differences(store.spark.sql(f"SELECT {shown} FROM ({rows}) AS sides"), stored, comparison)  # noqa: S608
+        shown = shown_sql(history_of(stored), rows, *_SIDES, timed=False)
+        return _differences(store.spark.sql(shown), stored, comparison)
     from pyspark.sql.functions import lit
 
     pair = []

@@ -79,7 +79,7 @@ def versions(store: IcebergStore, table: TableName, known_at: datetime | None = 
     source, shape = source_at(store, stored, known_at)
     history = history_of(stored, shape)
     warn_of_disorder(table, disorderly=stored.disorderly)
-    return store.spark.sql(_versions_sql(stored, history, source, known_at))
+    return store.spark.sql(shown_sql(history, lifetimes_sql(stored, history, source, known_at)))
 
 
 def open_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
@@ -103,8 +103,7 @@ def statements(store: IcebergStore, table: TableName, key: object = None) -> "Da
     if stored.shape.layout in RECORDING:
         history = history_of(stored)
         query = lifetimes_sql(stored, history, store.sql_name(table), stated=True)
-        times = {VALID_FROM: STARTED, VALID_TO: ENDED, STATED_FROM: STATED_FROM, STATED_TO: STATED_TO}
-        rows = store.spark.sql(f"SELECT {shown_sql(history, times)} FROM ({query}) AS stated")  # noqa: S608
+        rows = store.spark.sql(shown_sql(history, query, STATED_FROM, STATED_TO))
     else:
         unknown = lit(None).cast("timestamp")
         rows = versions(store, table).withColumns({STATED_FROM: unknown, STATED_TO: unknown})
@@ -120,15 +119,7 @@ def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
             f"{stored.shape.table} is a log of events; its versions are computed, so it has no views.",
             "Read it with `current` and `as-of`.",
         )
-    return _versions_sql(stored, history, store.sql_name(stored.shape.table))
-
-
-def _versions_sql(
-    stored: IcebergTable, history: History, source: str, known_at: datetime | None = None
-) -> str:
-    query = lifetimes_sql(stored, history, source, known_at)
-    times = {VALID_FROM: STARTED, VALID_TO: ENDED}
-    return f"SELECT {shown_sql(history, times)} FROM ({query}) AS versions"  # noqa: S608 - quoted names
+    return shown_sql(history, lifetimes_sql(stored, history, store.sql_name(stored.shape.table)))
 
 
 def lifetimes_sql(
@@ -168,10 +159,12 @@ def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
     return rows.sparkSession.sql(text, rows=rows)
 
 
-def shown_sql(history: History, times: Mapping[str, str]) -> str:
-    """The list of a SELECT: the user's columns under the source's names, and `times` (name: column)."""
+def shown_sql(history: History, query: str, *more: str, timed: bool = True) -> str:
+    """The query for the columns that readers show: the user's, the times if `timed`, and `more`."""
     names = {shown_name(each.source): each.name for each in history.user_columns}
-    return ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in [*names.items(), *times.items()])
+    names |= ({VALID_FROM: STARTED, VALID_TO: ENDED} if timed else {}) | dict(zip(more, more, strict=True))
+    listed = ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in names.items())
+    return f"SELECT {listed} FROM ({query}) AS versions"  # noqa: S608 - quoted names
 
 
 def frame_instant(rows: "DataFrame", name: str) -> "Column":
