@@ -23,7 +23,7 @@ from backstory.model.instant import EPOCH, instant_of, parse_instant
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
 from backstory.model.table import Shape, TableName, is_reserved
 from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
-from backstory.reading.changes.queries import COMMIT, LAST, TYPE, changes_query, current_condition
+from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query, current_condition
 from backstory.reading.changes.ranges import (
     CommitName,
     Lineage,

@@ -14,7 +14,7 @@ from backstory.model.instant import EPOCH
 from backstory.model.table import TableName
 from backstory.reading.arrow.versions import StoredColumns, query_rows
 from backstory.reading.changes.feed import ChangesRequest, FeedRows, commit_range, feed_rows, rows_cover_range
-from backstory.reading.changes.queries import COMMIT, LAST, TYPE, changes_query
+from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
 from backstory.reading.changes.ranges import lineage_of_metadata
 from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.iceberg.moved_rows import GAP, NUMBER, SIGN
