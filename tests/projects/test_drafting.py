@@ -1,5 +1,6 @@
 """`init` writes what a folder or a database tells, leaves the rest to a person, and no password."""
 
+import re
 import sqlite3
 from contextlib import closing
 
@@ -10,7 +11,7 @@ import pytest
 from backstory.cli.app import run
 from backstory.errors import UsageError
 from backstory.projects.declarations import read_project
-from backstory.projects.drafting import draft_project
+from backstory.projects.drafting import draft_project, extend_project
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.keys import declared_keys
 
@@ -27,7 +28,6 @@ def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch)
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_text("id,name\n1,Ann\n")
     assert run(["init", "--quiet"]) == 0
-    assert run(["init"]) == 2  # it is there already
     text = (tmp_path / "histories.yaml").read_text()
     declared = {each.name: each for each in read_project().declarations}
     assert {name.partition(".")[2]: each.source for name, each in declared.items()} == {
@@ -37,6 +37,107 @@ def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch)
     assert "key:          # write the columns that identify a record: id, name" in text
     with pytest.raises(UsageError, match="no CSV, Parquet or JSON files"):
         draft_project(str(tmp_path / "_x" / "nowhere"))
+
+
+def test_paths_are_relative_to_the_file(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "exports").mkdir()
+    (tmp_path / "exports" / "customer.csv").write_text("id,name\n1,Ann\n")
+    assert run(["init", "exports"]) == 0
+    assert [each.source for each in read_project().declarations] == ["exports/customer.csv"]
+    (tmp_path / "elsewhere").mkdir()
+    assert run(["init", "exports", "--file", "elsewhere/histories.yaml"]) == 0
+    (declared,) = read_project("elsewhere/histories.yaml").declarations
+    assert declared.source == str(tmp_path / "exports" / "customer.csv")
+
+
+FILE = """\
+# Ours: {name}
+format: histories/1
+groups:
+    files: {{source: '{{table}}.csv'}}   # by name
+tables:
+    crm.customer: {{group: files, key: id}}
+
+    crm.bills:
+        source: bills-{{at:%Y-%m-%d}}.csv
+        key: id
+    # the last one
+# Models
+models: []
+"""
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypatch, capsys, end):
+    monkeypatch.chdir(tmp_path)
+    for name in ("customer", "bills-2024-01-01", "bills-2024-01-02", "payment-2024-01-01"):
+        (tmp_path / f"{name}.csv").write_text("id,name\n1,Ann\n")
+    text = FILE.format(name="Grüße").replace("\n", end)
+    file = tmp_path / "histories.yaml"
+    file.write_bytes(text.encode())
+    assert run(["init"]) == 0
+    assert "Added 1 table(s) to histories.yaml" in capsys.readouterr().err
+    schema = re.sub(r"\W+", "_", tmp_path.name).strip("_").lower()
+    lines = [
+        f"    {schema}.payment:",
+        "      source: 'payment-{at:%Y-%m-%d}.csv'",
+        "      key:          # write the columns that identify a record: id, name",
+    ]
+    added = "".join(line + end for line in lines)
+    assert file.read_bytes().decode() == text.replace(f"# Models{end}", f"{added}# Models{end}")
+    assert run(["init"]) == 0
+    assert "and was not changed" in capsys.readouterr().err
+    assert file.read_bytes().decode() == text.replace(f"# Models{end}", f"{added}# Models{end}")
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("format: histories/1", "format: histories/1\ntables:\n"),
+        ("tables:\n  a.b: {source: x.csv, key: id}\nformat: histories/1\n", "{}"),
+        ("format: histories/1\ntables: {}\n", None),
+        ("format: histories/1\ntables: {a.b: {source: x.csv, key: id}}\n", None),
+    ],
+)
+def test_entries_are_added_below_tables_or_refused(tmp_path, before, after):
+    (tmp_path / "c.csv").write_text("id\n1\n")
+    file = tmp_path / "histories.yaml"
+    file.write_text(before)
+    if after is None:
+        with pytest.raises(UsageError, match="no entry can be added"):
+            extend_project(file, str(tmp_path))
+        assert file.read_text() == before
+        return
+    text, (name,) = extend_project(file, str(tmp_path))
+    entry = (
+        f"  {name}:\n    source: c.csv\n    key:          # write the columns that identify a record: id\n"
+    )
+    assert text == (before.replace("format", f"{entry}format") if after == "{}" else after + entry)
+
+
+def test_init_again_knows_the_tables_of_a_database_by_their_address(tmp_path, monkeypatch):
+    monkeypatch.delenv("NAME", raising=False)
+    with duckdb.connect(str(tmp_path / "d.duckdb")) as connection:
+        for name in ("a", "b", "c", "d"):
+            connection.execute(f"CREATE TABLE {name} (id INT PRIMARY KEY)")
+        connection.execute('CREATE TABLE "e&f" (id INT PRIMARY KEY)')
+    address = f"duckdb://{tmp_path}/d.duckdb"
+    file = tmp_path / "histories.yaml"
+    file.write_text(
+        f"format: histories/1\ngroups:\n  duck: {{source: '{address}?table=main.{{table}}'}}\ntables:\n"
+        f"  x.other: {{source: '{address}?table=main.a', key: id}}\n  y.c*: {{group: duck, except: cc}}\n"
+    )
+    text, names = extend_project(file, address)
+    assert names == ["main.b", "main.d", "main.e&f"]
+    assert text.removeprefix(file.read_text()) == (
+        "  main.b:\n    group: duck\n    key: [id]\n  main.d:\n    group: duck\n    key: [id]\n"
+        '  "main.e&f":\n    group: duck\n    key: [id]\n'
+    )
+    assert read(tmp_path, text)["main.e&f"] == (f"{address}?table=main.e%26f", ("id",))
+    (tmp_path / "other.yaml").write_text("format: histories/1\ntables:\n  p.q: {source: a.csv, key: id}\n")
+    text, names = extend_project(tmp_path / "other.yaml", address)
+    assert read(tmp_path, text)["main.e&f"] == (f"{address}?table=main.e%26f", ("id",))
 
 
 def read(tmp_path, text):
@@ -57,7 +158,7 @@ def test_keys_that_postgresql_declares_are_written_and_the_password_is_not(tmp_p
             'CREATE TABLE "Customer" (id int UNIQUE, name text); CREATE VIEW seen AS SELECT 1 AS id'
         )
     user, _, rest = postgres_url.removeprefix("postgresql://").partition("@")
-    text = draft_project(f"postgresql://{user}:canary@{rest}")
+    text, _ = draft_project(f"postgresql://{user}:canary@{rest}")
     assert "canary" not in text
     source = f"postgresql://{user}:${{DATABASE_PASSWORD}}@{rest}?table="
     assert read(tmp_path, text) == {
@@ -77,6 +178,6 @@ def test_keys_that_files_of_databases_declare(tmp_path):
     sqlite, duck = f"sqlite://{tmp_path}/shop.db", f"duckdb://{tmp_path}/d.duckdb"
     assert declared_keys(Database("sqlite", sqlite, "s")) == {"a": ("id",), "b": (), "c": ()}
     assert declared_keys(Database("duckdb", duck, "d")) == {"main.a": ("y", "x"), "main.b": ()}
-    assert read(tmp_path, draft_project(sqlite))["shop.a"] == (f"{sqlite}?table=a", ("id",))
+    assert read(tmp_path, draft_project(sqlite)[0])["shop.a"] == (f"{sqlite}?table=a", ("id",))
     with pytest.raises(UsageError, match="cannot list the tables"):
         draft_project("mysql://me@host/shop")

@@ -40,7 +40,7 @@ from backstory.cli.output import (
 from backstory.cli.progress import watch_run
 from backstory.doors.native.options import OnSchemaChange
 from backstory.engine.run_context import RemarkOptions
-from backstory.errors import UsageError, Violated
+from backstory.errors import Violated
 from backstory.model.receipt import exit_code
 from backstory.sources.databases.address import is_database, parse_server
 
@@ -48,7 +48,6 @@ if TYPE_CHECKING:
     from backstory.projects.log import Rows, RunReceipt
     from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog
 
-NEW_TABLE: Final = "new table: "  # the schema change of a table's first delivery, which is not printed
 Jobs = Annotated[int, Parameter(validator=Number(gte=1))]
 RUNS: Final = (
     "run_id",
@@ -114,7 +113,8 @@ def run(
     from backstory.projects.running import RunRequest, run_project
 
     project, words = read_project(file), parse_names(select)
-    select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    if not project.patterns:
+        select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
     commit_remark = Remark(**remark)
     terms = RunTerms(project.folder, dry_run, options.settings().rights, commit_remark, on_schema_change)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
@@ -165,6 +165,8 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
 
 def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
     """Print why a declaration failed or did not begin, and its schema changes."""
+    from backstory.projects.deliveries import NEW_TABLE
+
     if receipt.error is not None:
         print_error(document["error"], f"{receipt.name}: ")
     elif receipt.blocked_by is not None:
@@ -251,11 +253,10 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
     from backstory.projects.declarations import select as select_from
     from backstory.projects.log import freshness
 
-    project = read_project(file)
-    selected = select_from(project, upstream_of(project), parse_names(select))
-    names = [declaration.name for declaration in selected]
-    now = datetime.now(UTC)
-    rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, names))
+    project, words, now = read_project(file), parse_names(select), datetime.now(UTC)
+    if not project.patterns:
+        select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    rows = _rows_from_log(options, lambda catalog, logged: freshness(project, catalog, logged, now, words))
     if not rows:
         print_remark(options, "Nothing is expected: no declaration has `expect`.")
     _show_times(rows, FRESH, options)
@@ -263,31 +264,35 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
 
 
 def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
-    """Write a first project file from the files of a folder or the tables of a database.
+    """Write a project file from the files of a folder or the tables of a database.
 
     Keys are written if the source declares them; fill in the others. Put a password into an environment
-    variable. Then `backstory run --dry-run` shows the changes of a first run.
+    variable. Then `backstory run --dry-run` shows the changes of a first run. If the file exists, entries for
+    new tables are added, and nothing else changes.
 
     Args:
         source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and
             mariadb:// are read with Spark.
-        file: File to write; an existing file is not overwritten.
+        file: File to write, or to add entries to.
         options: Common options.
     """
     from backstory.doors.native.databases import declared_keys_by_jdbc
-    from backstory.projects.drafting import draft_project
+    from backstory.projects.drafting import write_draft
+    from backstory.sources.databases.keys import declared_keys
 
-    if file.exists():
-        raise UsageError("file-exists", f"{file} already exists.", "Name another one with `file=NAME`.")
+    is_new = not file.exists()
     if is_database(source) and parse_server(source).kind == "jdbc":
         with open_warehouse(options) as warehouse:
-            text = draft_project(source, partial(declared_keys_by_jdbc, warehouse.store))
+            names = write_draft(file, source, partial(declared_keys_by_jdbc, warehouse.store))
     else:
-        text = draft_project(source)
-    file.write_text(text, encoding="utf-8")
-    if not options.quiet:
-        tables = text.count("    key:")
-        print_line(f"Wrote {file} with {tables} table(s). Next: backstory run {file} --dry-run")
+        names = write_draft(file, source, declared_keys)
+    next_step = f"Next: backstory run {file} --dry-run"
+    if is_new:
+        print_remark(options, f"Wrote {file} with {len(names)} table(s). {next_step}")
+    elif names:
+        print_remark(options, f"Added {len(names)} table(s) to {file}: {', '.join(names)}. {next_step}")
+    else:
+        print_remark(options, f"{file} has all tables of this source, and was not changed.")
 
 
 def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) -> None:

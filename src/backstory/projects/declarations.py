@@ -1,8 +1,8 @@
 """The declarations of a project file: their options, the tables they read and write, and their order."""
 
 import os
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
 from graphlib import CycleError, TopologicalSorter
@@ -19,7 +19,7 @@ from backstory.doors.native.options import TABLE, SnapshotOptions, parse_options
 from backstory.doors.odf.arguments import is_file
 from backstory.doors.odf.lints import secrets_in_address
 from backstory.doors.odf.manifest.dataset import read_manifests
-from backstory.errors import UsageError
+from backstory.errors import BackstoryError, UsageError
 from backstory.model.table import ODF, table_name
 from backstory.projects.entries import (
     DatasetEntry,
@@ -32,6 +32,7 @@ from backstory.projects.entries import (
 )
 from backstory.projects.files import CopyTimes, expand, times_of_copies
 from backstory.sources import templates
+from backstory.sources.databases.address import is_database
 
 FILE: Final = "histories.yaml"
 HISTORIES: Final = DocumentKind(
@@ -40,7 +41,7 @@ HISTORIES: Final = DocumentKind(
 Kind = Literal["snapshot", "apply", "model", "dataset"]
 # The keys that make a table a feed, and the keys of an entry that are no options of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
-_NO_OPTIONS: Final = {"source", "group", "file", "restart", *ScheduledEntry.model_fields}
+_NO_OPTIONS: Final = {"source", "group", "file", "restart", "without", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
     "apply": feeds.FeedOptions.__annotations__.keys(),
     "snapshot": SnapshotOptions.__annotations__.keys() | {"restart"},
@@ -54,7 +55,8 @@ class Declaration:
 
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
     `expect` is the greatest age of its last delivery. `place` is its line in the file. `restart`: its history
-    restarts if the source returns under another shape.
+    restarts if the source returns under another shape. `pattern` is the name of the pattern that the table
+    belongs to. `error`: it cannot be delivered, for this reason.
     """
 
     name: str
@@ -69,14 +71,41 @@ class Declaration:
     times: CopyTimes | None = None
     place: str = ""
     restart: bool = False
+    pattern: str | None = None
+    error: BackstoryError | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TablePattern:
+    """One entry for all tables of a database whose names fit, such as `erp.*`.
+
+    `source` is the address as written. Tables that fit a name in `without` do not belong to it; these names
+    may lack the schema. `declare` returns the declaration of a table, with the key that its source declares.
+    """
+
+    name: str
+    source: str
+    without: tuple[str, ...]
+    place: str
+    expect: timedelta | None
+    declare: Callable[[str, Sequence[str]], Declaration]
+
+    def fits(self, name: str) -> bool:
+        """Whether a table belongs to the pattern, by its name."""
+        schema, _, table = name.partition(".")
+        schemas, _, tables = self.name.partition(".")
+        if not (fnmatchcase(schema, schemas) and fnmatchcase(table, tables)):
+            return False
+        return not any(fnmatchcase(name if "." in other else table, other) for other in self.without)
 
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The declarations of a file, in its order; files in them are relative to its folder."""
+    """The declarations of a file, in its order, and its patterns; files are relative to its folder."""
 
     path: Path
     declarations: tuple[Declaration, ...]
+    patterns: tuple[TablePattern, ...] = ()
 
     @property
     def folder(self) -> Path:
@@ -90,9 +119,20 @@ def read_project(path: str | Path | None = None) -> Project:
     document = read_document(file, HISTORIES)
     entries = validate(Histories, document)
     declarations = tuple(_declarations(entries, document, file.parent))
+    patterns = tuple(
+        _declare_pattern(name, entry, entries, document)
+        for name, entry in entries.tables.items()
+        if is_pattern(name)
+    )
     _refuse_doubles(declarations, document)
-    _refuse_unknown(declarations, document)
-    return Project(file, declarations)
+    project = Project(file, declarations, patterns)
+    refuse_unknown(project)
+    return project
+
+
+def is_pattern(name: str) -> bool:
+    """Whether a name stands for several tables."""
+    return any(mark in name for mark in "*?[")
 
 
 def fill_in(text: str, document_place: str = "") -> str:
@@ -109,35 +149,21 @@ def _declarations(entries: Histories, document: Document, folder: Path) -> Itera
         at = ("defaults",) if group is entries.defaults else ("groups", name)
         _refuse_secrets(group, document, at)
     for name, table in entries.tables.items():
-        yield _declare_table(name, table, entries, document)
+        if not is_pattern(name):
+            yield _declare_table(name, table, entries, document, ("tables", name))
     for number, model in enumerate(entries.models):
         yield _declare_model(model, document, ("models", number), folder)
     for number, dataset in enumerate(entries.datasets):
         yield _declare_dataset(dataset, document, ("datasets", number), folder)
 
 
-def _declare_table(name: str, entry: TableEntry, entries: Histories, document: Document) -> Declaration:
-    path = ("tables", name)
+def _declare_table(
+    name: str, entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
+) -> Declaration:
+    """The declaration of a table by its entry, which has the path in the document."""
     table = _with_place(document, path, lambda: table_name(name))
-    if entry.group is not None and entry.group not in entries.groups:
-        raise document.wrong(
-            (*path, "group"),
-            f"there is no group {entry.group}.",
-            nearest_name(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
-        )
-    _refuse_secrets(entry, document, path)
-    of_group = entries.groups[entry.group] if entry.group else GroupEntry()
-    options_written = _merge_entries(entries.defaults, of_group, entry)
-    if "source" not in options_written:
-        raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
-    kind: Kind = "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
-    # Defaults for other kinds of tables are left out; the table's own options must fit.
-    mine = entry.model_fields_set | _OPTIONS_OF[kind] | {"source"}
-    options_written = {
-        each: value
-        for each, value in options_written.items()
-        if each in mine | ScheduledEntry.model_fields.keys()
-    }
+    options_written = _options_of_table(entry, entries, document, path)
+    kind = _kind_of_table(options_written)
     source = expand(options_written["source"], table)
     times = _with_place(
         document,
@@ -160,6 +186,62 @@ def _declare_table(name: str, entry: TableEntry, entries: Histories, document: D
     )
     _with_place(document, path, lambda: _require_options(declared))
     return declared
+
+
+def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snapshot"]:
+    return "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
+
+
+def _options_of_table(
+    entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
+) -> dict[str, Any]:
+    """The keys of a table with those of its group and the defaults; UsageError without a source."""
+    if entry.group is not None and entry.group not in entries.groups:
+        raise document.wrong(
+            (*path, "group"),
+            f"there is no group {entry.group}.",
+            nearest_name(entry.group, list(entries.groups)) if entries.groups else "Declare it below groups.",
+        )
+    _refuse_secrets(entry, document, path)
+    of_group = entries.groups[entry.group] if entry.group else GroupEntry()
+    merged = _merge_entries(entries.defaults, of_group, entry)
+    if "source" not in merged:
+        raise document.wrong(path, "source is missing.", "Name a file, a table or a database.")
+    if entry.without and not is_pattern(str(path[-1])):
+        raise document.wrong((*path, "except"), "only a pattern of tables has exceptions.", "Leave it out.")
+    # Defaults for other kinds of tables are left out; the table's own options must fit.
+    mine = entry.model_fields_set | _OPTIONS_OF[_kind_of_table(merged)] | {"source"}
+    mine |= ScheduledEntry.model_fields.keys()
+    return {each: value for each, value in merged.items() if each in mine}
+
+
+def _declare_pattern(name: str, entry: TableEntry, entries: Histories, document: Document) -> TablePattern:
+    """The pattern of an entry; UsageError if its tables cannot be listed."""
+    path = ("tables", name)
+    options_written = _options_of_table(entry, entries, document, path)
+    source = options_written["source"]
+    if not is_database(source) or "{table}" not in source:
+        raise document.wrong(
+            path,
+            "a pattern is for tables of a database, whose address has `{table}` in place of their names.",
+            "Write the source as postgresql://user@host/database?table={schema}.{table}, or name one table.",
+        )
+    schemas, _, tables = name.partition(".")
+    if not tables or (is_pattern(schemas) and "{schema}" not in source):
+        raise document.wrong(
+            path,
+            "the schema of these tables is not clear.",
+            "Write the pattern as schema.*, or `{schema}` in the source.",
+        )
+
+    def declare(table: str, key: Sequence[str]) -> Declaration:
+        mine = entry.model_copy(update={"key": tuple(key)}) if key else entry
+        declared = _declare_table(table, mine, entries, document, path)
+        return replace(declared, pattern=name)
+
+    declare(name, ())  # raises the errors of its options
+    schedule = _schedule_fields(options_written, document, path)
+    return TablePattern(name, source, entry.without, schedule["place"], schedule["expect"], declare)
 
 
 def _require_options(declared: Declaration) -> None:
@@ -292,13 +374,14 @@ def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -
             writers[table] = declared
 
 
-def _refuse_unknown(declarations: tuple[Declaration, ...], document: Document) -> None:
-    names = [declared.name for declared in declarations]
-    for each in declarations:
-        for other in each.after:
-            if other not in names:
-                why = f"{each.place}: `after` names {other}, which is not declared."
-                raise UsageError(document.sort.wrong_code, why, nearest_name(other, names))
+def refuse_unknown(project: Project) -> None:
+    """Raise UsageError if `after` names no declaration, no pattern and no table that fits a pattern."""
+    names = [each.name for each in project.declarations] + [each.name for each in project.patterns]
+    for declared in project.declarations:
+        for other in declared.after:
+            if other not in names and not any(pattern.fits(other) for pattern in project.patterns):
+                why = f"{declared.place}: `after` names {other}, which is not declared."
+                raise UsageError(HISTORIES.wrong_code, why, nearest_name(other, names))
 
 
 TAG: Final = "tag:"

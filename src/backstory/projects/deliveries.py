@@ -34,6 +34,8 @@ _WORDS: Final = {
 }
 # The errors of a late copy: its time is settled, or the table has no memory.
 SETTLED, BACKWARDS = "settled", "time-backwards"
+# The beginning of the schema change that reports a table's first delivery.
+NEW_TABLE: Final = "new table: "
 _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 
 
@@ -59,13 +61,25 @@ def carry_out(
     Raises the error of the delivery. If there are several files, the receipt has the error instead, because
     the files before it are committed.
     """
+    if declared.error is not None:
+        raise declared.error
     with take_notes(notes):
         if declared.kind == "model":
             return _load_model(store, declared, terms)
         with with_remark(terms.remark.note, terms.remark.author):
             if declared.kind == "dataset":
                 return _pull_dataset(store, declared, terms)
-            return _deliver(store, declared, terms, notes, taken)
+            return _with_pattern(declared, _deliver(store, declared, terms, notes, taken))
+
+
+def _with_pattern(declared: Declaration, receipt: RunReceipt) -> RunReceipt:
+    """The receipt; the first one of a table that belongs to a pattern reports this and the key."""
+    if declared.pattern is None or not any(each.startswith(NEW_TABLE) for each in receipt.schema_changes):
+        return receipt
+    key = declared.options["key"]
+    names = key if isinstance(key, str) else ", ".join(key)
+    change = f"new table of {declared.pattern} with the key ({names})"
+    return replace(receipt, schema_changes=[change, *receipt.schema_changes])
 
 
 def _deliver(

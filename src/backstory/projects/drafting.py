@@ -1,18 +1,35 @@
-"""Draft a first project file for a folder or a database; unknown keys are left for a person to write."""
+"""Draft a project file for a folder or a database, or entries of new tables for an existing file.
 
+Unknown keys are left for a person to write.
+"""
+
+import os
 import re
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 from urllib.parse import urlsplit
 
+from backstory.documents import Document, NotYaml, parse_trees, read_document, validate
 from backstory.doors.native.file_checks import names_in_first_file
-from backstory.doors.native.options import SnapshotRequest
+from backstory.doors.native.options import SnapshotRequest, names_files
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
+from backstory.model.table import table_name
 from backstory.model.values import as_yaml
-from backstory.sources.databases.address import Database, is_database, parse_server
+from backstory.projects.declarations import HISTORIES, Project, TablePattern, read_project
+from backstory.projects.entries import Histories
+from backstory.projects.files import copies, expand
+from backstory.projects.patterns import names_in_warehouse, parse_pattern
+from backstory.sources import templates
+from backstory.sources.databases.address import (
+    Database,
+    escape_name,
+    is_database,
+    parse_address,
+    parse_server,
+)
 from backstory.sources.databases.keys import Keys, declared_keys
 
 ENDINGS: Final = re.compile(r"\.(csv|parquet|jsonl|ndjson|json)(\.gz|\.zip)?$", re.IGNORECASE)
@@ -33,45 +50,109 @@ format: histories/1
 """
 
 
+_GROUP: Final = "database"
+
+
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A table of the draft: its source, unless its group has it, and its key, or columns to choose from."""
+    """A table of the draft: its source, and its key, or columns to choose from.
+
+    `group` is the group that has the source. `newest` is the newest file of a source of files.
+    """
 
     table: str
     source: str
     key: Sequence[str] = ()
     columns: Sequence[str] = ()
+    group: str | None = None
+    newest: Path | None = None
 
 
-def draft_project(source: str, keys_of: Callable[[Database], Keys] = declared_keys) -> str:
-    """The text of a project file for a folder or a database; `keys_of` lists the tables of a database.
+def draft_project(
+    source: str, keys_of: Callable[[Database], Keys] = declared_keys, home: Path | None = None
+) -> tuple[str, list[str]]:
+    """The text of a project file for a folder or a database, and the names of its tables.
 
-    Raises UsageError if there are no files or tables, and the errors of reading the database's catalog.
+    `keys_of` lists the tables of a database. `home` is the folder of the file, to which paths are relative;
+    by default the folder itself. Raises UsageError if there are no files or tables, and the errors of reading
+    the database's catalog.
     """
+    if not is_database(source):
+        drafts, group = _draft_folder(Path(source), home), ""
+    else:
+        drafts = [replace(draft, group=_GROUP) for draft in _draft_database(source, keys_of)]
+        group = _group_lines(source, drafts)
+    return f"{_HEAD}{group}tables:\n{''.join(map(_lines, drafts))}", [draft.table for draft in drafts]
+
+
+def _group_lines(source: str, drafts: Iterable[_Draft]) -> str:
+    """The group that has the address of a database for all drafts."""
+    url, has_password = _without_password(source)
+    has_schemas = all(_identity(draft.source)[1] == draft.table for draft in drafts)
+    whole = "{schema}.{table}" if has_schemas else "{table}"
+    note = f"  # the password comes from the environment variable {_PASSWORD}" if has_password else ""
+    return f"groups:\n  {_GROUP}:{note}\n    source: '{_with_table(url, whole)}'\n"
+
+
+def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) -> list[str]:
+    """The names of the tables that a new project file has, or that an existing one gets.
+
+    Raises the errors of `draft_project` and `extend_project`.
+    """
+    if file.exists():
+        text, names = extend_project(file, source, keys_of)
+    else:
+        text, names = draft_project(source, keys_of, file.parent)
+    if names:
+        with file.open("w", encoding="utf-8", newline="") as opened:
+            opened.write(text)
+    return names
+
+
+def extend_project(
+    file: Path, source: str, keys_of: Callable[[Database], Keys] = declared_keys
+) -> tuple[str, list[str]]:
+    """The text of an existing project file with entries for new tables, and their names.
+
+    A table is new if no entry has its name, its database's table or its files. Nothing else of the text
+    changes. Raises UsageError for a wrong file, for entries that are not below each other, and the errors of
+    `draft_project`.
+    """
+    project = read_project(file)
+    document = read_document(file, HISTORIES)
+    entries = validate(Histories, document)
     if is_database(source):
-        return _draft_database(source, keys_of)
-    folder = Path(source)
-    drafts = list(_draft_folder(folder))
-    if not drafts:
-        raise UsageError(
-            "nothing-there",
-            f"There are no CSV, Parquet or JSON files in {folder.absolute()}.",
-            "Name another folder, or a database: `backstory init postgresql://user@host/database`.",
-        )
-    return f"{_HEAD}tables:\n{''.join(map(_lines, drafts))}"
+        declared = _tables_of_databases(project)
+        drafts = [
+            replace(draft, group=_group_of(draft, entries))
+            for draft in _draft_database(source, keys_of)
+            if _identity(draft.source) not in declared and not _belongs_to_pattern(draft, project)
+        ]
+    else:
+        files = _files_of(project)
+        drafts = [draft for draft in _draft_folder(Path(source), file.parent) if draft.newest not in files]
+    drafts = [draft for draft in drafts if draft.table not in entries.tables]
+    with file.open(encoding="utf-8", newline="") as opened:
+        lines = opened.readlines()
+    extended = _with_entries(lines, document, entries, drafts) if drafts else lines
+    return "".join(extended), [draft.table for draft in drafts]
 
 
-def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> str:
+def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> list[_Draft]:
+    """A table for each table of a database."""
     known = parse_server(source)
     keys = keys_of(known)
     if not keys:
         raise UsageError("nothing-there", f"There are no tables in {known.name}.", "Name another database.")
-    url, password = _without_password(source)
-    whole = "{schema}.{table}" if all("." in name for name in keys) else "{table}"
-    note = f"  # the password comes from the environment variable {_PASSWORD}" if password else ""
-    group = f"groups:\n  database:{note}\n    source: '{url}{'&' if '?' in url else '?'}table={whole}'\n"
-    drafts = (_Draft(_table_name(name, known), "", key) for name, key in keys.items())
-    return f"{_HEAD}{group}tables:\n{''.join(map(_lines, drafts))}"
+    url, _ = _without_password(source)
+    return [
+        _Draft(_table_name(name, known), _with_table(url, escape_name(name)), key)
+        for name, key in keys.items()
+    ]
+
+
+def _with_table(url: str, table: str) -> str:
+    return f"{url}{'&' if '?' in url else '?'}table={table}"
 
 
 def _without_password(url: str) -> tuple[str, bool]:
@@ -87,15 +168,30 @@ def _table_name(name: str, database: Database) -> str:
     return f"{_plain_name(stem) or 'source'}.{name}"
 
 
-def _draft_folder(folder: Path) -> Iterator[_Draft]:
+def _draft_folder(folder: Path, home: Path | None) -> list[_Draft]:
     """A table for each file, or for all files whose names differ only in a time."""
     groups: dict[str, Path] = {}
     for path in sorted(_files(folder)):
         groups[_pattern(str(path.relative_to(folder)))] = path
-    for pattern, newest in groups.items():
-        stem = _plain_name(ENDINGS.sub("", re.sub(r"\{at:[^}]*\}", "", Path(pattern).name)))
-        schema = _plain_name(Path(pattern).parent.name) or _plain_name(folder.absolute().name) or "files"
-        yield _Draft(f"{schema}.{stem or 'rows'}", pattern, columns=_columns(newest))
+    if not groups:
+        raise UsageError(
+            "nothing-there",
+            f"There are no CSV, Parquet or JSON files in {folder.absolute()}.",
+            "Name another folder, or a database: `backstory init postgresql://user@host/database`.",
+        )
+    below = folder.absolute()
+    if home is not None and below.is_relative_to(home.absolute()):
+        below = below.relative_to(home.absolute())
+    return [
+        _draft_file(pattern, newest, folder, below if home else Path()) for pattern, newest in groups.items()
+    ]
+
+
+def _draft_file(pattern: str, newest: Path, folder: Path, below: Path) -> _Draft:
+    stem = _plain_name(ENDINGS.sub("", re.sub(r"\{at:[^}]*\}", "", Path(pattern).name)))
+    schema = _plain_name(Path(pattern).parent.name) or _plain_name(folder.absolute().name) or "files"
+    table = f"{schema}.{stem or 'rows'}"
+    return _Draft(table, str(below / pattern), columns=_columns(newest), newest=newest.absolute())
 
 
 def _files(folder: Path, depth: int = 0) -> Iterator[Path]:
@@ -127,13 +223,116 @@ def _plain_name(text: str) -> str:
     return re.sub(r"\W+", "_", text).strip("_").lower()
 
 
-def _lines(draft: _Draft) -> str:
+def _lines(draft: _Draft, before: str = "  ") -> str:
+    """The lines of an entry, with this indentation."""
     source = f"'{draft.source}'" if re.search(r"[:{}&*?#]", draft.source) else draft.source
-    lines = [f"  {as_yaml(draft.table)}:", f"    source: {source}" if source else "    group: database"]
+    lines = [f"group: {as_yaml(draft.group)}" if draft.group else f"source: {source}"]
     if draft.key:
-        lines.append(f"    key: {as_yaml(list(draft.key))}")
+        lines.append(f"key: {as_yaml(list(draft.key))}")
     else:
         shown = ", ".join(draft.columns[:_SHOWN]) + (", ..." if len(draft.columns) > _SHOWN else "")
-        hint = f": {shown}" if shown else ""
-        lines.append(f"    key:          # write the columns that identify a record{hint}")
-    return "\n".join(lines) + "\n"
+        hint = f": {shown}" if shown else ", or row if there are none"
+        lines.append(f"key:          # write the columns that identify a record{hint}")
+    return "".join(
+        f"{before}{line}\n" for line in (f"{as_yaml(draft.table)}:", *(f"  {line}" for line in lines))
+    )
+
+
+def _fill(source: str) -> str:
+    """An address with its templates filled, or with another text in their place."""
+    try:
+        return templates.fill(source, os.environ)
+    except UsageError:
+        return templates.with_variables_as("x", source)
+
+
+def _identity(source: str) -> tuple[str, str | None]:
+    """The database and the table of an address, without user and password."""
+    database = parse_address(_fill(source))
+    return re.sub("^postgres:", "postgresql:", database.name), database.table
+
+
+def _tables_of_databases(project: Project) -> set[tuple[str, str | None]]:
+    """The tables of databases that the project reads."""
+    return {_identity(each.source) for each in project.declarations if _has_table(each.source)}
+
+
+def _has_table(source: str) -> bool:
+    return is_database(source) and "table=" in source
+
+
+def _belongs_to_pattern(draft: _Draft, project: Project) -> bool:
+    """Whether a pattern has the table, or leaves it out."""
+    server, table = _identity(draft.source)
+
+    def has(pattern: TablePattern) -> bool:
+        every, database = replace(pattern, without=()), parse_pattern(_fill(pattern.source))
+        names = names_in_warehouse(pattern, database, {table or "": ()})
+        return _identity(pattern.source)[0] == server and any(map(every.fits, names))
+
+    return any(map(has, project.patterns))
+
+
+def _group_of(draft: _Draft, entries: Histories) -> str | None:
+    """The group whose source is the draft's for its table, if there is one."""
+    table, mine = table_name(draft.table), _identity(draft.source)
+    for name, group in entries.groups.items():
+        source = expand(group.source or "", table)
+        if _has_table(source) and _identity(source) == mine:
+            return name
+    return None
+
+
+def _files_of(project: Project) -> set[Path]:
+    """The files that the project reads."""
+    files = set[Path]()
+    for each in project.declarations:
+        if each.times is not None and names_files(each.source):
+            try:
+                files.update(copy.path.absolute() for copy in copies(each.source, each.times, project.folder))
+            except (BackstoryError, OSError):
+                continue  # the run reports the error of the files
+    return files
+
+
+def _with_entries(
+    lines: list[str], document: Document, entries: Histories, drafts: Sequence[_Draft]
+) -> list[str]:
+    """The lines of a file with the entries of the drafts below its last table."""
+    tree, end = document.tree, "\r\n" if lines[0].endswith("\r\n") else "\n"
+    lines = [*lines[:-1], lines[-1].rstrip("\r\n") + end]
+    before = " " * tree["tables"].lc.key(next(iter(tree["tables"])))[1] if entries.tables else "  "
+    added = "".join(_lines(draft, before) for draft in drafts).replace("\n", end)
+    place = _end_of_tables(tree, lines)
+    head = [] if "tables" in tree else [f"tables:{end}"]
+    extended = [*lines[:place], *head, added, *lines[place:]]
+    _require_same("".join(extended), document.name, entries, drafts)
+    return extended
+
+
+def _end_of_tables(tree: Mapping[str, object], lines: Sequence[str]) -> int:
+    """The number of the line behind the last table: before the next key and the comments above it."""
+    marks = tree.lc  # type: ignore[attr-defined]
+    starts = sorted(marks.key(name)[0] for name in tree)
+    begin = marks.key("tables")[0] if "tables" in tree else len(lines)
+    place = next((start for start in starts if start > begin), len(lines))
+    while place and (not lines[place - 1].strip() or lines[place - 1][0] in "#."):
+        place -= 1
+    return place
+
+
+def _require_same(text: str, name: str, entries: Histories, drafts: Sequence[_Draft]) -> None:
+    """Raise UsageError unless the text has the former entries, and those of the drafts."""
+    names = {draft.table for draft in drafts}
+    try:
+        extended = validate(Histories, Document(name, parse_trees(text, several=False)[0], HISTORIES))
+        former = {table: entry for table, entry in extended.tables.items() if table not in names}
+        if extended.model_copy(update={"tables": former}) == entries and names <= extended.tables.keys():
+            return
+    except (NotYaml, UsageError):
+        pass  # the entries are written in another form
+    raise UsageError(
+        HISTORIES.wrong_code,
+        f"{name}: no entry can be added below `tables`, because its tables are not below each other.",
+        f"Write each table on lines of its own, or add {', '.join(sorted(names))} yourself.",
+    )

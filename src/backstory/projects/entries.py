@@ -128,6 +128,11 @@ class TableEntry(GroupEntry):
     """A table, with the options of `snapshot`, or of `apply` if it has `sequence_by` or `envelope`."""
 
     group: str | None = Field(None, description="The group whose defaults apply.")
+    without: Names = Field(
+        (),
+        alias="except",
+        description="For a pattern such as erp.*: names or patterns of tables that do not belong to it.",
+    )
 
 
 class ModelEntry(ScheduledEntry):

@@ -16,6 +16,7 @@ from backstory.formats.source_files import Piece, Stars, Written, files_of_patte
 from backstory.formats.unchanged import source_changed
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
+from backstory.sources.databases.address import escape_name, is_database
 
 OF_FILE, OF_TRANSACTION = "file", "transaction"
 NAMED: Final = 3  # the parts of a mark that a file keeps when it is moved
@@ -65,9 +66,10 @@ class FileCopy:
 
 
 def expand(text: str, table: TableName) -> str:
-    """A text with the table's name in place of `{table}` and `{schema}`."""
+    """A text with the table's name in place of `{table}` and `{schema}`; an address gets it escaped."""
     parts = {"table": table.name, "schema": table.schema}
-    return _NAME.sub(lambda match: parts[match[1]], text)
+    escape = escape_name if is_database(text) else str
+    return _NAME.sub(lambda match: escape(parts[match[1]]), text)
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:

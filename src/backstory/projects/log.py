@@ -25,7 +25,8 @@ from backstory.model.layout import Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Column, Shape, TableName, table_name
 from backstory.model.types import ColumnType, Kind
-from backstory.projects.declarations import Declaration, Project
+from backstory.projects.declarations import Declaration, Project, select, upstream_of
+from backstory.projects.patterns import declare_tables
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
 from backstory.stores.iceberg.local_rows import LocalRows
@@ -328,14 +329,18 @@ def _time_of(run_id: str) -> datetime:
 
 
 def freshness(
-    project: Project, catalog: Catalog, logged: Rows, now: datetime, names: Iterable[str] = ()
+    project: Project, catalog: Catalog, logged: Rows, now: datetime, words: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """For each declaration with `expect`: its last delivery, when the next is due, and if it is late.
+    """For each selected declaration with `expect`: its last delivery, when the next is due, if it is late.
 
-    A declaration that was never delivered is late. Times are UTC; `age_hours` is None without a delivery.
+    A declaration that was never delivered is late, as is a pattern that no run has delivered. Times are UTC;
+    `age_hours` is None without a delivery. Raises UsageError for a word that selects nothing.
     """
-    wanted = frozenset(names)
-    expected = [declared for declared in project.declarations if declared.expect is not None]
+
+    def exists(name: str) -> bool:
+        return catalog.describe(table_name(name)) is not None
+
+    project = declare_tables(project, logged, exists, None)
     last = {
         row["name"]: row["started_at"]
         for row in logged
@@ -343,8 +348,8 @@ def freshness(
     }
     return [
         _freshness_of(declared, _latest(last.get(declared.name), _last_commit(catalog, declared)), now)
-        for declared in expected
-        if not wanted or declared.name in wanted
+        for declared in select(project, upstream_of(project), words)
+        if declared.expect is not None
     ]
 
 

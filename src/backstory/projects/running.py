@@ -24,6 +24,7 @@ from typing import IO, Any, Final
 
 import structlog
 
+from backstory.doors.native.databases import declared_keys_by_jdbc
 from backstory.doors.native.options import names_files
 from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
@@ -45,9 +46,12 @@ from backstory.projects.log import (
     status_of,
     uuid_of,
 )
+from backstory.projects.patterns import declare_tables
 from backstory.projects.restarts import archive_to_complete, archives_of
+from backstory.sources.databases.address import Database
+from backstory.sources.databases.keys import Keys, declared_keys
 from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import IcebergStore, load
+from backstory.stores.iceberg.store import IcebergStore, exists, load
 
 FOLDER: Final = ".runs"  # in the folder of an embedded warehouse
 RUN_ENDING: Final = ".run"
@@ -134,6 +138,9 @@ def names_to_repeat(
         for declared in selected
         if declared.name in last and not _is_done(store, declared, last[declared.name])
     }
+    # The tables of a pattern that could not be listed are not in the log if they are new.
+    patterns = {name for name, row in last.items() if row["status"] in UNDONE}
+    left |= {each.name for each in selected if each.name not in last and each.pattern in patterns}
     if running and not left:
         raise TryAgain(
             "run-under-way",
@@ -217,9 +224,10 @@ def run_project(
 
     Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
     """
+    logged = rows_of_log(store) if _needs_log(project, request) else []
+    project = declare_tables(project, logged, partial(_exists, store), partial(_keys_of, store))
     upstream = upstream_of(project)
     selected = select(project, upstream, request.select)
-    logged = rows_of_log(store) if _needs_log(selected, request) else []
     if request.failed:
         names = names_to_repeat(store, project, selected, logged)
         selected = [declared for declared in selected if declared.name in names]
@@ -252,8 +260,19 @@ def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
     return [receipts[name] for name in turns]
 
 
-def _needs_log(selected: Sequence[Declaration], request: RunRequest) -> bool:
-    return request.failed or any(declared.times is not None and declared.times.each for declared in selected)
+def _needs_log(project: Project, request: RunRequest) -> bool:
+    """Whether former runs matter: for patterns, and for declarations whose files are delivered once."""
+    each_once = (each.times is not None and each.times.each for each in project.declarations)
+    return request.failed or bool(project.patterns) or any(each_once)
+
+
+def _exists(store: IcebergStore, name: str) -> bool:
+    return exists(store, table_name(name))
+
+
+def _keys_of(store: IcebergStore, database: Database) -> Keys:
+    """The tables of a database and their keys, read with Spark if nothing else can."""
+    return declared_keys_by_jdbc(store, database) if database.kind == "jdbc" else declared_keys(database)
 
 
 def _log(lost: str, append: Callable[[], None]) -> None:
@@ -340,6 +359,8 @@ class _Run:
 
     def _has_another_turn(self, turn: _Turn, receipt: RunReceipt) -> bool:
         """Whether its error is transient, so that it is tried again."""
+        if turn.declared.error is not None:
+            return False
         passing = isinstance(receipt.error, TryAgain) and receipt.error.code != DISK_FULL
         if not passing or turn.attempts > len(PAUSES):
             return False

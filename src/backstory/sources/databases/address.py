@@ -21,6 +21,8 @@ _KINDS: Final[dict[str, Kind]] = {
 _JDBC: Final = "jdbc:"
 # JDBC addresses of databases that are read without Java.
 _OURS: Final = re.compile(r"jdbc:(?:(?=postgresql://)|(sqlite|duckdb):)")
+# Characters with a meaning in an address, or in a template.
+_RESERVED: Final = re.compile(r"[%&;+${}]")
 _TABLE: Final = re.compile(r"([?&;])table=([^&;]*)")
 
 
@@ -65,6 +67,11 @@ class Database:
 def quote_name(name: str, mark: str = '"') -> str:
     """A quoted name for SQL."""
     return mark + name.replace(mark, mark * 2) + mark
+
+
+def escape_name(name: str) -> str:
+    """A table's name as `table=` of an address takes it."""
+    return _RESERVED.sub(lambda mark: f"%{ord(mark[0]):02X}", name)
 
 
 def is_database(source: str) -> bool:
