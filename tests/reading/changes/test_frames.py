@@ -8,9 +8,16 @@ import pytest
 from depth import deep
 from specification.change_feed import changes_of_commits, net
 
-from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from backstory.model.change_feed import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    NUMBER,
+    SIGN,
+    TIME,
+    VERSION,
+)
 from backstory.reading.changes.feed import FeedRows, feed_frame
-from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION
 
 SCHEMA = (
     "life int, k int, v double, m map<string, array<double>>, "

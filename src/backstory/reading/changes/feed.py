@@ -16,6 +16,10 @@ from backstory.model.change_feed import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
+    NUMBER,
+    SIGN,
+    TIME,
+    VERSION,
     Start,
 )
 from backstory.model.history import History
@@ -49,7 +53,7 @@ from backstory.reading.lifetimes import (
 )
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, micros_of, quote
-from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION, moved_rows
+from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.port import TableLike
 from backstory.strategies.frames import comparable, holds_map

@@ -5,11 +5,10 @@
 from collections.abc import Sequence
 from typing import Final
 
-from backstory.model.change_feed import ChangeType
+from backstory.model.change_feed import NUMBER, SIGN, ChangeType
 from backstory.model.layout import DELETED, Layout
 from backstory.model.table import Shape
 from backstory.reading.lifetimes import ColumnSql, SqlSyntax
-from backstory.stores.iceberg.moved_rows import NUMBER, SIGN
 
 # A column of moved rows beside their sign and number: the commit, which sorts as its number.
 COMMIT: Final = "moved: commit"

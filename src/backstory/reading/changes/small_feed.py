@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 
 from backstory.errors import Refused
-from backstory.model.change_feed import CHANGE_COLUMNS
+from backstory.model.change_feed import CHANGE_COLUMNS, NUMBER, SIGN
 from backstory.model.instant import EPOCH
 from backstory.model.table import TableName
 from backstory.reading.arrow.versions import StoredColumns, query_rows
@@ -17,7 +17,7 @@ from backstory.reading.changes.feed import ChangesRequest, FeedRows, commit_rang
 from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
 from backstory.reading.changes.ranges import lineage_of_metadata
 from backstory.reading.lifetimes import DUCKDB
-from backstory.stores.iceberg.moved_rows import GAP, NUMBER, SIGN
+from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import arrow_of
 from backstory.stores.metadata.table_metadata import TableMetadata
