@@ -39,27 +39,24 @@ def changes_query(
     """
     names = {"sign": SIGN, "number": NUMBER, "commit": COMMIT, "type": TYPE, "last": LAST}
     words = {word: syntax.name(name) for word, name in names.items()}
-    rows, of_commit = [syntax.name(each) for each in (*record, *content)], words["number"]
-    records = [syntax.name(each) for each in record]
+    records, values = ([syntax.name(each) for each in names] for names in (record, content))
+    single, pair = (text.format(**words) for text in (_SINGLE, _PAIR))
+    number, commit, type_, last = (words[word] for word in ("number", "commit", "type", "last"))
     if only_added and not net:
-        text = f"SELECT *, {_SINGLE} AS {{type}}, {{commit}} AS {{last}} FROM {syntax.rows}"
-        return text.format(**words)
+        return f"SELECT *, {single} AS {type_}, {commit} AS {last} FROM {syntax.rows}"
 
     def cancel(moved: str, same: Sequence[str], step: int) -> str:
         own = {"nth": syntax.name(_NTH.format(step)), "surplus": syntax.name(_SURPLUS.format(step))}
         return _CANCELED.format(moved=moved, same=", ".join(same), **own, **words)
 
-    moved = cancel(syntax.rows, [*rows, of_commit], 1)
-    last = words["commit"]
+    moved = cancel(syntax.rows, [*records, *values, number], 1)
+    touched = f"MAX({commit}) OVER (PARTITION BY {', '.join(records)})" if net else commit
+    moved = f"(SELECT *, {touched} AS {last} FROM {moved}) AS moved"
     if net:
-        last = f"MAX({last}) OVER (PARTITION BY {', '.join(records)})"
-    moved = f"(SELECT *, {last} AS {words['last']} FROM {moved}) AS moved"
-    if net:
-        moved = cancel(moved, rows, 2)
-    record_of = f"OVER (PARTITION BY {', '.join(records if net else [*records, of_commit])})"
-    paired = f"COUNT(*) {record_of} = 2 AND SUM({{sign}}) {record_of} = 0"
-    text = f"SELECT *, CASE WHEN {paired} THEN {_PAIR} ELSE {_SINGLE} END AS {{type}} FROM "
-    return text.format(**words) + moved
+        moved = cancel(moved, [*records, *values], 2)
+    record_of = f"OVER (PARTITION BY {', '.join(records if net else [*records, number])})"
+    paired = f"COUNT(*) {record_of} = 2 AND SUM({words['sign']}) {record_of} = 0"
+    return f"SELECT *, CASE WHEN {paired} THEN {pair} ELSE {single} END AS {type_} FROM {moved}"
 
 
 def current_condition(shape: Shape, syntax: SqlSyntax, column: ColumnSql) -> str:
