@@ -18,6 +18,8 @@ from backstory.model.change_feed import (
     VERSION,
 )
 from backstory.reading.changes.feed import FeedRows, feed_frame
+from backstory.reading.changes.pairs import changes_query
+from backstory.reading.lifetimes import SPARK
 
 SCHEMA = (
     "life int, k int, v double, m map<string, array<double>>, "
@@ -83,3 +85,8 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
     if not netted:
         versions = [row[COMMIT_VERSION] for row in rows]
         assert versions == sorted(versions)
+
+
+@pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
+def test_names_with_braces_are_names(netted):
+    assert "PARTITION BY `a{b}`" in changes_query(SPARK, ["a{b}"], ["{c}"], net=netted)
