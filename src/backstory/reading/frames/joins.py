@@ -18,10 +18,17 @@ from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
-from backstory.reading.frames.versions import frame_instant, statements, versions
+from backstory.reading.frames.versions import (
+    NATIVE,
+    frame_instant,
+    frame_instant_sql,
+    native_rows,
+    statements,
+    versions,
+)
 from backstory.reading.histories import shown_key
-from backstory.reading.lifetimes import STATED_FROM, STATED_TO
-from backstory.stores.iceberg.literals import column
+from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO
+from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 
 if TYPE_CHECKING:
@@ -71,10 +78,12 @@ class Join:
 
 
 def join_pairs(join: Join) -> "DataFrame":
-    """Compare each row with every version, or statement, of its record.
+    """Compare each row with every version, statement or native row of its record.
 
     A row appears once if at most one version is true at any time.
     """
+    from pyspark.sql.functions import expr
+
     aliases = {name: f"backstory: column {number}" for number, name in enumerate(join.history.columns)}
     history = join.history.select(*(column(name).alias(alias) for name, alias in aliases.items()))
     columns = {name: column(alias) for name, alias in aliases.items()}
@@ -84,9 +93,16 @@ def join_pairs(join: Join) -> "DataFrame":
         return (columns[start] <= instant) & (columns[end].isNull() | (instant < columns[end]))
 
     matches = reduce(and_, (column(name) == columns[name] for name in join.on))
-    matches &= within(join.at, VALID_FROM, VALID_TO)
-    if join.known_at:
+    if join.known_at and STATED_FROM not in columns:
+        recorded, moved, before = NATIVE
+        names = {"moved": moved, "end_before": before, "end": VALID_TO}
+        until = frame_instant_sql(join.frame, join.known_at)
+        end = END_THEN.format(until=until, **{part: quote(aliases[name]) for part, name in names.items()})
+        matches &= columns[recorded] <= expr(until)
+        columns[VALID_TO] = expr(end)
+    elif join.known_at:
         matches &= within(join.known_at, STATED_FROM, STATED_TO)
+    matches &= within(join.at, VALID_FROM, VALID_TO)
     joined = join.frame.join(history, matches, "inner" if join.inner else "left")
     of_history = (columns[name] for name in join.shown)
     return joined.select(*join.name_columns([*map(column, join.frame.columns), *of_history]))
@@ -286,7 +302,7 @@ def join_as_of(
 
     def join_to(history: "DataFrame") -> Join:
         _require_alike(frame, history, on)
-        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO}]
+        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, *NATIVE}]
         names = distinct([*frame.columns, *shown], sys.maxsize)
         known = times.known_at if isinstance(times.known_at, str) else ""
         return Join(frame, history, on, times.at, shown, names, how == "inner", known)
@@ -298,8 +314,9 @@ def join_as_of(
                 f"{table} does not store when each row was recorded.",
                 "Give one time as known_at; only native tables take a column of known times.",
             )
-        join = join_to(statements(store, table))
-        return join_pairs(join) if has_short_histories(store, stored) else join_statements(join)
+        if has_short_histories(store, stored):
+            return join_pairs(join_to(native_rows(store, stored)))
+        return join_statements(join_to(statements(store, table)))
     one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
     short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(versions(store, table, times.known_at))

@@ -5,7 +5,7 @@ from dataclasses import replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
 from backstory.model.history import History
@@ -26,10 +26,12 @@ from backstory.reading.histories import (
 )
 from backstory.reading.lifetimes import (
     ENDED,
+    NO_FACT,
     SPARK,
     STARTED,
     STATED_FROM,
     STATED_TO,
+    internal_name,
     recorded_columns,
     statements_query,
     versions_query,
@@ -44,6 +46,10 @@ from backstory.stores.iceberg.workers import error_text
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
+
+
+# Columns of `native_rows`: when a row was recorded, when its end was last moved, and the end before that.
+NATIVE: Final = tuple(map(internal_name, ("recorded", "moved", "end_before")))
 
 
 def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | None) -> tuple[str, Shape]:
@@ -167,13 +173,27 @@ def shown_sql(history: History, query: str, *more: str, timed: bool = True) -> s
     return f"SELECT {listed} FROM ({query}) AS versions"  # noqa: S608 - quoted names
 
 
-def frame_instant(rows: "DataFrame", name: str) -> "Column":
-    """The instant in a column of a frame, which is a date or a timestamp."""
-    from pyspark.sql.functions import expr
+def native_rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
+    """The rows of layout `versions` without facts, with the times of `NATIVE`: two ends each (V6)."""
+    rows = recorded_rows(table, table.shape, store.sql_name(table.shape.table))
+    text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"  # noqa: S608
+    query = replace(SPARK, rows=rows).fill(text)
+    return store.spark.sql(shown_sql(history_of(table), query, *NATIVE))
+
+
+def frame_instant_sql(rows: "DataFrame", name: str) -> str:
+    """The instant in a column of a frame, which is a date or a timestamp, in Spark SQL."""
     from pyspark.sql.types import DateType
 
     is_date = isinstance(rows.schema[name].dataType, DateType)
-    return expr(SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None))
+    return SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None)
+
+
+def frame_instant(rows: "DataFrame", name: str) -> "Column":
+    """The instant in a column of a frame, as a column."""
+    from pyspark.sql.functions import expr
+
+    return expr(frame_instant_sql(rows, name))
 
 
 def record_rows(rows: "DataFrame", shape: Shape, key: object) -> "DataFrame":
