@@ -109,13 +109,13 @@ def _pair_rows(
 
 
 def changes_of_commits(states: Sequence[Iterable[Row]], identity: Identity, first: int = 1) -> list[Changed]:
-    """The changes of each commit, in order; the first state is the one before commit `first`."""
+    """The changes of each commit, in order. The first state is the state before commit `first`."""
     pairs = enumerate(pairwise(states), first)
     return [each for version, (old, new) in pairs for each in changes_between(old, new, version, identity)]
 
 
 def apply_changes(state: Iterable[Row], changes: Iterable[Changed]) -> list[Row]:
-    """The state of a mirror after the changes, applied in their order."""
+    """The state of a mirror after it applies the changes in their order."""
     mirror = list(state)
     for change in changes:
         if change.sign > 0:

@@ -1,4 +1,4 @@
-"""The request of a load, and the receipt of what it did (design: interface, section 5)."""
+"""The request for a load, and the receipt of its result (design: interface, section 5)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -13,7 +13,7 @@ from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """The request of a load.
+    """The request for a load.
 
     `hash_change` decides the effect of a changed hash profile: `version` gives every record a new version,
     `rehash` recomputes the open versions' hashes. `relabel` gives stored states the model's labels.
@@ -88,20 +88,20 @@ class HistoryReceipt(Receipt):
     warnings: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them; keys and warnings only where there are any."""
+        """The fields as `--output json` prints them. Keys and warnings are included only if there are any."""
         values = Receipt.to_dict(self)
         left_out = {name for name in ("keys", "warnings") if values[name] in (None, [])}
         return {name: value for name, value in values.items() if name not in left_out}
 
 
 def stored_receipt(stored: Mapping[str, Any]) -> HistoryReceipt:
-    """The receipt that was stored with a run; other fields are ignored."""
+    """Parse the receipt that was stored with a run. Unknown fields are ignored."""
     known = {receipt_field.name for receipt_field in fields(HistoryReceipt)}
     return HistoryReceipt(**{name: value for name, value in stored.items() if name in known})
 
 
 def status_of(error: BackstoryError) -> Status:
-    """The status of a load that failed."""
+    """The status of a load that failed with this error."""
     return "failed" if isinstance(error, Failed) else "rejected"
 
 

@@ -1,6 +1,6 @@
 """One load of a dataset in a warehouse: its SQL as Spark's expressions, its commits, and its row hashes.
 
-A table records in a property how its rows are hashed, for `check`.
+A table has a property that records how its rows are hashed, for `check`.
 """
 
 from collections.abc import Mapping
@@ -34,11 +34,11 @@ if TYPE_CHECKING:
 def hashes_to_record(
     store: IcebergStore, load: Load, table: IcebergTable, base: IcebergTable | None
 ) -> Mapping[str, str | None]:
-    """The change of the property of row hashes when a load writes rows; `base` is the base before the load.
+    """The change of the property for row hashes when a load writes rows.
 
-    A table that had rows before it had the property does not get one, because the hashes of these rows are
-    unknown; neither does a history of such a base. A history copies rows of its base, and so records the
-    base's hashes too.
+    `base` is the base before the load. A table that had rows before it had the property does not get one,
+    because the hashes of these rows are unknown. The same is true for a history of such a base. A history
+    copies rows of its base, and so records the base's hashes too.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
@@ -64,7 +64,7 @@ def _hashes_of(table: IcebergTable, ids: Mapping[str, int]) -> list[RowHash] | N
 
 
 def _property_of(table: IcebergTable) -> str | None:
-    """The property of row hashes. Fetching all properties would take many calls of Java."""
+    """The property for row hashes. To fetch all properties would take many calls of Java."""
     value: str | None = table.iceberg.properties().get(ROW_HASHES)
     return value
 
@@ -74,15 +74,15 @@ def _ids(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
 
 
 DOOR = "historize"
-# No column of a model has a blank in its name.
+# No column of a model has a space in its name.
 PEPPER = "secret pepper"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
-# The snapshot of the base that a history's commit was made from.
+# The snapshot of the base from which a history's commit was made.
 BASE = "backstory.base"
 
 
 def with_values(store: IcebergStore, rows: "DataFrame", values: Mapping[str, str]) -> "DataFrame":
-    """The rows with these constant values as columns, which no plan shows."""
+    """The rows with these constant values as columns. The values appear in no plan."""
     from pyspark.sql.functions import broadcast
 
     one = frame_of(store, pa.table({name: [value] for name, value in values.items()}))
@@ -96,7 +96,7 @@ def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
 
 @dataclass(frozen=True)
 class SparkWork:
-    """One load of one dataset in a warehouse; `base` is its base table before the load."""
+    """One load of one dataset in a warehouse. `base` is its base table before the load."""
 
     store: IcebergStore
     load: Load
@@ -105,13 +105,19 @@ class SparkWork:
     base: IcebergTable | None = None
 
     def sql(self, text: str) -> "Column":
-        """SQL of the dialect as an expression; the pepper is a column, never a text in a plan."""
+        """SQL of the dialect as a Spark expression.
+
+        The pepper is a column, so that its value is in no plan.
+        """
         from pyspark.sql.functions import expr
 
         return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
 
     def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
-        """SQL of a dialect with the values of this run; `pepper` is the SQL that gives the secret."""
+        """Replace the placeholders in SQL of a dialect by the values of this run.
+
+        `pepper` is SQL for the secret.
+        """
         values = {
             "load_timestamp": dialect.timestamp_literal(self.run.instant),
             "load_timestamp_text": dialect.string_literal(instant_text(self.run.instant)),
@@ -128,7 +134,7 @@ class SparkWork:
 
     @property
     def secret(self) -> dict[str, str]:
-        """The column that rows need for the keys of `sql`."""
+        """The values for `with_values` that rows need for the keys of `sql`."""
         return {PEPPER: self.pepper}
 
     @property
@@ -137,13 +143,13 @@ class SparkWork:
         return token_of(self.load.schema, self.load.dataset, self.run.run_id)
 
     def note(self, **more: str) -> Note:
-        """The note of this run in a commit."""
+        """The note for a commit of this run."""
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
     def commit(self, table: IcebergTable | None, change: Change | None, note: Note) -> Commit | None:
-        """Commit a change of a table of this load, without retries, which the load does itself.
+        """Commit a change of one of this load's tables, without retries, because the load itself retries.
 
-        With new rows the commit also records how they are hashed.
+        If there are new rows, the commit also records how they are hashed.
         """
         if table is not None and change is not None and change.added is not None:
             hashes = hashes_to_record(self.store, self.load, table, self.base)

@@ -42,7 +42,10 @@ UNCACHEABLE = "use --fetch-uncacheable to update"
 
 
 def source_of(step: manifest.Fetch) -> FetchStep:
-    """The step as one of `sources`; UsageError `unsupported-source` for a kind that is only parsed (O12)."""
+    """Convert a manifest's step to a step of `sources`.
+
+    Raises UsageError `unsupported-source` for a kind that is only parsed (O12).
+    """
     match step:
         case manifest.Url():
             return Resource(
@@ -67,7 +70,7 @@ def source_of(step: manifest.Fetch) -> FetchStep:
 
 
 def check(step: manifest.Fetch) -> None:
-    """Raise UsageError if the step's scheme or event time is not supported; other kinds are not checked."""
+    """Raise UsageError if the step's scheme or event time is unsupported. Other kinds are not checked."""
     if isinstance(step, manifest.Url | manifest.FilesGlob):
         fetching.check(source_of(step))
 
@@ -97,7 +100,7 @@ class IngestRequest:
     progress: Progress = field(default=ignore_progress)
 
     def run(self) -> PullRun:
-        """A new run; its system time is now, unless the options set one."""
+        """A new run. Its system time is the present, unless the options set a time."""
         return PullRun(
             self.system_time or datetime.now(UTC),
             self.run_id,
@@ -139,7 +142,7 @@ class Poll:
         return receipt
 
     def with_warnings(self, receipt: DatasetReceipt, *more: str) -> DatasetReceipt:
-        """The receipt with the warnings of the fetch, and more notes."""
+        """The receipt, with the warnings of the fetch and additional notes."""
         return replace(
             receipt, notes=(*self.answer.warnings, *receipt.notes, *more), before=self.head.watermark
         )
@@ -148,7 +151,7 @@ class Poll:
 def ask(
     dataset: KnownDataset[TableLike], state: PollContext, request: IngestRequest, run: PullRun
 ) -> Poll | DatasetReceipt:
-    """Fetch from the source; return the receipt if the dataset has no enabled polling source."""
+    """Fetch from the source. Returns a receipt if the dataset has no enabled polling source."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
         why = NO_SOURCE if source is None else SWITCHED_OFF
@@ -165,18 +168,18 @@ def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetRe
 
 
 def failed_receipt(dataset: KnownDataset[TableLike], head: Head, error: BackstoryError) -> DatasetReceipt:
-    """The receipt of a dataset that an error left unchanged."""
+    """The receipt of a dataset that is unchanged because of an error."""
     return replace(unchanged_receipt(dataset, head), status="failed", error=error)
 
 
 def warn_of_secrets(dataset: KnownDataset[TableLike]) -> None:
-    """Log each secret in the manifest, by its place."""
+    """Log a warning for each secret in the manifest, with its place."""
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
 
 
 def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
-    """Log the notes that the engine does not log; return the receipt."""
+    """Log the notes of a receipt that the engine does not log, and return the receipt."""
     for note in receipt.notes:
         if not note.startswith(BY_OTHERS):
             log.warning(note, dataset=receipt.dataset)

@@ -55,12 +55,12 @@ _OPEN_END = micros_of(TMAX)
 
 
 def differs(name: str, value: "Column") -> "Column":
-    """Whether a row has another value."""
+    """A condition for whether the column has another value."""
     return ~column(name).eqNullSafe(value)
 
 
 def newest_open_start(rows: "DataFrame") -> "DataFrame":
-    """One row: `open`, the count of open versions, and `newest`, the greatest start in microseconds."""
+    """One row with `open`, the number of open versions, and `newest`, the greatest start in microseconds."""
     from pyspark.sql.functions import count, lit, unix_micros
     from pyspark.sql.functions import max as greatest
 
@@ -69,10 +69,10 @@ def newest_open_start(rows: "DataFrame") -> "DataFrame":
 
 
 def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None" = None) -> "Column":
-    """Whether a change of a column at `moment` (microseconds) affects a version (6.3 and 6.4).
+    """A condition for whether a column's change at `moment` (microseconds) affects a version (6.3 and 6.4).
 
-    It affects versions that start then and have another value, and earlier open ones. `where` restricts the
-    latter.
+    It affects versions that start at the moment and have another value, and open versions that start earlier.
+    `where` restricts the latter.
     """
     before = column(ACTIVE) & (column(START) < instant(moment))
     return ((column(START) == instant(moment)) & differs(name, value)) | (
@@ -81,11 +81,11 @@ def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None
 
 
 def with_successors(rows: "DataFrame", name: str, value: "Column", moment: int) -> "DataFrame":
-    """Close the versions that `touched_at` selects, with their ids, and add their successors."""
+    """Close the versions that `touched_at` selects, which keep their ids, and add their successors."""
     from pyspark.sql.functions import array, explode, lit, when
 
     turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(moment)
-    # One row for a version that starts then, and two for an earlier one: itself and its successor.
+    # One row for a version that starts at the moment. Two rows for an earlier one: itself and its successor.
     turns = when(starts_then, array(lit(True))).otherwise(array(lit(False), lit(True)))
     rows = rows.withColumn(turn, explode(turns))
     new = column(turn)
@@ -106,7 +106,7 @@ def with_successors(rows: "DataFrame", name: str, value: "Column", moment: int) 
 
 
 def newest_sync(rows: "DataFrame") -> "DataFrame":
-    """One row: `newest`, the greatest `_fivetran_synced` in microseconds."""
+    """One row with `newest`, the greatest `_fivetran_synced` in microseconds."""
     from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import unix_micros
 
@@ -114,7 +114,7 @@ def newest_sync(rows: "DataFrame") -> "DataFrame":
 
 
 def to_history(rows: "DataFrame", flag: str, start: int) -> "DataFrame":
-    """Rows of a table without history as versions; rows that are not deleted start at `start`."""
+    """The rows of a table without history as versions. Rows that are not deleted start at `start`."""
     from pyspark.sql.functions import coalesce, lit, when
 
     deleted = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
@@ -139,7 +139,7 @@ def to_soft_delete(rows: "DataFrame", key: "Sequence[str]", flag: str) -> "DataF
 
 
 def newest_versions(rows: "DataFrame", key: "Sequence[str]") -> "DataFrame":
-    """The version with the greatest start of each key; NULL is the smallest start."""
+    """For each key, the version with the greatest start. NULL is the smallest start."""
     from pyspark.sql.functions import coalesce, lit, max_by, struct
 
     age = struct(column(START), coalesce(column(ACTIVE), lit(False)), column(END))
@@ -158,7 +158,7 @@ def soft_delete_to_live(rows: "DataFrame", flag: str) -> "DataFrame":
 
 
 def history_to_live(rows: "DataFrame", key: "Sequence[str]", *, keep_deleted: bool) -> "DataFrame":
-    """The newest version of each key, if it is open or deleted rows are kept."""
+    """The newest version of each key, if it is open or if deleted rows are kept."""
     newest = newest_versions(rows, key)
     live = newest if keep_deleted else newest.where(column(ACTIVE))
     return live.drop(*HISTORY_COLUMNS)
@@ -178,7 +178,7 @@ if TYPE_CHECKING:
 
 @singledispatch
 def change_of(store: port.Store, table: port.StoredTable, operation: Operation) -> Change | None:
-    """The Change for an operation, None if there is nothing to do.
+    """The Change for an operation, or None if there is nothing to do.
 
     Raises TooEarly if an open version starts after the change. Raises Refused if values do not fit a new
     type, or if rows would share a key.
@@ -256,7 +256,7 @@ def _change_in_history(
 
 
 def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> bool:
-    """Whether there are open versions; TooEarly if one starts after `time`."""
+    """Whether the table has open versions. Raises TooEarly if one starts after `time`."""
     if not table.rows:
         return False
     counts = newest_open_start(rows_of(store, table)).collect()[0]
@@ -266,7 +266,7 @@ def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> b
 
 
 def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Change:
-    """Change only the schema if stored values can stay as they are, else rewrite the rows."""
+    """Change only the schema if the stored values can stay as they are. Otherwise rewrite the rows."""
     into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):
         return Change(into=into)
@@ -284,7 +284,7 @@ def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Ch
 
 
 def _value(value: Value, of: TableColumn) -> "Column":
-    """The value as an expression of the column's type."""
+    """The value as a Spark expression of the column's type."""
     if isinstance(value, ValuesOf):
         return column(value.column)
     return literal(value.value).cast(spark_type(of.type))
