@@ -21,6 +21,8 @@ CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
+# Columns of moved rows beside the table's own, with names that no table uses: -1 or 1, and the commit.
+SIGN, NUMBER, VERSION, TIME = (f"moved: {name}" for name in ("sign", "number", "version", "time"))
 
 
 # A commit's version or snapshot id, or a time, which names the newest commit not after it.

@@ -14,8 +14,8 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import BITEMPORAL, SYSTEM_TIMES, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape, TableName
+from backstory.reading.lifetimes import TIMELY
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, IcebergTable, load
-from backstory.upkeep.laws.terms import TIMELY
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -37,7 +37,6 @@ from backstory.model.layout import (
 )
 from backstory.model.table import Shape, TableName, table_name
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, MEMORY_TYPE, RECORDED, ROLE, Role
-from backstory.reading.frames.versions import instant_sql
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, STATED_FROM, STATED_TO, internal_name
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
@@ -152,7 +151,8 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     span = Layout.AUTOCDC.span
     assert span is not None
     assert span.far is not None
-    instants = [instant_sql(shape, name) for name in _OWN]
+    kinds = {each.name: each.type.kind for each in shape.columns}
+    instants = [SPARK.read_instant(quote(name), kinds.get(name)) for name in _OWN]
     # Both ends may be a time in the far future for none.
     instants[1::2] = [f"CASE WHEN {end} < {SPARK.at(span.far)} THEN {end} END" for end in instants[1::2]]
     times = [f"{sql} AS {quote(name)}" for sql, name in zip(instants, _TIMES, strict=True)]

@@ -1,12 +1,16 @@
-"""A request for the changes of a table: its columns and its commits, for Spark and for files."""
+"""A request for the changes of a table: its rows and columns and its commits, for Spark and for files."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 from backstory.errors import Refused, UsageError, option
 from backstory.model.change_feed import CHANGE_COLUMNS, CommitName, Start
 from backstory.model.history import History
 from backstory.model.layout import MEMORY, Layout
 from backstory.model.table import Shape, is_reserved
+from backstory.model.versions_layout import ROLE
+from backstory.reading.changes.pairs import current_condition
 from backstory.reading.changes.ranges import (
     Lineage,
     Range,
@@ -16,6 +20,7 @@ from backstory.reading.changes.ranges import (
     range_of,
 )
 from backstory.reading.histories import system_columns
+from backstory.reading.lifetimes import ColumnSql, SqlSyntax
 from backstory.stores.port import TableLike
 
 
@@ -32,15 +37,16 @@ class ChangesRequest:
 
 
 @dataclass(frozen=True, slots=True)
-class FeedColumns:
-    """The columns of a feed by the table's names, and the columns that identify a row."""
+class FeedRows:
+    """A feed's columns by the table's names, the columns that identify a row, and a condition for rows."""
 
     columns: dict[str, str]
     identity: tuple[str, ...]
+    condition: Callable[[SqlSyntax, ColumnSql], str]
 
 
-def feed_columns(table: TableLike, *, current: bool) -> FeedColumns:
-    """The columns that a feed reports: all columns of versions, or the user's columns of current rows.
+def feed_rows(table: TableLike, *, current: bool) -> FeedRows:
+    """The rows that a feed reports: versions with all columns, or current rows with the user's columns.
 
     Raises UsageError for `current` on an event log, and Refused for columns with the names of the feed's own.
     """
@@ -68,18 +74,29 @@ def row_identity(table: TableLike) -> tuple[str, ...]:
     return (*shape.key, span.start) if span and shape.key else shape.key
 
 
-def _all(table: TableLike) -> FeedColumns:
-    return FeedColumns({name: name for name in table.shape.names if name != MEMORY}, row_identity(table))
+def _all(table: TableLike) -> FeedRows:
+    names = table.shape.names
+    is_version = _is_version if MEMORY in names else any_row
+    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), is_version)
 
 
-def _current(shape: Shape) -> FeedColumns:
+def _is_version(_: SqlSyntax, column: ColumnSql) -> str:
+    return f"{column(MEMORY, ROLE)} IS NULL"
+
+
+def any_row(*_: object) -> str:
+    return "TRUE"
+
+
+def _current(shape: Shape) -> FeedRows:
     if shape.layout is Layout.ODF:
         raise UsageError(
             "no-current",
             f"The rows of {shape.table} are events, which are never current.",
             f"Omit {option('current', value=True)}.",
         )
-    return FeedColumns({each.name: each.source for each in shape.user_columns}, shape.key)
+    columns = {each.name: each.source for each in shape.user_columns}
+    return FeedRows(columns, shape.key, partial(current_condition, shape))
 
 
 def commit_range(table: TaggedTable, lineage: Lineage, request: ChangesRequest) -> Range:

@@ -2,11 +2,7 @@
 
 from dataclasses import replace
 from datetime import datetime
-from typing import Final
-
-from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
-from pyspark.sql.types import DataType, DoubleType, FloatType
+from typing import TYPE_CHECKING, Final
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
@@ -19,7 +15,7 @@ from backstory.reading.differences import (
     revisions_query,
 )
 from backstory.reading.frames.point_in_time import as_of, current
-from backstory.reading.frames.versions import lifetimes_sql, recorded_rows, shown_sql, source_at
+from backstory.reading.frames.versions import lifetimes_sql, query_frame, recorded_rows, shown_sql, source_at
 from backstory.reading.histories import HISTORIES, history_of, require_knowledge, shown_key, system_columns
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, internal_name
 from backstory.reading.selection import ENDS, Comparison
@@ -27,8 +23,12 @@ from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.frames import comparable
 
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
+    from pyspark.sql.types import DataType
+
 _TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
-_SIDES: Final = {internal_name(each): internal_name(each) for each in SIDES}
+_SIDES: Final = tuple(map(internal_name, SIDES))
 _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 
 
@@ -39,7 +39,7 @@ def diff(
     second: datetime,
     known_at: datetime | None = None,
     comparison: Comparison = ENDS,
-) -> DataFrame:
+) -> "DataFrame":
     """The records that differ between two instants, as known now or at `known_at` (native.md V96).
 
     `key` is a struct of the key's columns, or of all columns if readers show no key. `change` is added,
@@ -55,8 +55,7 @@ def diff(
     moves = moves_query(
         SPARK, lifetimes_sql(stored, history, source, known_at), between, through=comparison.through
     )
-    sides = store.spark.sql(f"SELECT {shown_sql(history, {**_TIMES, **_SIDES})} FROM ({moves}) AS sides")  # noqa: S608
-    return _differences(sides, stored, comparison)
+    return _differences(store.spark.sql(shown_sql(history, moves, *_SIDES)), stored, comparison)
 
 
 def diff_knowledge(
@@ -66,7 +65,7 @@ def diff_knowledge(
     second: datetime,
     time: datetime,
     comparison: Comparison = ENDS,
-) -> DataFrame:
+) -> "DataFrame":
     """The records whose state at one instant differs between two known times (V96), in the columns of `diff`.
 
     A table without a history is compared as it was at both times.
@@ -77,8 +76,10 @@ def diff_knowledge(
             require_knowledge(stored, known_at)
         syntax = replace(SPARK, rows=recorded_rows(stored, stored.shape, store.sql_name(table)))
         rows = revisions_query(syntax, micros_of(time), (micros_of(first), micros_of(second)))
-        shown = shown_sql(history_of(stored), _SIDES)
-        return _differences(store.spark.sql(f"SELECT {shown} FROM ({rows}) AS sides"), stored, comparison)  # noqa: S608
+        shown = shown_sql(history_of(stored), rows, *_SIDES, timed=False)
+        return _differences(store.spark.sql(shown), stored, comparison)
+    from pyspark.sql.functions import lit
+
     pair = []
     for known_at, side in ((first, "before"), (second, "after")):
         lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
@@ -87,8 +88,10 @@ def diff_knowledge(
     return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 
 
-def _differences(sides: DataFrame, stored: IcebergTable, comparison: Comparison) -> DataFrame:
+def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Comparison) -> "DataFrame":
     """The records whose rows before and after differ, by `differences_query`."""
+    from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
+
     key, types = shown_key(stored.shape), {each.name: each.dataType for each in sides.schema}
     hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *_SIDES}
     names = comparison.names(stored.shape.table, key, [name for name in types if name not in hidden])
@@ -98,7 +101,7 @@ def _differences(sides: DataFrame, stored: IcebergTable, comparison: Comparison)
     if comparison.through or not key:
         values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
         rows = rows.withColumn(internal_name("values"), values)
-    records = _run_query(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
+    records = query_frame(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
     before, after = column(_WAS), column(_IS)
     differing = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
     changed = when(column(_CHANGE) == CHANGED, array_compact(array(*differing))).otherwise(array())
@@ -117,20 +120,16 @@ def _differences(sides: DataFrame, stored: IcebergTable, comparison: Comparison)
     return comparison.filter_kind(differences.where(column("change").isNotNull()))
 
 
-def _run_query(rows: DataFrame, query: str) -> DataFrame:
-    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
-    text = query.replace("{", "{{").replace("}", "}}")
-    text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
-    return rows.sparkSession.sql(text, rows=rows)
-
-
-def _shown_value(name: str, type_: DataType, *, unsigned: bool) -> Column:
+def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
     """A value as it is shown; `unsigned` replaces -0.0, where one row represents its copies."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import DoubleType, FloatType
+
     value = column(name)
     signed = unsigned and isinstance(type_, DoubleType | FloatType)
     return (value + lit(0.0).cast(type_) if signed else value).alias(name)
 
 
-def _values_differ(name: str, type_: DataType) -> Column:
+def _values_differ(name: str, type_: "DataType") -> "Column":
     before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
     return ~before.eqNullSafe(after)

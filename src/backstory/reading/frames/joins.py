@@ -7,40 +7,19 @@ one half do not overlap in recorded time. So a long history costs a few sorts.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
 from operator import and_
-from typing import Final, Literal
-
-from pyspark.sql import Column, DataFrame, Window
-from pyspark.sql.functions import (
-    array,
-    coalesce,
-    col,
-    count,
-    explode,
-    explode_outer,
-    expr,
-    first,
-    last,
-    lit,
-    monotonically_increasing_id,
-    row_number,
-    struct,
-    when,
-)
-from pyspark.sql.functions import max as greatest
-from pyspark.sql.types import DateType, IntegralType, TimestampType
+from typing import TYPE_CHECKING, Final, Literal
 
 from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
 from backstory.reading.frames.versions import (
-    BEFORE,
-    MOVED,
+    NATIVE,
     frame_instant,
     frame_instant_sql,
     native_rows,
@@ -51,6 +30,9 @@ from backstory.reading.histories import shown_key
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame
 
 # One row in `_STEP` is sampled; a record with more than `_MANY` sampled rows has a long history.
 _STEP: Final = 32
@@ -67,8 +49,8 @@ class Join:
     of the history in the answer, and `names` are the names of all columns of the answer.
     """
 
-    frame: DataFrame
-    history: DataFrame
+    frame: "DataFrame"
+    history: "DataFrame"
     on: Sequence[str]
     at: str
     shown: Sequence[str]
@@ -81,50 +63,47 @@ class Join:
         """The columns of the key: their names in both sides, by the names that the plans use."""
         return {f"backstory: key {number}": name for number, name in enumerate(self.on)}
 
-    def name_columns(self, columns: Iterable[Column]) -> list[Column]:
+    def name_columns(self, columns: "Iterable[Column]") -> "list[Column]":
         """Give the columns of the answer their names."""
         return [each.alias(name) for each, name in zip(columns, self.names, strict=True)]
 
+    def name_versions(self, joined: "DataFrame") -> "DataFrame":
+        """The answer from the columns `row` and `version`, which is NULL for a row without a version."""
+        from pyspark.sql.functions import col
 
-def join_pairs(join: Join) -> DataFrame:
-    """Compare each row with every version, or statement, of its record.
+        if self.inner:
+            joined = joined.where(col("version").isNotNull())
+        of_row = [col("row")[name] for name in self.frame.columns]
+        return joined.select(*self.name_columns([*of_row, *(col("version")[name] for name in self.shown)]))
+
+
+def join_pairs(join: Join) -> "DataFrame":
+    """Compare each row with every version, statement or native row of its record.
 
     A row appears once if at most one version is true at any time.
     """
-    history, aliases = _rename_columns(join.history)
+    from pyspark.sql.functions import expr
+
+    aliases = {name: f"backstory: column {number}" for number, name in enumerate(join.history.columns)}
+    history = join.history.select(*(column(name).alias(alias) for name, alias in aliases.items()))
     columns = {name: column(alias) for name, alias in aliases.items()}
-    matches = _within(join, join.at, columns[VALID_FROM], columns[VALID_TO])
-    if join.known_at:
-        matches &= _within(join, join.known_at, columns[STATED_FROM], columns[STATED_TO])
-    return _join_sides(join, history, columns, matches)
 
+    def within(time: str, start: str, end: str) -> "Column":
+        instant = frame_instant(join.frame, time)
+        return (columns[start] <= instant) & (columns[end].isNull() | (instant < columns[end]))
 
-def join_native_rows(join: Join) -> DataFrame:
-    """Compare each row with every row of `native_rows` for its record; these store two ends each (V6)."""
-    history, aliases = _rename_columns(join.history)
-    known, sql = (read(join.frame, join.known_at) for read in (frame_instant, frame_instant_sql))
-    names = {"moved": MOVED, "end_before": BEFORE, "end": VALID_TO}
-    end = END_THEN.format(until=sql, **{part: quote(aliases[name]) for part, name in names.items()})
-    columns = {name: column(alias) for name, alias in aliases.items()} | {VALID_TO: expr(end)}
-    matches = _within(join, join.at, columns[VALID_FROM], columns[VALID_TO])
-    matches &= columns[STATED_FROM] <= known
-    return _join_sides(join, history, columns, matches)
-
-
-def _rename_columns(history: DataFrame) -> tuple[DataFrame, dict[str, str]]:
-    """The history under column names that no frame has, and these names by the former ones."""
-    aliases = {name: f"backstory: column {number}" for number, name in enumerate(history.columns)}
-    return history.select(*(column(name).alias(alias) for name, alias in aliases.items())), aliases
-
-
-def _within(join: Join, time: str, start: Column, end: Column) -> Column:
-    instant = frame_instant(join.frame, time)
-    return (start <= instant) & (end.isNull() | (instant < end))
-
-
-def _join_sides(join: Join, history: DataFrame, columns: Mapping[str, Column], matches: Column) -> DataFrame:
-    same = reduce(and_, (column(name) == columns[name] for name in join.on))
-    joined = join.frame.join(history, same & matches, "inner" if join.inner else "left")
+    matches = reduce(and_, (column(name) == columns[name] for name in join.on))
+    if join.known_at and STATED_FROM not in columns:
+        recorded, moved, before = NATIVE
+        names = {"moved": moved, "end_before": before, "end": VALID_TO}
+        until = frame_instant_sql(join.frame, join.known_at)
+        end = END_THEN.format(until=until, **{part: quote(aliases[name]) for part, name in names.items()})
+        matches &= columns[recorded] <= expr(until)
+        columns[VALID_TO] = expr(end)
+    elif join.known_at:
+        matches &= within(join.known_at, STATED_FROM, STATED_TO)
+    matches &= within(join.at, VALID_FROM, VALID_TO)
+    joined = join.frame.join(history, matches, "inner" if join.inner else "left")
     of_history = (columns[name] for name in join.shown)
     return joined.select(*join.name_columns([*map(column, join.frame.columns), *of_history]))
 
@@ -134,6 +113,9 @@ def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
 
     The answer decides only the speed: 100 rows of a record count as few, 500 as many.
     """
+    from pyspark.sql.functions import count, lit
+    from pyspark.sql.functions import max as greatest
+
     if table.rows <= _SMALL:
         return True
     rows = store.spark.table(store.sql_name(table.shape.table)).sample(1 / _STEP, seed=0)
@@ -159,11 +141,13 @@ _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
 
 
-def join_statements(join: Join, few: int = FEW) -> DataFrame:
+def join_statements(join: Join, few: int = FEW) -> "DataFrame":
     """Join each row of the frame with the statement that holds at both times of the row.
 
     A Spark job first finds the records with more than `few` statements.
     """
+    from pyspark.sql.functions import col, count, lit
+
     keys = join.keys
     counted = join.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
     many = counted.agg(count(lit(1)).alias("statements")).where(col("statements") > few).drop("statements")
@@ -179,8 +163,11 @@ def join_statements(join: Join, few: int = FEW) -> DataFrame:
     return join_pairs(part("left_anti")).unionAll(_join_halves(part("left_semi")))
 
 
-def _join_halves(join: Join) -> DataFrame:
+def _join_halves(join: Join) -> "DataFrame":
     """Find, in each half, the last statement recorded by the row's recorded time, if it still held."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, first, last, when
+
     keys = [column(key) for key in join.keys]
     borders = _borders(join)
     order = Window.partitionBy(*keys, "level", "node").orderBy("known", col("row").isNotNull())
@@ -193,14 +180,15 @@ def _join_halves(join: Join) -> DataFrame:
         .groupBy("number")
         .agg(first("row").alias("row"), first("version", ignorenulls=True).alias("version"))
     )
-    if join.inner:
-        joined = joined.where(col("version").isNotNull())
-    of_row = [col("row")[name] for name in join.frame.columns]
-    return joined.select(*join.name_columns([*of_row, *(col("version")[name] for name in join.shown)]))
+    return join.name_versions(joined)
 
 
-def _borders(join: Join) -> DataFrame:
+def _borders(join: Join) -> "DataFrame":
     """The instants at which any statement of a record begins or ends, numbered from 0 for each record."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import array, col, explode, row_number
+    from pyspark.sql.functions import max as greatest
+
     keys = (column(name).alias(key) for key, name in join.keys.items())
     ends = array(column(VALID_FROM), column(VALID_TO))
     times = join.history.select(*keys, explode(ends).alias("time")).where(col("time").isNotNull()).distinct()
@@ -209,8 +197,10 @@ def _borders(join: Join) -> DataFrame:
     return borders.withColumn("most", greatest("place").over(record))
 
 
-def _cut_statements(join: Join, borders: DataFrame) -> DataFrame:
+def _cut_statements(join: Join, borders: "DataFrame") -> "DataFrame":
     """A row for each half that a statement fills: `level`, `node`, `known`, and the statement."""
+    from pyspark.sql.functions import coalesce, col, explode, expr, struct
+
     keys = list(join.keys)
     statements = join.history.select(
         *(column(name).alias(key) for key, name in join.keys.items()),
@@ -230,8 +220,20 @@ def _cut_statements(join: Join, borders: DataFrame) -> DataFrame:
     return halves.select(*columns, col("half.level"), col("half.node"))
 
 
-def _place_rows(join: Join, borders: DataFrame) -> DataFrame:
+def _place_rows(join: Join, borders: "DataFrame") -> "DataFrame":
     """A row for each half that contains the instant of a row of the frame; at least one."""
+    from pyspark.sql import Window
+    from pyspark.sql.functions import (
+        col,
+        explode_outer,
+        expr,
+        last,
+        monotonically_increasing_id,
+        struct,
+        when,
+    )
+    from pyspark.sql.functions import max as greatest
+
     frame, types = join.frame, join.history.schema
     rows = frame.select(
         *(column(name).cast(types[name].dataType).alias(key) for key, name in join.keys.items()),
@@ -278,11 +280,11 @@ class JoinTimes:
 def join_as_of(
     store: IcebergStore,
     table: TableName,
-    frame: DataFrame,
+    frame: "DataFrame",
     on: Sequence[str],
     times: JoinTimes,
     how: How = "left",
-) -> DataFrame:
+) -> "DataFrame":
     """Join the frame's rows with the version that was true at each row's time (native.md V98).
 
     The answer has the frame's columns, then the table's other columns, `valid_from` and `valid_to`; a name
@@ -298,11 +300,12 @@ def join_as_of(
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
 
-    def join_to(history: DataFrame) -> Join:
+    def join_to(history: "DataFrame") -> Join:
         _require_alike(frame, history, on)
-        shown = _version_columns(history, on)
+        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, *NATIVE}]
+        names = distinct([*frame.columns, *shown], sys.maxsize)
         known = times.known_at if isinstance(times.known_at, str) else ""
-        return Join(frame, history, on, times.at, shown, _names(frame, shown), how == "inner", known)
+        return Join(frame, history, on, times.at, shown, names, how == "inner", known)
 
     if isinstance(times.known_at, str):
         if stored.shape.layout is not Layout.VERSIONS:
@@ -312,24 +315,23 @@ def join_as_of(
                 "Give one time as known_at; only native tables take a column of known times.",
             )
         if has_short_histories(store, stored):
-            return join_native_rows(join_to(native_rows(store, stored)))
+            return join_pairs(join_to(native_rows(store, stored)))
         return join_statements(join_to(statements(store, table)))
-    short = _one_at_a_time(stored) and has_short_histories(store, stored)
+    one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
+    short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(versions(store, table, times.known_at))
     return join_pairs(join) if short else join_in_order(join)
 
 
-def _one_at_a_time(table: IcebergTable) -> bool:
-    """Whether at most one version of a record is true at any instant."""
-    return table.shape.layout in _ORDERED and not table.disorderly
-
-
-def join_in_order(join: Join) -> DataFrame:
+def join_in_order(join: Join) -> "DataFrame":
     """Sort rows and versions together by time, and take the last version before each row.
 
     One sort serves any number of rows or versions of a key. If versions overlap, the version that began last
     counts.
     """
+    from pyspark.sql import Window
+    from pyspark.sql.functions import col, last, monotonically_increasing_id, struct, when
+
     frame, history, keys = join.frame, join.history, join.keys
     row, version = struct(*map(column, frame.columns)), struct(*map(column, join.shown))
     can_match = reduce(and_, (column(name).isNotNull() for name in (*join.on, join.at)))
@@ -351,23 +353,12 @@ def join_in_order(join: Join) -> DataFrame:
     lasts = col("newest")[VALID_TO].isNull() | (col("newest")[VALID_TO] > col("time"))
     match = when(lasts & col("place").isNull(), col("newest"))
     joined = both.where(col("row").isNotNull()).select("row", match.alias("version"))
-    if join.inner:
-        joined = joined.where(col("version").isNotNull())
-    of_row = [col("row")[name] for name in frame.columns]
-    return joined.select(*join.name_columns([*of_row, *(col("version")[name] for name in join.shown)]))
+    return join.name_versions(joined)
 
 
-def _version_columns(history: DataFrame, on: Sequence[str]) -> list[str]:
-    """The columns of a version in the answer."""
-    return [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, MOVED, BEFORE}]
+def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTimes) -> None:
+    from pyspark.sql.types import DateType, TimestampType
 
-
-def _names(frame: DataFrame, shown: Sequence[str]) -> tuple[str, ...]:
-    """The names of the frame, then the names of the table; a name that is taken gets a number."""
-    return distinct([*frame.columns, *shown], sys.maxsize)
-
-
-def _require(shape: Shape, frame: DataFrame, on: Sequence[str], times: JoinTimes) -> None:
     key = shown_key(shape)
     if not key or sorted(on) != sorted(key):
         problem = f"is ({', '.join(key)})" if key else "is not among the columns that readers show"
@@ -388,7 +379,9 @@ def _require(shape: Shape, frame: DataFrame, on: Sequence[str], times: JoinTimes
             )
 
 
-def _require_alike(frame: DataFrame, history: DataFrame, on: Sequence[str]) -> None:
+def _require_alike(frame: "DataFrame", history: "DataFrame", on: Sequence[str]) -> None:
+    from pyspark.sql.types import IntegralType
+
     for name in on:
         of_frame, stored = frame.schema[name].dataType, history.schema[name].dataType
         if of_frame != stored and not all(isinstance(each, IntegralType) for each in (of_frame, stored)):
