@@ -14,12 +14,20 @@ import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
 from backstory.doors.native.options import DeliveryOptions, FeedOptions, SnapshotOptions
+from backstory.doors.native.whole_rows import COPIES, DERIVED, ROW_KEY
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, RESERVED
+from backstory.strategies.whole_rows import DIGITS
 
 DOCS = Path(__file__).parents[1] / "docs"
 SOURCE = Path(backstory.__file__).parent
 MODULES = "\n## Modules\n"
+WHOLE_ROW_COLUMNS = """A table whose key is the whole row ([`key: row`](../how-to/without-key.md)) has two
+more columns behind the source's first columns:"""
+WHOLE_ROWS = {
+    COPIES: "the number of equal rows in the copy",
+    ROW_KEY: f"the key: {DIGITS} hexadecimal digits, a digest of the row's values",
+}
 WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it again. -->"
 JSON = """`--output json` prints one document on standard output and nothing else; an error is then
 `{"error": {"code", "message", "keys", "remedy"}}`."""
@@ -112,8 +120,9 @@ def layouts() -> str:
         valid = f"`{span.start}` up to `{span.end}`" if span else "–"
         apart = ", ".join(f"{kind} of `{column}`" for kind, column in each.partitioning) or "–"
         rows.append(f"| `{each}` | {each.door} | {valid} | {f'`{span.open}`' if span else '–'} | {apart} |")
-    own = [f"| `{column.name}` | {column.type} |" for column in OWN_COLUMNS]
-    fields = [f"| `{name}` | {part} |" for name, part in MEMORY_TYPE.parts]
+    own = [f"| `{column.name}` | `{column.type}` |" for column in OWN_COLUMNS]
+    fields = [f"| `{name}` | `{part}` |" for name, part in MEMORY_TYPE.parts]
+    derived = [f"| `{each.name}` | `{each.type}` | {WHOLE_ROWS[each]} |" for each in DERIVED]
     reserved = ", ".join(f"`{name}`" for name in sorted(RESERVED))
     return _page(
         [
@@ -128,6 +137,9 @@ def layouts() -> str:
             "`_memory` is NULL where all its fields are:",
             "| field | type |\n|---|---|\n" + "\n".join(fields),
             f"No column of a source may be called {reserved}.",
+            "## Tables without a key",
+            WHOLE_ROW_COLUMNS,
+            "| column | type | meaning |\n|---|---|---|\n" + "\n".join(derived),
         ]
     )
 

@@ -17,6 +17,9 @@ grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//' >"$locked"
 # What setup built of the largest source package serves here too.
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --no-deps --require-hashes -r <(grep -A1 '^pyspark==' requirements.lock)
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"
+# Java compiles as in the tests: the second compiler would make most of the work of such short lives.
+JAVA_TOOL_OPTIONS=$(PYTHONPATH=tests .venv/bin/python -c 'import java; print(java.SHORT)')
+export JAVA_TOOL_OPTIONS
 cd "$folder"
 # Three first commands at once, on a machine without jars and without a cache.
 printf 'id,a\n1,x\n' >first.csv

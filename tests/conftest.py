@@ -2,8 +2,10 @@
 
 import os
 import shutil
+import sqlite3
 import subprocess
 import tempfile
+from contextlib import closing
 from pathlib import Path
 
 import java
@@ -14,7 +16,9 @@ from depth import DEPTH, EXAMPLES
 from hypothesis import HealthCheck, settings
 from ports import free_ports
 
+from backstory.settings import CATALOG_FILE
 from backstory.spark.jars import ICEBERG
+from backstory.stores.embedded_catalog import PATIENCE, read_catalog
 
 pytest_plugins = ["destination_fixtures", "database_fixtures", "pace", "second_try", "teams"]
 
@@ -88,6 +92,16 @@ def warehouse(tmp_path_factory) -> Path:
     return tmp_path_factory.mktemp("warehouse")
 
 
+@pytest.fixture(scope="module", autouse=True)
+def _tables_of_a_file(warehouse):
+    """No file of tests meets the tables of others: hundreds, which each list of all tables would read."""
+    yield
+    if read_catalog(warehouse).entries:
+        with closing(sqlite3.connect(warehouse / CATALOG_FILE, timeout=PATIENCE)) as connection, connection:
+            for table in ("iceberg_tables", "iceberg_namespace_properties"):
+                connection.execute(f"DELETE FROM {table}")
+
+
 @pytest.fixture(scope="session")
 def spark(warehouse):
     from older_spark import ask_as_spark_4
@@ -96,8 +110,9 @@ def spark(warehouse):
     from backstory.spark.session import start_session
 
     ask_as_spark_4()
-    connector = {"spark.driver.extraClassPath": kafka_stream.classes()}
-    session = start_session(Settings(warehouse, spark=SPARK | connector))
+    with pytest.MonkeyPatch.context() as environment:
+        environment.setenv(*kafka_stream.class_path())
+        session = start_session(Settings(warehouse, spark=SPARK))
     java.without_checksums(session)
     yield session
     session.stop()

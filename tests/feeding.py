@@ -12,7 +12,7 @@ from backstory.model.change_feed import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERS
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.changes.feed import ChangesRequest
+from backstory.reading.changes.request import ChangesRequest
 from backstory.reading.changes.small_feed import read_changes
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing

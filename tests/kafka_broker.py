@@ -8,12 +8,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import java
 from maven import jars
 from ports import free_ports
 from serving import within
 
 VERSION = "4.1.1"
-HEAP = "-Xmx256m"
+OPTIONS = ("-Xmx256m", *java.SHORT.split())
 SECONDS = 120
 SETTINGS = """
 process.roles=broker,controller
@@ -36,12 +37,12 @@ def kafka(folder: Path) -> Iterator[str]:
     port, own = free_ports(2)
     settings, log = folder / "server.properties", folder / "broker.log"
     settings.write_text(SETTINGS.format(port=port, own=own, folder=folder))
-    java = ["java", HEAP, "-cp", f"{jars('kafka', f'org.apache.kafka:kafka_2.13:{VERSION}')}/*"]
+    words = ["java", *OPTIONS, "-cp", f"{jars('kafka', f'org.apache.kafka:kafka_2.13:{VERSION}')}/*"]
     cluster = base64.urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    format_ = [*java, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings]
+    format_ = [*words, "kafka.tools.StorageTool", "format", "-t", cluster, "-c", settings]
     subprocess.run(format_, check=True, capture_output=True)
     with log.open("w") as written:
-        broker = subprocess.Popen([*java, "kafka.Kafka", settings], stdout=written, stderr=written)
+        broker = subprocess.Popen([*words, "kafka.Kafka", settings], stdout=written, stderr=written)
         try:
             ready = within(SECONDS, lambda: listens(port) or broker.poll() is not None, 0.1)
             assert ready, log.read_text()

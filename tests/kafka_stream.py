@@ -44,6 +44,11 @@ def classes():
     return f"{jars('kafka-connector', *CONNECTOR, alone=True)}/*"
 
 
+def class_path():
+    """The variable that puts the connector behind Spark's jars: before them, the archive of classes is of no use."""
+    return "SPARK_DIST_CLASSPATH", classes()
+
+
 def changes(count, records, seed):
     """Changes of some records, late ones and deletes among them; each has an order of its own."""
     chance = random.Random(seed)

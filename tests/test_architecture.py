@@ -4,6 +4,7 @@ import ast
 import re
 import subprocess
 import sys
+from functools import cache
 from pathlib import Path
 
 import backstory
@@ -40,6 +41,12 @@ def shown(path: Path) -> str:
     return str(path.relative_to(SOURCE))
 
 
+@cache
+def nodes_of(path: Path) -> list[ast.AST]:
+    """Every node of a module's code."""
+    return [*ast.walk(ast.parse(path.read_text(encoding="utf-8")))]
+
+
 def test_modules_are_readable():
     """No module is longer than 600 lines, none is a drawer, each says what it is."""
     texts = {shown(path): path.read_text(encoding="utf-8") for path in MODULES}
@@ -52,8 +59,7 @@ def test_modules_are_readable():
 def named_by_participles(path: Path) -> list[str]:
     """The functions of a module, and the module, whose names begin or end with one of `NO_NAMES`."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = ast.walk(ast.parse(path.read_text(encoding="utf-8")))
-    names = [path.stem, *(each.name for each in nodes if isinstance(each, functions))]
+    names = [path.stem, *(each.name for each in nodes_of(path) if isinstance(each, functions))]
     return [name for name in names if NO_NAMES & {(words := name.strip("_").split("_"))[0], words[-1]}]
 
 
@@ -67,7 +73,7 @@ def test_functions_and_modules_are_called_by_what_they_are():
 def test_no_function_is_a_bare_participle():
     """`joined` and `_staged` are `join_sides` and `_stage_rows`."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
-    nodes = (node for path in MODULES for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+    nodes = (node for path in MODULES for node in nodes_of(path))
     names = {node.name.strip("_") for node in nodes if isinstance(node, functions)}
 
     assert {
@@ -77,10 +83,9 @@ def test_no_function_is_a_bare_participle():
 
 def names_of_columns(path: Path) -> list[str]:
     """The texts of a module that name a column of a layout; docstrings are none of them."""
-    tree = ast.parse(path.read_text(encoding="utf-8"))
-    documented = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
+    documented = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
     texts = (
-        each for each in ast.walk(tree) if isinstance(each, ast.Constant) and isinstance(each.value, str)
+        each for each in nodes_of(path) if isinstance(each, ast.Constant) and isinstance(each.value, str)
     )
     return [each.value for each in texts if id(each) not in documented and OWN.search(each.value)]
 
@@ -131,7 +136,7 @@ def test_the_specification_is_plain_python():
     heavy = {"numpy", "pyarrow", "pyspark", "duckdb"}
 
     for path in SPECIFICATION.rglob("*.py"):
-        imports = list(ast.walk(ast.parse(path.read_text(encoding="utf-8"))))
+        imports = nodes_of(path)
         names = {each.module for each in imports if isinstance(each, ast.ImportFrom)}
         names |= {name.name for each in imports if isinstance(each, ast.Import) for name in each.names}
         assert not heavy & {str(name).split(".")[0] for name in names}, path

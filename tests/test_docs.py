@@ -6,6 +6,7 @@ import subprocess
 import sys
 import tomllib
 from collections import defaultdict
+from functools import cache
 
 import pytest
 import sqlglot
@@ -97,12 +98,17 @@ ERRORS = [
     for line in (GENERATED / "errors.md").read_text("utf-8").splitlines()
     if line.startswith("| `")
 ]
-SOURCES = [ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").rglob("*.py"))]
+
+
+@cache
+def sources():
+    """The code of every module, which each worker would else read while it looks for tests."""
+    return [ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").rglob("*.py"))]
 
 
 def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
     """Each row of the reference is what one call that makes an error can be made with."""
-    made = [patterns_of(node) for tree in SOURCES for node in ast.walk(tree) if is_error(node)]
+    made = [patterns_of(node) for tree in sources() for node in ast.walk(tree) if is_error(node)]
     made = [each for each in made if re.search("[a-z]{4}", "".join(each))]  # others raise an error again
     assert len(ERRORS) > 200
     for code, _, message, remedy in ERRORS:
@@ -119,7 +125,7 @@ def test_errors_show_no_names_of_variables_in_capitals():
     """What is filled in stands in angle marks; words in capitals are literally in the source."""
     literal = {
         word
-        for tree in SOURCES
+        for tree in sources()
         for node in ast.walk(tree)
         if isinstance(node, ast.Constant) and isinstance(node.value, str)
         for word in re.findall(r"[A-Z][A-Z_]+", node.value)
@@ -130,13 +136,16 @@ def test_errors_show_no_names_of_variables_in_capitals():
             assert all(each.islower() for each in re.findall("‹(.*?)›", text)), text
 
 
-CONSTANTS = defaultdict(list)
-for tree in SOURCES:
-    for node in tree.body:
+@cache
+def constants():
+    """The texts that each name of a module's level has."""
+    found = defaultdict(list)
+    for node in (node for tree in sources() for node in tree.body):
         if isinstance(node, ast.AnnAssign) and isinstance(
             node.value, ast.Constant | ast.JoinedStr | ast.BinOp
         ):
-            CONSTANTS[node.target.id].append(node.value)
+            found[node.target.id].append(node.value)
+    return found
 
 
 def is_error(node):
@@ -163,8 +172,8 @@ def literal_parts(node):
             return f"{literal_parts(left)} ?{literal_parts(right)}"  # a space at an end is not in the pattern
         case ast.IfExp(body=body, orelse=orelse):
             return f"(?:{literal_parts(body)}|{literal_parts(orelse)})"
-        case ast.Name() as name if name.id in CONSTANTS:
-            return f"(?:{'|'.join(map(literal_parts, CONSTANTS[name.id]))})"
+        case ast.Name() as name if name.id in constants():
+            return f"(?:{'|'.join(map(literal_parts, constants()[name.id]))})"
     return ".*"
 
 

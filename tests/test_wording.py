@@ -5,6 +5,7 @@ It looks at every room of the source, and at the pages that users read.
 
 import ast
 import re
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -100,25 +101,25 @@ def texts(room):
                 yield str(module.relative_to(SOURCE)), line, text
 
 
+@cache
 def written(module: Path):
     """The texts of a module with their lines: literals without docstrings, and its commands' helps."""
-    tree = ast.parse(module.read_text("utf-8"))
-    documented = set()
+    return [*_written(ast.parse(module.read_text("utf-8")), commands=module.parent.name == "cli")]
+
+
+def _written(tree, *, commands):
+    elsewhere = set()
     for node in ast.walk(tree):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and ast.get_docstring(node):
-            documented.add(node.body[0].value)
-            if module.parent.name == "cli" and "Args:" in (help_ := ast.get_docstring(node)):
+            elsewhere.add(node.body[0].value)
+            if commands and "Args:" in (help_ := ast.get_docstring(node)):
                 yield node.lineno, help_
-    whole = set()
-    for node in ast.walk(tree):
         if isinstance(node, ast.JoinedStr):
-            whole |= set(node.values)
-            yield (
-                node.lineno,
-                "".join(part.value if isinstance(part, ast.Constant) else "{}" for part in node.values),
-            )
+            elsewhere |= set(node.values)
+            parts = (part.value if isinstance(part, ast.Constant) else "{}" for part in node.values)
+            yield node.lineno, "".join(parts)
     for node in ast.walk(tree):
-        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in documented | whole:
+        if isinstance(node, ast.Constant) and isinstance(node.value, str) and node not in elsewhere:
             yield node.lineno, node.value
 
 

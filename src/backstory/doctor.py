@@ -16,7 +16,13 @@ from backstory.errors import BackstoryError, Failed, TryAgain, internal_error
 from backstory.model.change import Change, Note
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
+from backstory.reading.queries import translate_query_faults
 from backstory.spark.versions import arrow_of
+from backstory.stores.commit import commit
+from backstory.stores.iceberg import jvm
+from backstory.stores.iceberg.create import drop
+from backstory.stores.iceberg.store import existing, load
+from backstory.stores.iceberg.workers import map_batches
 from backstory.table import Table
 
 if TYPE_CHECKING:
@@ -71,8 +77,6 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
 
 def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
     """The versions of backstory, Python, Java, Spark, Scala and Iceberg, and the class of the catalog."""
-    from backstory.stores.iceberg import jvm
-
     store = warehouse.store
     java = store.jvm.java.lang.System
     return {
@@ -117,8 +121,6 @@ def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) 
 @contextmanager
 def _remove_at_end(probe: _Probe) -> Iterator[None]:
     """Remove the table and its schema at the end, as far as they exist."""
-    from backstory.stores.iceberg.create import drop
-
     store = probe.warehouse.store
     try:
         yield
@@ -156,9 +158,6 @@ def _read(probe: _Probe) -> None:
 
 
 def _task(probe: _Probe) -> None:
-    from backstory.reading.queries import translate_query_faults
-    from backstory.stores.iceberg.workers import map_batches
-
     rows = probe.warehouse.spark.range(_ROWS, numPartitions=2)
     with translate_query_faults(probe.name):
         count = arrow_of(map_batches(rows, iter, "id BIGINT")).num_rows
@@ -171,9 +170,6 @@ def _columns(probe: _Probe) -> None:
 
 
 def _conflict(probe: _Probe) -> None:
-    from backstory.stores.commit import commit
-    from backstory.stores.iceberg.store import existing
-
     store, note = probe.warehouse.store, Note("native", "")
     stale = existing(store, probe.name)
     commit(store, existing(store, probe.name), Change(snapshot=True), note)
@@ -206,8 +202,6 @@ def _rename(probe: _Probe) -> None:
 
 
 def _drop(probe: _Probe) -> None:
-    from backstory.stores.iceberg.store import load
-
     store = probe.warehouse.store
     name = _archive(probe) if load(store, probe.name) is None else probe.name
     Table(store, name).drop(apply=True)

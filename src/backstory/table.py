@@ -2,23 +2,35 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import UTC, date, datetime
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, Unpack, cast, overload
 
-from backstory.model.change_feed import Cursor, Start
+from backstory.engine.run_context import RemarkOptions, with_remark
+from backstory.model.change_feed import Cursor
 from backstory.model.instant import instant_of, optional_instant
 from backstory.model.layout import Layout
+from backstory.model.options import with_options
 from backstory.model.table import TableName, table_name
-from backstory.reading.selection import ChangeKind, Comparison, Selection, require_times
-from backstory.reading.timelines import Axis, Timeline, require_axis
+from backstory.reading.options import (
+    ChangesOptions,
+    CursorOptions,
+    DiffOptions,
+    DiffRequest,
+    ExportOptions,
+    KnownOptions,
+    ReadOptions,
+    TimelineOptions,
+)
+from backstory.reading.selection import Selection
+from backstory.reading.timelines import Timeline, require_axis
 from backstory.spark.session_settings import in_settled_session
+from backstory.upkeep.options import Bounds, MaintainOptions
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
     from backstory.reading.changes.feed import ChangeFeed
-    from backstory.reading.changes.ranges import CommitName
     from backstory.reading.exports import Export
     from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.certificate import Certificate
@@ -44,74 +56,45 @@ class Table:
 
         return table_as_html(self.store, self.name)
 
-    def current(
-        self,
-        *,
-        key: object = None,
-        columns: str | Sequence[str] | None = None,
-        known_at: str | date | None = None,
-    ) -> "DataFrame":
+    @with_options(ReadOptions, KnownOptions)
+    def current(self, **options: Unpack[ReadOptions]) -> "DataFrame":
         """The rows that are true now; for a history with `valid_from` and `valid_to`.
 
-        With a `key` (see `timeline`) only the row of this record; with `columns` only these columns and the
-        key. With `known_at` the rows that the table held to be true at that time: UsageError or Refused if
-        the table no longer has them.
+        UsageError or Refused if the table no longer has its rows of `known_at`.
         """
         from backstory.reading.frames import point_in_time
 
-        selection = Selection.of(key, columns)
-        return point_in_time.current(self.store, self.name, optional_instant(known_at), selection)
+        return point_in_time.current(self.store, self.name, *_read_terms(**options))
 
-    def as_of(
-        self,
-        time: str | date,
-        *,
-        key: object = None,
-        columns: str | Sequence[str] | None = None,
-        known_at: str | date | None = None,
-    ) -> "DataFrame":
-        """The rows that were true at a time, with `valid_from` and `valid_to`; a date is its first instant.
+    @with_options(ReadOptions, KnownOptions)
+    def as_of(self, time: str | date, **options: Unpack[ReadOptions]) -> "DataFrame":
+        """The rows that were true at a time, with `valid_from` and `valid_to`.
 
-        For `key`, `columns` and `known_at` see `current`.
+        A date is its first instant. Raises the errors of `current`.
         """
         from backstory.reading.frames import point_in_time
 
-        known, selection = optional_instant(known_at), Selection.of(key, columns)
-        return point_in_time.as_of(self.store, self.name, instant_of(time), known, selection)
+        return point_in_time.as_of(self.store, self.name, instant_of(time), *_read_terms(**options))
 
-    def diff(
-        self,
-        first: str | date,
-        second: str | date,
-        *,
-        known_at: str | date | None = None,
-        axis: Literal["valid", "recorded"] = "valid",
-        at: str | date | None = None,
-        columns: str | Sequence[str] | None = None,
-        change: ChangeKind | None = None,
-        through: bool = False,
-    ) -> "DataFrame":
+    @with_options(DiffOptions)
+    def diff(self, first: str | date, second: str | date, **options: Unpack[DiffOptions]) -> "DataFrame":
         """The differences between two times: `key`, `change`, `before`, `after`, `changed`.
 
         `key`, `before` and `after` are structs, `change` is added, changed or removed, and `changed` has the
-        names of the columns that differ. Only `columns` are compared, and only records with `change` are
-        returned. `through` adds records that are the same at both times but changed in between: they were
-        gone (`returned`), had other values (`reverted`), or existed only in between (`passed`). Its column
-        `away` shows whether a record was gone and returned. On the axis `recorded`, the times are recorded
-        time: knowledge at the first time is compared with knowledge at the second, for the valid time `at`
-        (now). Raises the errors of `as_of`.
+        names of the columns that differ. `through` adds records that are the same at both times but changed
+        in between: they were gone (`returned`), had other values (`reverted`), or existed only in between
+        (`passed`). Its column `away` shows whether a record was gone and returned. On the axis `recorded`,
+        knowledge at the first time is compared with knowledge at the second. Raises the errors of `as_of`.
         """
         from backstory.reading.frames import differences
         from backstory.reading.notebook import drawn_in_notebooks
 
-        comparison = Comparison.of(columns, change, through=through, axis=axis)
-        require_times(axis, known_at, at)
-        between = instant_of(first), instant_of(second)
-        if axis == "recorded":
-            then = optional_instant(at) or datetime.now(UTC)
-            frame = differences.diff_knowledge(self.store, self.name, *between, then, comparison)
+        request = DiffRequest.of(**options)
+        between, compared = (instant_of(first), instant_of(second)), request.comparison
+        if request.axis == "recorded":
+            frame = differences.diff_knowledge(self.store, self.name, *between, request.time, compared)
         else:
-            frame = differences.diff(self.store, self.name, *between, optional_instant(known_at), comparison)
+            frame = differences.diff(self.store, self.name, *between, request.known_at, compared)
         return drawn_in_notebooks(frame)
 
     def join_as_of(
@@ -137,84 +120,50 @@ class Table:
         key = [on] if isinstance(on, str) else list(on)
         return joins.join_as_of(self.store, self.name, frame, key, times, how)
 
-    def timeline(
-        self,
-        key: object,
-        *,
-        axis: Axis = "valid",
-        known_at: str | date | None = None,
-        columns: str | Sequence[str] | None = None,
-        svg: str | Path | None = None,
-    ) -> Timeline:
+    @with_options(TimelineOptions, KnownOptions)
+    def timeline(self, key: object, **options: Unpack[TimelineOptions]) -> Timeline:
         """The life of one record; the key is a value, or a mapping for a composite key.
 
         The key must name exactly one value of the key's type, else it is refused (`other-key`). The life has
         the statements that the table holds now, or held at `known_at`; on `axis` both, all statements that it
-        ever held. Only `columns` are shown with the key. `svg` is a file for the drawing. Raises UsageError
-        for a wrong key or axis, and for a file that cannot be written.
+        ever held. Raises UsageError for a wrong key or axis, and for a file that cannot be written.
         """
         from backstory.reading.frames.point_in_time import life
 
-        require_axis(axis, known_at)
-        names = Selection.of(key, columns).columns
-        timeline = life(self.store, self.name, key, axis, optional_instant(known_at), names)
+        axis, svg = options.get("axis", "valid"), options.get("svg")
+        require_axis(axis, options.get("known_at"))
+        known_at, selection = _read_terms(
+            key=key, columns=options.get("columns"), known_at=options.get("known_at")
+        )
+        timeline = life(self.store, self.name, key, axis, known_at, selection.columns)
         if svg is not None:
             timeline.save(svg)
         return timeline
 
     @overload
-    def changes(
-        self,
-        *,
-        since: "CommitName | None" = None,
-        until: "CommitName | None" = None,
-        net: bool = False,
-        current: bool = False,
-        cursor: str | None = None,
-        start: Start | None = None,
-    ) -> "ChangeFeed": ...
+    def changes(self, **options: Unpack[ChangesOptions]) -> "ChangeFeed": ...
 
     @overload
-    def changes(
-        self,
-        *,
-        since: "CommitName | None" = None,
-        until: "CommitName | None" = None,
-        net: bool = False,
-        current: bool = False,
-        cursor: str | None = None,
-        start: Start | None = None,
-        advance: int | None = None,
-        drop: bool = False,
-    ) -> "ChangeFeed | Cursor": ...
+    def changes(self, **options: Unpack[CursorOptions]) -> "ChangeFeed | Cursor": ...
 
-    def changes(
-        self,
-        *,
-        since: "CommitName | None" = None,
-        until: "CommitName | None" = None,
-        net: bool = False,
-        current: bool = False,
-        cursor: str | None = None,
-        start: Start | None = None,
-        advance: int | None = None,
-        drop: bool = False,
-    ) -> "ChangeFeed | Cursor":
+    @with_options(ChangesOptions, CursorOptions)
+    def changes(self, **options: Unpack[CursorOptions]) -> "ChangeFeed | Cursor":
         """The rows that changed after commit `since` up to `until`, or since a cursor: `feed.frame`.
 
-        Name a commit by its version, its snapshot id or a time. `net` compares the two ends instead of each
-        commit; `current` reads only current rows. In a `with` block, the cursor moves if the block ends
-        without an error. `advance` only moves the cursor and `drop` only drops it; both return a `Cursor`.
-        Raises Refused for an expired range or a lost cursor, and UsageError for options that do not go
-        together. Raises TryAgain if another consumer moved the cursor meanwhile.
+        Name a commit by its version, its snapshot id or a time. In a `with` block, the cursor moves if the
+        block ends without an error. `advance` and `drop` return a `Cursor`. Raises Refused for an expired
+        range or a lost cursor, and UsageError for options that do not go together. Raises TryAgain if another
+        consumer moved the cursor meanwhile.
         """
         from backstory.reading.changes import feed, ranges
+        from backstory.reading.changes.request import ChangesRequest
 
-        request = feed.ChangesRequest(since, until, net, current, cursor, start)
+        advance, drop = options.pop("advance", None), options.pop("drop", False)
+        request = ChangesRequest(**cast("ChangesOptions", options))
         if advance is None and not drop:
             return feed.changes(self.store, self.name, request)
-        only_cursor = request == feed.ChangesRequest(cursor=cursor) and (advance is None or not drop)
-        return ranges.advance_or_drop(self.store, self.name, cursor if only_cursor else None, advance)
+        only_cursor = request == ChangesRequest(cursor=request.cursor) and (advance is None or not drop)
+        return ranges.advance_or_drop(self.store, self.name, request.cursor if only_cursor else None, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Create views for Spark SQL, of the current rows and of all versions; also a query for one time.
@@ -229,7 +178,8 @@ class Table:
             return log_views(self.store, dry_run=dry_run)
         return views(self.store, self.name, dry_run=dry_run)
 
-    def export(self, file: str | Path, *, axis: Axis = "valid", overwrite: bool = False) -> "Export":
+    @with_options(ExportOptions)
+    def export(self, file: str | Path, **options: Unpack[ExportOptions]) -> "Export":
         """Write the whole history into one CSV or Parquet file; a live table is written as its rows.
 
         The file has every version with `valid_from` and `valid_to`; on `axis` both, also every earlier
@@ -238,7 +188,7 @@ class Table:
         """
         from backstory.reading.exports import ExportFile, export_table
 
-        return export_table(self.store, self.name, ExportFile(Path(file), axis, overwrite))
+        return export_table(self.store, self.name, ExportFile(Path(file), **options))
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
@@ -253,62 +203,47 @@ class Table:
 
         return check_files_first(self.store, self.name)
 
-    def repair(self, *, apply: bool = False, note: str | None = None, author: str | None = None) -> "Repair":
+    @with_options(RemarkOptions)
+    def repair(self, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Repair":
         """The fix for the records that break a law; `apply` writes it in one commit."""
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.repairing import repair
 
-        with with_remark(note, author):
+        with with_remark(**remark):
             return repair(self.store, self.name, apply=apply)
 
-    def rewind(
-        self, time: str | date, *, apply: bool = False, note: str | None = None, author: str | None = None
-    ) -> "Rewound":
+    @with_options(RemarkOptions)
+    def rewind(self, time: str | date, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Rewound":
         """Undo everything that the table received after a time; without `apply` only return the plan.
 
         A table of layout `versions` keeps its earlier state for `known_at`. Raises UsageError
         (`known-pruned`) or Refused (`snapshots-expired`) if the table no longer has its state at that time.
         """
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.rewinding import rewind
 
-        with with_remark(note, author):
+        with with_remark(**remark):
             return rewind(self.store, self.name, instant_of(time), apply=apply)
 
-    def maintain(
-        self,
-        *,
-        settle_before: str | date | None = None,
-        known_from: str | date | None = None,
-        dry_run: bool = False,
-        note: str | None = None,
-        author: str | None = None,
-    ) -> "Maintained":
+    @with_options(MaintainOptions, RemarkOptions)
+    def maintain(self, **options: Unpack[MaintainOptions]) -> "Maintained":
         """Compact small files and expire old snapshots; queries give the same answers as before.
 
-        On layout `versions`, `settle_before` deletes the rows that are kept for late copies and changes up to
-        that time. `known_from` deletes knowledge from before that time. Raises TryAgain if other writers
-        commit first.
+        Raises TryAgain if other writers commit first.
         """
         from backstory.doors.historize.spark_runs import unlogged_tokens
-        from backstory.engine.run_context import with_remark
         from backstory.stores.iceberg.store import existing
-        from backstory.upkeep.maintaining import Bounds, maintain
+        from backstory.upkeep.maintaining import maintain
 
-        bounds = Bounds(optional_instant(settle_before), optional_instant(known_from))
+        bounds = Bounds(
+            optional_instant(options.get("settle_before")), optional_instant(options.get("known_from"))
+        )
         models = existing(self.store, self.name).shape.layout in {Layout.BASE, Layout.HIST}
         needed = unlogged_tokens if models else lambda *_: ()
-        with with_remark(note, author):
-            return maintain(self.store, self.name, bounds, needed, dry_run=dry_run)
+        with with_remark(options.get("note"), options.get("author")):
+            return maintain(self.store, self.name, bounds, needed, dry_run=options.get("dry_run", False))
 
+    @with_options(RemarkOptions)
     def forget(
-        self,
-        key: object,
-        *,
-        drop_cursors: bool = False,
-        apply: bool = False,
-        note: str | None = None,
-        author: str | None = None,
+        self, key: object, *, drop_cursors: bool = False, apply: bool = False, **remark: Unpack[RemarkOptions]
     ) -> "Certificate":
         """Erase a record from all versions, snapshots and files, and return a certificate.
 
@@ -316,10 +251,9 @@ class Table:
         Raises Refused while a consumer or another program needs old rows, and TryAgain while another program
         may write to the table.
         """
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.forgetting import forget
 
-        with with_remark(note, author):
+        with with_remark(**remark):
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
     def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":
@@ -332,3 +266,10 @@ class Table:
 
         name = archive and table_name(archive if "." in archive else f"{self.name.schema}.{archive}")
         return end(self.store, self.name, name or None, apply=apply)
+
+
+def _read_terms(
+    *, key: object = None, columns: str | Sequence[str] | None = None, known_at: str | date | None = None
+) -> tuple[datetime | None, Selection]:
+    """The known time and the selection of a call with these options."""
+    return optional_instant(known_at), Selection.of(key, columns)

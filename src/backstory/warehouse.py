@@ -1,23 +1,27 @@
 """The Python interface of a warehouse: open it, deliver to it, and find its tables."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from backstory import settings
+from backstory.doors.fivetran.options import ServeOptions, ServeRequest
+from backstory.doors.historize.receipts import LoadOptions, LoadRequest
+from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
+from backstory.engine.run_context import Remark, RemarkOptions, with_remark
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
+from backstory.model.options import with_options
 from backstory.model.table import ODF, TableName, resolve_name, table_name
 from backstory.spark.connect import is_connect, needs_java
 from backstory.spark.session_settings import hold_settings, require_exact_names
 from backstory.table import Table
+from backstory.upkeep.options import MaintainOptions
 
 if TYPE_CHECKING:
-    from typing import Unpack
-
     from pyspark.sql import DataFrame, SparkSession
 
     from backstory.doctor import Diagnosis
@@ -157,22 +161,15 @@ class Warehouse:
 
         return batch_writer(self.store, table_name(into), parse_feed_options(**options))
 
+    @with_options(LoadOptions)
     def historize(
         self,
         model: str | Path,
         *,
-        dataset: str | None = None,
-        run_id: str | None = None,
-        load_timestamp: str | datetime | None = None,
-        skip_base: bool = False,
         dialect: str | None = None,
         url: str | None = None,
-        allow_empty: bool = False,
-        max_delete_ratio: float | None = None,
-        hash_change: str | None = None,
-        relabel: bool = False,
-        dry_run: bool = False,
         sql: bool = False,
+        **options: Unpack[LoadOptions],
     ) -> "list[HistoryReceipt] | str":
         """Load the base tables and histories of a model, here or in a database; a receipt for each dataset.
 
@@ -180,22 +177,11 @@ class Warehouse:
         model; a load that is refused has a receipt with an error.
         """
         from backstory.doors.historize import door
-        from backstory.doors.historize.receipts import LoadRequest
 
         chosen = door.choose(model, dialect)
         if sql:
-            return door.sql_of(chosen, dataset)
-        request = LoadRequest(
-            dataset=dataset,
-            run_id=run_id,
-            load_timestamp=load_timestamp,
-            skip_base=skip_base,
-            dry_run=dry_run,
-            allow_empty=allow_empty,
-            max_delete_ratio=max_delete_ratio,
-            hash_change=hash_change,
-            relabel=relabel,
-        )
+            return door.sql_of(chosen, options.get("dataset"))
+        request = LoadRequest(**options)
         if chosen.on_spark:
             self._require_java("A model on Spark")
             return door.historize_on_spark(chosen, self.store, request)
@@ -222,7 +208,6 @@ class Warehouse:
         or selection; a table that fails has a receipt with an error.
         """
         self._require_java("A run of a project")
-        from backstory.engine.run_context import Remark
         from backstory.projects.declarations import read_project
         from backstory.projects.deliveries import RunTerms
         from backstory.projects.running import RunRequest, run_project
@@ -263,20 +248,14 @@ class Warehouse:
                 raise manifest.error
         return manifests
 
+    @with_options(PullOptions, RunOptions, RemarkOptions)
     def pull(
         self,
         *names_or_files: str | Path,
         all: bool = False,  # noqa: A002 - the option's name
-        system_time: str | datetime | None = None,
-        fetch_uncacheable: bool = False,
-        refetch: bool = False,
-        set_watermark: str | datetime | None = None,
-        run_id: str | None = None,
         namespace: str = ODF,
-        dry_run: bool = False,
-        note: str | None = None,
-        author: str | None = None,
         watcher: "Watcher | None" = None,
+        **options: Unpack[PullOptions],
     ) -> "list[DatasetReceipt]":
         """Ask the polling sources of datasets, and ingest new data; a receipt for each dataset.
 
@@ -285,38 +264,25 @@ class Warehouse:
         """
         self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
-        from backstory.engine.run_context import with_remark
 
         watcher = watcher or door.Watcher()
-        request = door.IngestRequest(
-            system_time=optional_instant(system_time),
-            fetch_uncacheable=fetch_uncacheable,
-            refetch=refetch,
-            set_watermark=optional_instant(set_watermark),
-            run_id=run_id,
-            dry_run=dry_run,
-            rights=self.rights,
-            progress=watcher.progress,
-        )
-        with with_remark(note, author):
+        request = door.IngestRequest.of(self.rights, watcher.progress, **options)
+        with with_remark(options.get("note"), options.get("author")):
             return door.pull_all(
                 self.store, names_or_files, request, namespace=namespace, every=all, watcher=watcher
             )
 
+    @with_options(RunOptions, RemarkOptions)
     def ingest(
         self,
         name: str,
         *files: str | Path,
         source_name: str | None = None,
-        event_time: str | datetime | None = None,
-        input_format: str | None = None,
-        system_time: str | datetime | None = None,
-        run_id: str | None = None,
+        event_time: str | date | None = None,
+        input_format: InputFormat | None = None,
         namespace: str = ODF,
-        dry_run: bool = False,
-        note: str | None = None,
-        author: str | None = None,
         watcher: "Watcher | None" = None,
+        **options: Unpack[RunOptions],
     ) -> "DatasetReceipt":
         """Ingest files into a dataset, one commit for each file.
 
@@ -324,17 +290,10 @@ class Warehouse:
         """
         self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
-        from backstory.engine.run_context import with_remark
 
         pushed = door.PushedFiles(_paths(files), source_name, optional_instant(event_time), input_format)
-        request = door.IngestRequest(
-            system_time=optional_instant(system_time),
-            run_id=run_id,
-            dry_run=dry_run,
-            rights=self.rights,
-            progress=(watcher or door.Watcher()).progress,
-        )
-        with with_remark(note, author):
+        request = door.IngestRequest.of(self.rights, (watcher or door.Watcher()).progress, **options)
+        with with_remark(options.get("note"), options.get("author")):
             return door.ingest(self.store, name, pushed, request, namespace=namespace)
 
     def datasets(self, *, namespace: str = ODF) -> list[dict[str, Any]]:
@@ -362,6 +321,7 @@ class Warehouse:
 
         return door.verify_dataset(self.store, name, namespace=namespace)
 
+    @with_options(RemarkOptions)
     def adopt(
         self,
         table: str,
@@ -370,8 +330,7 @@ class Warehouse:
         key: Any = (),
         into: str | None = None,
         dry_run: bool = False,
-        note: str | None = None,
-        author: str | None = None,
+        **remark: Unpack[RemarkOptions],
     ) -> "Adopted":
         """Adopt a history of dbt, SQLMesh, dlt or AUTO CDC: read, check and repair it here.
 
@@ -380,14 +339,13 @@ class Warehouse:
         """
         self._require_java("An adoption")
         from backstory.doors.native import bitemporal
-        from backstory.engine.run_context import with_remark
         from backstory.upkeep.adopting import adopt
 
         name = table_name(table)
         if layout != BITEMPORAL:
-            bitemporal.refuse_into(layout, into, note, author)
+            bitemporal.refuse_into(layout, into, remark.get("note"), remark.get("author"))
             return adopt(self.store, name, layout, key, dry_run=dry_run)
-        with with_remark(note, author):
+        with with_remark(**remark):
             return bitemporal.import_history(
                 self.store, name, bitemporal.new_name(into), key, dry_run=dry_run
             )
@@ -401,26 +359,20 @@ class Warehouse:
 
         return check_tables(self.store, [self.table(name).name for name in tables], every=all)
 
+    @with_options(MaintainOptions, RemarkOptions)
     def maintain(
         self,
         *tables: str,
         all: bool = False,  # noqa: A002 - the option's name
-        settle_before: str | datetime | None = None,
-        known_from: str | datetime | None = None,
-        dry_run: bool = False,
-        note: str | None = None,
-        author: str | None = None,
+        **options: Unpack[MaintainOptions],
     ) -> "list[Maintained]":
-        """Compact tables and expire old snapshots; a table that fails has a receipt with an error."""
-        from backstory.engine.run_context import with_remark
+        """Compact tables and expire old snapshots; a table that fails has a receipt with an error.
 
-        bounds = {
-            "settle_before": optional_instant(settle_before),
-            "known_from": optional_instant(known_from),
-        }
-        names = [self.table(name).name for name in tables]
-        with with_remark(note, author):
-            return _maintain_tables(self.store, names, bounds, every=all, dry_run=dry_run)
+        With `all`, the bounds `settle_before` and `known_from` only apply to native tables.
+        """
+        options["settle_before"] = optional_instant(options.get("settle_before"))
+        options["known_from"] = optional_instant(options.get("known_from"))
+        return _maintain_tables(self.store, [self.table(name).name for name in tables], options, every=all)
 
     def doctor(self) -> "Diagnosis":
         """The versions of all parts, and the abilities of session and catalog, tried on a scratch table."""
@@ -443,14 +395,15 @@ class Warehouse:
         source = CatalogReader(lambda: SessionCatalog(self.store), self.store.memory)
         return open_explorer(source, host, port, token)
 
-    def serve(self, **options: Any) -> "Running":
-        """Start a Fivetran destination, until `stop` is called, with the options of the command."""
+    @with_options(ServeOptions, request=ServeRequest)
+    def serve(self, **options: Unpack[ServeOptions]) -> "Running":
+        """Start a Fivetran destination, until `stop` is called."""
         self._require_java("A Fivetran destination")
-        from backstory.doors.fivetran.server import ServeOptions, serve
+        from backstory.doors.fivetran.server import serve
         from backstory.stores.iceberg.faults import show_causes
 
         show_causes(False)  # causes may contain values of a Fivetran delivery
-        return serve({self.store.catalog: self.store}, ServeOptions(**options))
+        return serve({self.store.catalog: self.store}, ServeRequest(**options))
 
     def close(self) -> None:
         """Stop the embedded session; your own session is not stopped."""
@@ -469,12 +422,7 @@ def _paths(files: Paths) -> list[Path]:
 
 
 def _maintain_tables(
-    store: "IcebergStore",
-    names: Sequence[TableName],
-    bounds: Mapping[str, datetime | None],
-    *,
-    every: bool,
-    dry_run: bool,
+    store: "IcebergStore", names: Sequence[TableName], options: MaintainOptions, *, every: bool
 ) -> "list[Maintained]":
     """Maintain the named tables, or every table: then only native tables use the bounds."""
     from backstory.stores.iceberg.faults import translate_faults
@@ -486,8 +434,9 @@ def _maintain_tables(
 
     def maintain_one(name: TableName) -> "Maintained":
         with translate_faults(name):
-            bounded = bool(names) or existing(store, name).shape.layout is Layout.VERSIONS
-            arguments: dict[str, Any] = dict(bounds) if bounded else {}
-            return Table(store, name).maintain(**arguments, dry_run=dry_run)
+            chosen = options.copy()
+            if not names and existing(store, name).shape.layout is not Layout.VERSIONS:
+                chosen["settle_before"] = chosen["known_from"] = None
+            return Table(store, name).maintain(**chosen)
 
     return run_for_each(names or tables(store), maintain_one, every=not names)

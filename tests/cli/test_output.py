@@ -89,10 +89,10 @@ def test_another_program_gets_a_line_a_sentence(capsys):
 
 
 def test_a_list_of_one_record_has_a_line_for_each_text(capsys):
-    show_one({"table": "a.b", "schema_changes": ["new column c (LONG)", "column d dropped"]}, "table")
+    show_one({"table": "a.b", "schema_changes": ["new column c (BIGINT)", "column d dropped"]}, "table")
     assert [line.split() for line in capsys.readouterr().out.splitlines()] == [
         ["table", "a.b"],
-        ["schema_changes", "new", "column", "c", "(LONG)"],
+        ["schema_changes", "new", "column", "c", "(BIGINT)"],
         ["column", "d", "dropped"],
     ]
 

@@ -48,7 +48,7 @@ def test_files_become_history(spark, shell, monkeypatch):
     first = shell("a.csv", *into, "--key", "id", "--at", "2026-01-01")
     assert first["counts"] == {"new": 2, "changed": 0, "closed": 0, "reopened": 0, "unchanged": 0}
     assert list(first) == ["table", "counts", "schema_changes", "recorded_at", "snapshot_id"]
-    assert first["schema_changes"] == ["new table: id LONG, name STRING, day NAIVE_DATE"]
+    assert first["schema_changes"] == ["new table: id BIGINT, name STRING, day DATE"]
     assert shell("a.csv", *into)["snapshot_id"] is None
     Path("b.jsonl.gz").write_bytes(gzip.compress(SECOND.encode()))
     told = shell("b.jsonl.gz", *into, "--at", "2026-01-02", "--dry-run", output="table")

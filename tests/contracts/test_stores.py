@@ -80,7 +80,8 @@ class Kept:
             come = arrow(more.get("into") or of.shape, come)
         if gone is not None:
             keys = arrow(
-                shape(" ".join(f"{name}:{of.shape.column(name).type}" for name in of.shape.key)), gone
+                shape(" ".join(f"{name}:{of.shape.column(name).type.stored_name}" for name in of.shape.key)),
+                gone,
             )
             gone = read_slice(self.store, of, keys).select(["_file", "_pos"])
         change = Change(added=come, removed=gone, **more)

@@ -248,7 +248,13 @@ def test_a_table_draws_itself_in_a_notebook(spark, asked):
     import backstory
 
     drawn = backstory.open(spark=spark, catalog="backstory").table("explored.customer")._repr_html_()
-    for text in ("explored.customer", "versions", "id LONG, name STRING, tier STRING", "native", "2 changed"):
+    for text in (
+        "explored.customer",
+        "versions",
+        "id BIGINT, name STRING, tier STRING",
+        "native",
+        "2 changed",
+    ):
         assert text in drawn
 
 

@@ -26,7 +26,7 @@ def test_a_new_shape_is_told_column_by_column():
 
     told = Change(into=into, renamed={"id": "key"}).lines(SHAPE)
 
-    assert ["new column c (LONG)", "column b: type is now JSON", "column id renamed to key"] == told
+    assert ["new column c (BIGINT)", "column b: type is now JSON", "column id renamed to key"] == told
 
 
 def test_columns_and_layouts_that_go_are_told():

@@ -1,31 +1,75 @@
 """One lattice of types, nested ones too."""
 
+import pyarrow as pa
 import pytest
 
-from backstory.model.types import ColumnType, Kind, are_related, fits, widens
+from backstory.formats.rows import arrow_type, type_of_arrow
+from backstory.model.types import (
+    MAX_PRECISION,
+    NESTED_KINDS,
+    ColumnType,
+    Kind,
+    are_related,
+    fits,
+    type_named,
+    widens,
+)
 
 LIST_OF_LONGS = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.LONG)),))
+MAP_OF_DAYS = ColumnType(
+    Kind.MAP, parts=(("key", ColumnType(Kind.STRING)), ("value", ColumnType(Kind.NAIVE_DATE)))
+)
 STRUCT = ColumnType(Kind.STRUCT, parts=(("a", ColumnType(Kind.INT)), ("b", LIST_OF_LONGS)))
 
 
 @pytest.mark.parametrize(
-    ("type_", "text"),
+    ("type_", "spelling", "stored"),
     [
-        (ColumnType(Kind.LONG), "LONG"),
-        (ColumnType.decimal(12, 2), "DECIMAL(12,2)"),
-        (LIST_OF_LONGS, "LIST(LONG)"),
-        (STRUCT, "STRUCT(a INT, b LIST(LONG))"),
-        (ColumnType(Kind.STRING, foreign="uuid"), "uuid"),
+        (ColumnType(Kind.LONG), "BIGINT", "LONG"),
+        (ColumnType(Kind.NAIVE_DATE), "DATE", "NAIVE_DATE"),
+        (ColumnType(Kind.NAIVE_DATETIME), "TIMESTAMP_NTZ", "NAIVE_DATETIME"),
+        (ColumnType(Kind.UTC_DATETIME), "TIMESTAMP", "UTC_DATETIME"),
+        (ColumnType(Kind.SHORT), "SMALLINT", "SHORT"),
+        (ColumnType(Kind.NAIVE_TIME), "TIME", "NAIVE_TIME"),
+        (ColumnType.decimal(12, 2), "DECIMAL(12,2)", "DECIMAL(12,2)"),
+        (LIST_OF_LONGS, "ARRAY<BIGINT>", "LIST(LONG)"),
+        (MAP_OF_DAYS, "MAP<STRING, DATE>", "MAP(STRING, NAIVE_DATE)"),
+        (STRUCT, "STRUCT<a: INT, b: ARRAY<BIGINT>>", "STRUCT(a INT, b LIST(LONG))"),
+        (ColumnType(Kind.STRING, foreign="uuid"), "uuid", "uuid"),
     ],
 )
-def test_a_type_has_a_name(type_, text):
-    assert text == str(type_)
+def test_people_read_the_names_of_sql_and_tables_store_the_names_of_kinds(type_, spelling, stored):
+    assert (str(type_), type_.stored_name) == (spelling, stored)
 
 
-def test_flat_types_are_read_from_their_names():
-    for kind in (Kind.LONG, Kind.JSON, Kind.NAIVE_TIME):
-        assert ColumnType(kind) == ColumnType.parse(str(kind))
-    assert ColumnType.decimal(12, 2) == ColumnType.parse("DECIMAL(12,2)")
+FLAT = [ColumnType(kind) for kind in Kind if kind not in {*NESTED_KINDS, Kind.DECIMAL}]
+DECIMALS = [ColumnType(Kind.DECIMAL, p, s) for p in range(1, MAX_PRECISION + 1) for s in range(p + 1)]
+# Columns of new tables never have these types.
+WITHOUT_COLUMNS = {Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}
+
+
+def test_every_type_that_people_read_they_may_write_back():
+    for type_ in (*FLAT, *DECIMALS):
+        if type_.kind in WITHOUT_COLUMNS:
+            with pytest.raises(ValueError, match=str(type_)):
+                type_named(str(type_))
+        else:
+            assert {type_} == {
+                type_named(word) for word in (str(type_), str(type_).lower(), type_.stored_name)
+            }
+
+
+def test_every_stored_type_is_read_back():
+    assert all(type_ == ColumnType.parse(type_.stored_name) for type_ in (*FLAT, *DECIMALS))
+
+
+def test_every_type_of_arrow_has_the_name_of_its_column():
+    for type_ in (*FLAT, *DECIMALS, LIST_OF_LONGS, MAP_OF_DAYS, STRUCT):
+        arrow = arrow_type(type_)
+        assert arrow == arrow_type(type_of_arrow(arrow))
+        if type_.kind not in WITHOUT_COLUMNS:
+            assert type_ == type_of_arrow(arrow)
+    assert str(type_of_arrow(pa.duration("us"))) == "duration[us]"
 
 
 def test_no_row_of_a_source_carries_what_is_nested_or_foreign():

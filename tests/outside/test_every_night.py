@@ -36,6 +36,13 @@ def folder(tmp_path_factory):
     return made
 
 
+@pytest.fixture(scope="module")
+def one_process():
+    """Where commands are found that share a process, as on pages that are typed."""
+    with session() as first:
+        yield first
+
+
 def do(folder, *words, first=Path(BACKSTORY).parent):
     path = os.pathsep.join(map(str, (first, Path(BACKSTORY).parent, os.environ["PATH"])))
     return subprocess.run(
@@ -43,11 +50,10 @@ def do(folder, *words, first=Path(BACKSTORY).parent):
     )
 
 
-def test_the_commands_do_what_the_page_says(folder):
-    """They share a process, as on pages that are typed; before a release each is one of its own."""
+def test_the_commands_do_what_the_page_says(folder, one_process):
+    """They share a process; before a release each is one of its own."""
     commands = [words for each in blocks(PAGE) if each.language == "console" for words in each.commands]
-    with session() as first:
-        ended = [do(folder, *words, "--output", "json", first=first) for words in commands]
+    ended = [do(folder, *words, "--output", "json", first=one_process) for words in commands]
     assert [each.returncode for each in ended] == [0] * len(commands), [each.stderr for each in ended]
     first = {each["name"]: each for each in json.loads(ended[0].stdout)}
     assert {each["status"] for each in first.values()} == {"changed"}
@@ -60,15 +66,14 @@ def test_the_commands_do_what_the_page_says(folder):
     assert [row["late"] for row in json.loads(ended[6].stdout)] == [False, False]
 
 
-def test_a_source_that_returns_under_another_shape_is_reported_as_the_page_shows(tmp_path):
+def test_a_source_that_returns_under_another_shape_is_reported_as_the_page_shows(tmp_path, one_process):
     configure(tmp_path)
     (tmp_path / "histories.yaml").write_text(FILES_OF_PAGE[1].replace("customer_no", "customer_id"))
     (tmp_path / "customer.csv").write_text("customer_id,name\n1,Ann\n")
-    with session() as first:
-        assert do(tmp_path, "backstory", "run", first=first).returncode == 0
-        (tmp_path / "histories.yaml").write_text(FILES_OF_PAGE[1])
-        (tmp_path / "customer.csv").write_text("customer_no,name\n7,Ann\n")
-        again = do(tmp_path, "backstory", "run", "--output", "table", first=first)
+    assert do(tmp_path, "backstory", "run", first=one_process).returncode == 0
+    (tmp_path / "histories.yaml").write_text(FILES_OF_PAGE[1])
+    (tmp_path / "customer.csv").write_text("customer_no,name\n7,Ann\n")
+    again = do(tmp_path, "backstory", "run", "--output", "table", first=one_process)
     assert again.returncode == 0, again.stderr
     (shown,) = (each.text for each in blocks(PAGE) if "the former history is" in each.text)
     printed = _one_line(again.stdout + again.stderr)
@@ -81,8 +86,11 @@ def _one_line(text):
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["other schedulers", "a Spark job"])
-def test_the_programs_run(folder, number):
-    program = [each.text for each in blocks(PAGE) if each.language == "python"][number]
-    done = do(folder, sys.executable, "-c", program)
+def test_the_programs_run(folder, one_process, number):
+    """The first is a process of its own, whose command is one of the shared process."""
+    (folder / "program.py").write_text(
+        [each.text for each in blocks(PAGE) if each.language == "python"][number]
+    )
+    done = do(folder, [sys.executable, "python"][number], "program.py", first=one_process)
     assert done.returncode == 0, done.stderr
     assert "crm.order unchanged" in done.stdout

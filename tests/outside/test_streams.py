@@ -78,20 +78,20 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     finish(start(lake, broker, topic, tmp_path / "undisturbed", whole))
     configure(tmp_path)
     settings = tmp_path / "backstory.toml"
-    settings.write_text(f'{settings.read_text()}"spark.driver.extraClassPath" = "{kafka_stream.classes()}"\n')
     words = [kafka_stream.__file__, warehouse, settings, broker, topic, tmp_path / "checkpoint", into]
     # On Spark 3.5 its environment comes with this path.
     path = os.pathsep.join(
         filter(None, [str(Path(kafka_stream.__file__).parent), os.environ.get("PYTHONPATH")])
     )
+    paths = dict([("PYTHONPATH", path), kafka_stream.class_path()])
     chance, ends = random.Random(SEED), Counter()
     for number in count():
         if number >= KILLS and len(ends) == len(MOMENTS):
             break
         assert number < 2 * KILLS, ends
-        with program(tmp_path, sys.executable, *words, PYTHONPATH=path) as stream:
+        with program(tmp_path, sys.executable, *words, **paths) as stream:
             ends[kill(stream, MOMENTS[number % len(MOMENTS)], chance, Path(warehouse), into)] += 1
-    with program(tmp_path, sys.executable, *words, PYTHONPATH=path) as stream:
+    with program(tmp_path, sys.executable, *words, **paths) as stream:
         code, said, warned = stream.end()
     assert code == 0, (said, warned)
     assert versions(lake, into) == versions(lake, whole) == at_once(lake, rows, "kafka.once")
@@ -181,7 +181,7 @@ def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, wa
     file.write_text("\n".join(["id,name,city,at,seq,op", *lines]) + "\n")
     configure(tmp_path)
     words = ["--into", into, "--key", "id", "--sequence-by", "at,seq", "--apply-as-deletes", "op = 'D'"]
-    words += ["--drop", "op", "--type", "seq=LONG", "--type", "id=LONG", "--warehouse", warehouse]
+    words += ["--drop", "op", "--type", "seq=BIGINT", "--type", "id=BIGINT", "--warehouse", warehouse]
     query = start(lake, broker, topic, tmp_path / "checkpoint", into)
     with command(tmp_path, "apply", file, *words) as apply:
         code, said, warned = apply.end()

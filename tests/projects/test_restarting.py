@@ -152,23 +152,19 @@ def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch
     team.write(second, rows("Ann", "Bob"))
     place = table_of(team)
 
-    def killed(what):
-        def act(*arguments, **options):
-            if what == "end" and moment == "archived":
-                monkeypatch.setattr("backstory.upkeep.ending.deliver", broken_after_one(original_deliver))
-            if what == "end" and moment == "planned":
-                raise BrokenOff
-            answer = originals[what](*arguments, **options)
-            if (what, moment) == ("end", "renamed"):
-                raise BrokenOff
-            return answer
-
-        return act
+    def killed(*arguments):
+        if moment == "archived":
+            monkeypatch.setattr("backstory.upkeep.ending.deliver", broken_after_one(original_deliver))
+        if moment == "planned":
+            raise BrokenOff
+        archive_history(*arguments)
+        if moment == "renamed":
+            raise BrokenOff
 
     from backstory.upkeep import ending
 
-    originals, original_deliver = {"end": restarts.end}, ending.deliver
-    monkeypatch.setattr(restarts, "end", killed("end"))
+    archive_history, original_deliver = restarts.archive_history, ending.deliver
+    monkeypatch.setattr(restarts, "archive_history", killed)
     if moment == "loaded":
         monkeypatch.setattr("backstory.projects.running.append_run", broken)
     with pytest.raises(BrokenOff):
@@ -189,9 +185,33 @@ def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch
     assert team.names_at("a") == ["Ann", "Bob"]
     assert team.commits("a") == 1
     (archive,) = [each for each in tables(team.warehouse.store, team.schema) if each.name != "a"]
+    if receipt is not None:
+        assert receipt.archives == ([] if moment == "loaded" else [str(archive)])
     assert sorted(each["name"] for each in team.warehouse.table(str(archive)).current().collect()) == [1, 2]
     last = team.run()["a"]
     assert (last.status, list(last.files), last.archives) == ("unchanged", [], [])
+
+
+def test_a_schema_is_listed_once_and_only_where_a_restart_may_be_broken_off(team, monkeypatch):
+    listings = []
+
+    def listing(store, schema):
+        listings.append(schema)
+        return tables(store, schema)
+
+    monkeypatch.setattr("backstory.projects.running.tables", listing)
+    days = "source: 's/{at:%Y-%m-%d}.csv', key: id, restart: true"
+    team.declare(
+        "tables:\n" + "".join(f"  s.{name}: {{{days.replace('s/', name + '-')}}}\n" for name in "ab")
+    )
+    for day, text in enumerate(("id,name\n1,1\n", "id,name\n1,2\n", rows("Ann"), rows("Bob")), 1):
+        for name in "ab":
+            team.write(f"{name}-2024-01-0{day}.csv", text)
+        listings.clear()
+        receipts = team.run()
+        assert [len(each.archives) for each in receipts.values()] == [day == 3] * 2
+        assert listings == [team.schema] * (day == 1)
+    assert team.status() == {"a": "unchanged", "b": "unchanged"}
 
 
 def table_of(team):

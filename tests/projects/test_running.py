@@ -1,13 +1,16 @@
 """A run delivers what is declared: each table by itself, in the order that they need, nothing twice."""
 
+import json
 import re
-from contextlib import ExitStack
+from contextlib import ExitStack, nullcontext
 from datetime import UTC, datetime, timedelta
 from threading import Event
 
 import pytest
 from teams import rows
 
+from backstory import warehouse
+from backstory.cli.app import run
 from backstory.cli.output import in_fields
 from backstory.errors import TryAgain, UsageError
 from backstory.formats.memory import Memory
@@ -479,3 +482,19 @@ def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
     assert team.run()["a"].status == "unchanged"
     team.write("a.csv", "id,name,more\n1,Anna,x\n2,Bob,y\n")
     assert team.run()["a"].schema_changes == ["new column more (STRING)"]
+
+
+def test_what_is_refused_on_the_command_line_names_the_remedy_as_a_field_of_the_file(
+    team, monkeypatch, capsys
+):
+    """`backstory run` has no such flag."""
+    monkeypatch.setattr(warehouse, "open", lambda *_, **__: nullcontext(team.warehouse))
+    team.declare("tables:\n  s.a: {source: a.csv, key: id}\n")
+    words, codes = ["run", str(team.file), "--warehouse", str(team.folder)], []
+    for value in ("1", "many"):
+        team.write("a.csv", f"id,value\n1,{value}\n")
+        capsys.readouterr()
+        codes.append(run([*words, "--output", "json"]))
+    (receipt,) = json.loads(capsys.readouterr().out)
+    assert (codes, receipt["error"]["code"]) == ([0, 3], "type-changed")
+    assert "`retype: {value: STRING}`" in receipt["error"]["remedy"]

@@ -34,7 +34,7 @@ KEYLESS = Shape(TABLE, (Column("a", LONG),), (), Layout.FOREIGN)
         (
             NUMBERED,
             "x",
-            "'x' is not a LONG, the type of column kunde_id.",
+            "'x' is not a BIGINT, the type of column kunde_id.",
             "Write a whole number in digits, such as 42.",
         ),
         (OF_TWO, "1", "The key of crm.kunde is a, b; b is not given.", "Write a=VALUE b=VALUE."),

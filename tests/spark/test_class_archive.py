@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from java import SHORT
 from serving import SECONDS, within
 
 from backstory.spark import launch
@@ -114,10 +115,10 @@ def test_nothing_is_kept_where_others_may_write_or_nobody_can(place, tmp_path, m
     assert options(tmp_path / "no" / "java", place[1]) == ""
 
 
-def start(folder, day, **environment):
-    """A first command as a user gives it, with the cache that is in the folder."""
-    environment = {**os.environ, "XDG_CACHE_HOME": str(folder / "cache"), **environment}
-    environment.pop(VARIABLE)
+def start(folder, day, options=""):
+    """A first command as a user gives it, with the cache that is in the folder; Java compiles as in other tests."""
+    own = {"XDG_CACHE_HOME": str(folder / "cache"), "JAVA_TOOL_OPTIONS": f"{SHORT} {options}"}
+    environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | own
     command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at", day]
     subprocess.run(command, cwd=folder, env=environment, check=True, capture_output=True)
 
@@ -146,7 +147,7 @@ def again(after_a_start, tmp_path):
 def test_the_second_start_takes_its_classes_from_the_archive(again):
     folder, _ = again
     log = folder / "classes.log"
-    start(folder, "2026-01-02", JAVA_TOOL_OPTIONS=f"-Xlog:class+load:file={log}")
+    start(folder, "2026-01-02", f"-Xlog:class+load:file={log}")
     assert log.read_text().count("shared objects file (top)") > 1000
 
 

@@ -12,13 +12,17 @@ from test_architecture import MODULES, shown
 import backstory
 from backstory.errors import UsageError
 from backstory.model.table import TableName
+from backstory.settings import Settings
 from backstory.spark.java_names import java_class
+from backstory.spark.session import session_properties
 from backstory.spark.session_settings import OUR_SETTINGS, hold_settings
 from backstory.spark.versions import (
     arrow_of,
+    installed_build,
     is_before_4,
     own_defaults,
     package_suffix,
+    require_build,
     require_fields,
     sessions_class,
     submit_options,
@@ -52,6 +56,38 @@ def test_what_differs_is_called_in_one_place(path):
     text = path.read_text(encoding="utf-8")
     assert shown(path) == "spark/versions.py" or not [each for each in OF_SPARK_4 if each in text]
     assert not [each for each in OVERLOOKED if each in text]
+
+
+KAFKA = "org.apache.spark:spark-sql-kafka-0-10"
+FITTING = [f"{KAFKA}_2.12:3.5.7", "org.postgresql:postgresql:42.7.8", "io.delta:delta-spark_2.12:3.3.0"]
+
+
+@pytest.mark.parametrize(
+    ("package", "spark", "scala", "instead"),
+    [
+        (f"{KAFKA}_2.13:4.1.3", "3.5.9", "2.12", f"{KAFKA}_2.12:3.5.9."),
+        (f"{KAFKA}_2.12:3.5.7", "4.1.4", "2.13", f"{KAFKA}_2.13:4.1.4."),
+        (f"{KAFKA}_2.13:4.1.3", "3.5.9", "2.13", f"{KAFKA}_2.13:3.5.9."),
+        ("io.delta:delta-spark_2.13:4.0.0", "3.5.9", "2.12", "io.delta:delta-spark_2.12 in a version for"),
+    ],
+)
+def test_a_package_that_this_spark_cannot_load_is_refused_with_the_one_that_it_can(
+    package, spark, scala, instead
+):
+    require_build(FITTING, "3.5.9", "2.12")
+    with pytest.raises(UsageError) as stop:
+        require_build([*FITTING[1:2], package], spark, scala)
+    assert (stop.value.code, f"Name {instead}" in stop.value.remedy) == ("other-spark", True)
+
+
+def test_the_build_of_spark_is_known_before_java_starts(store, tmp_path):
+    spark, scala = installed_build()
+    assert spark == store.spark.version
+    assert store.jvm.scala.util.Properties.versionNumberString().startswith(f"{scala}.")
+    other = "2.12:3.5.7" if scala == "2.13" else "2.13:4.1.3"
+    settings = Settings(warehouse=tmp_path, spark={"spark.jars.packages": f"{KAFKA}_{other}"})
+    with pytest.raises(UsageError, match=f"{other} does not fit Spark {spark} with Scala {scala}"):
+        session_properties(settings)
 
 
 @pytest.mark.parametrize(

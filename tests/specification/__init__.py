@@ -1,1 +1,1 @@
-"""The specification in plain Python, slow and obvious: every plan is held to it."""
+"""The specification in plain Python, slow and obvious. The tests compare every plan with it."""

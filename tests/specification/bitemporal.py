@@ -1,7 +1,8 @@
-"""The rule of AUTO CDC's bitemporal histories: slow, obvious, right; their import is held to it.
+"""The rule for AUTO CDC's bitemporal histories, slow and obvious.
 
-Source: Databricks' documentation of bitemporal AUTO CDC. An event has a business time and a system time; the
-history of a record, as the system knows it, is a fold of the events that it has got by then.
+The tests compare their import with it. Source: Databricks' documentation of bitemporal AUTO CDC. An event has
+a business time and a system time. The history of a record, as the system knows it at a time, is a fold of the
+events that it has received by then.
 """
 
 from collections.abc import Iterable
@@ -10,7 +11,7 @@ from typing import NamedTuple
 
 
 class Event(NamedTuple):
-    """A change of a record: from `business` on it has this value (None: it is gone), as known since `system`."""
+    """A change of a record: its value from `business` on, or None if it is deleted, as known since `system`."""
 
     business: int
     system: int
@@ -18,7 +19,7 @@ class Event(NamedTuple):
 
 
 class Statement(NamedTuple):
-    """A row: the value from `start` up to `end`, believed from `since` up to `until`; None is no end."""
+    """A row: the value from `start` until `end`, as known from `since` until `until`. None means no end."""
 
     value: str
     start: int
@@ -28,7 +29,7 @@ class Statement(NamedTuple):
 
 
 def history(events: Iterable[Event], known: int) -> set[tuple[str, int, int | None]]:
-    """The versions of a record as the system knew them: an event holds until the next one."""
+    """The versions of a record as the system knew them at `known`. An event is true until the next one."""
     by_time = {
         event.business: event.value
         for event in sorted(events, key=lambda event: event.system)
@@ -40,7 +41,7 @@ def history(events: Iterable[Event], known: int) -> set[tuple[str, int, int | No
 
 
 def statements(events: Iterable[Event]) -> list[Statement]:
-    """The rows of a record: each version, from when the system knew it until it no longer did."""
+    """The rows of a record: each version, with the time from which and until which the system knew it."""
     events = list(events)
     rows: list[Statement] = []
     for now in sorted({event.system for event in events}):
@@ -52,7 +53,7 @@ def statements(events: Iterable[Event]) -> list[Statement]:
 
 
 def believed(rows: Iterable[Statement], valid: int, known: int) -> list[str]:
-    """The values that were true at one time, as they were known at another."""
+    """The values that were true at `valid`, as they were known at `known`."""
     return [
         row.value
         for row in rows

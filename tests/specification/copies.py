@@ -1,7 +1,8 @@
-"""What a full copy does to a table of layout `versions`, in plain Python (native.md, sections 1 to 2.3).
+"""The effect of a full copy on a table of layout `versions`, in plain Python (native.md, sections 1 to 2.3).
 
-The table is its stored rows, exactly as V1 to V9 have them. A life is folded anew for each record, and the
-rows of the new life are matched with the stored ones (V9). Instants and recorded times are anything ordered.
+The table is its stored rows, exactly as in V1 to V9. The life of each record is folded again, and the rows of
+the new life are matched with the stored rows (V9). Instants and recorded times may be any values that have an
+order.
 """
 
 from collections import Counter
@@ -26,7 +27,7 @@ OUTCOMES = ("new", "changed", "closed", "reopened", "unchanged")
 
 @dataclass(frozen=True, slots=True)
 class Copy:
-    """Every record as the source had it at an instant, with the columns that it delivers."""
+    """Every record as the source had it at an instant, with the columns of the copy."""
 
     at: Instant
     rows: Mapping[Key, Values]
@@ -39,14 +40,14 @@ class Copy:
 
 @dataclass(frozen=True, slots=True)
 class Taken:
-    """The table after a copy, the same one if nothing was committed, and the records by outcome (V36)."""
+    """The table after a copy, unchanged if nothing was committed, and the number of records by outcome (V36)."""
 
     table: StoredVersions
     counts: Mapping[str, int] = field(default_factory=dict)
 
 
 def take(table: StoredVersions, copy: Copy, recorded: Instant) -> Taken:
-    """The table after the copy; Refused where it would not be right."""
+    """The table after the copy. Raises Refused if the result would be wrong."""
     table = _remembering(table, copy)
     _refuse_instant(table, copy)
     following = _following(table, copy.at)
@@ -71,7 +72,7 @@ def take(table: StoredVersions, copy: Copy, recorded: Instant) -> Taken:
 
 
 def _remembering(table: StoredVersions, copy: Copy) -> StoredVersions:
-    """The table with a memory from now on, where the copy is the first that asks for it (V28, N3, V40)."""
+    """The table with a memory from now on, if the copy is the first delivery that requires it (V28, N3, V40)."""
     if table.settled is None and not copy.backfill and table.newest is not None and copy.at < table.newest:
         raise Refused("time-backwards", "A newer copy is stored.")
     if table.settled is not None or not (copy.backfill or copy.remember):
@@ -91,7 +92,7 @@ def _refuse_instant(table: StoredVersions, copy: Copy) -> None:
 
 
 def _refuse_other_content(table: StoredVersions, copy: Copy, counts: Mapping[str, int]) -> None:
-    """V37: a copy of an instant of which one is stored."""
+    """V37: raise Refused if another copy is stored for the instant, and this copy would change the content."""
     marks = [row.start for row in table.rows if row.is_mark]
     stored = copy.at in marks if table.settled is not None else copy.at == table.newest
     differs = any(number for outcome, number in counts.items() if outcome != "unchanged")
@@ -100,13 +101,13 @@ def _refuse_other_content(table: StoredVersions, copy: Copy, counts: Mapping[str
 
 
 def _following(table: StoredVersions, instant: Instant) -> Instant | None:
-    """The next instant after this one of which something is known for every record (V30, V31)."""
+    """The next instant after this one for which facts of every record are known (V30, V31), or None."""
     known = [*(row.start for row in table.rows if row.is_mark), *(table.settled or ())[:1]]
     return min((each for each in known if each > instant), default=None)
 
 
 def _values_after(table: StoredVersions, copy: Copy, key: Key) -> Values | None:
-    """What is known of a record at the copy's instant, once it is taken: the step of V22."""
+    """The known values of a record at the copy's instant after the copy: the step of V22."""
     before = next((row.values for row in table.life(key) if _until(row, copy.at)), None)
     row = copy.rows.get(key)
     if row is None:
@@ -117,12 +118,12 @@ def _values_after(table: StoredVersions, copy: Copy, key: Key) -> Values | None:
 
 
 def _until(row: StoredRow, instant: Instant) -> bool:
-    """Whether a version is what was known just before an instant (V78)."""
+    """Whether a version was the known state just before an instant (V78)."""
     return bool(row.start < instant and (row.end is None or row.end >= instant))
 
 
 def _same(table: StoredVersions, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
-    """Whether two states are alike on the tracked ones of the columns."""
+    """Whether two states are alike in those of the columns that are tracked."""
     if one is None or other is None:
         return one is other
     return equal_in((name for name in columns if name in table.tracked), one, other)
@@ -131,7 +132,10 @@ def _same(table: StoredVersions, one: Values | None, other: Values | None, colum
 def _outcome(
     table: StoredVersions, copy: Copy, key: Key, now: Values | None, *, same: bool | None
 ) -> dict[str, int]:
-    """What it counts as: `as_of` its instant before and after (V36); `same` is None where it then is gone."""
+    """The outcome of a record by its states at the copy's instant before and after the copy (V36).
+
+    `same` is None if the record does not exist after the copy.
+    """
     if now is None:
         return {"reopened" if table.life(key) else "new": 1} if same is not None else {}
     if same is None:
@@ -145,7 +149,7 @@ def _outcome(
 def _folded(
     table: StoredVersions, key: Key, at: Instant, said: Values | None, following: Instant | None
 ) -> list[tuple[Instant, Instant | None, Values]]:
-    """The record's new life: what was said holds from its instant up to the following one (V23)."""
+    """The record's new life. The copy's values are true from its instant until the following one (V23)."""
     stored = {each for row in table.life(key) for each in (row.start, row.end) if each is not None}
     instants = sorted({*stored, at, *([] if following is None else [following])})
     life: list[tuple[Instant, Instant | None, Values]] = []
@@ -160,7 +164,7 @@ def _folded(
                 life.append((instant, None, found))
             state = found
         elif state is not None and found is not None and instant != at:
-            # What has no history is as the newest version has it (V18).
+            # Columns without history have the values of the newest version (V18).
             state = {**state, **{name: found[name] for name in table.overwritten}}
             life[-1] = (life[-1][0], None, state)
     return life
@@ -173,7 +177,7 @@ def _matched(
     recorded: Instant,
     unmoved: list[StoredRow] | None,
 ) -> list[StoredRow]:
-    """The record's stored rows and those of its new life, brought together (V9)."""
+    """The rows of a record after its new life is matched with its stored rows (V9)."""
     if unmoved is not None:
         return unmoved
     left = {start: (end, values) for start, end, values in life}
@@ -189,12 +193,12 @@ def _matched(
 
 
 def _alike(table: StoredVersions, one: Values, other: Values) -> bool:
-    """Whether values are the same but for what has no history (V9, V18)."""
+    """Whether values are the same, apart from columns without history (V9, V18)."""
     return equal_in((name for name in table.columns if name not in table.overwritten), one, other)
 
 
 def _overwritten(table: StoredVersions, copy: Copy, row: StoredRow) -> StoredRow:
-    """An open version with the copy's values of what is kept without history (V18)."""
+    """An open version, with the copy's values in columns without history (V18)."""
     delivered = copy.rows.get(row.key) if row.is_version and row.end is None else None
     names = [name for name in copy.columns if name in table.overwritten]
     if delivered is None or not names:
@@ -205,7 +209,7 @@ def _overwritten(table: StoredVersions, copy: Copy, row: StoredRow) -> StoredRow
 def _remembered(
     table: StoredVersions, copy: Copy, rows: Sequence[StoredRow], recorded: Instant, *, restated: bool
 ) -> list[StoredRow]:
-    """The rows with the mark of the copy (V31); another mark takes the place of one of other columns."""
+    """The rows with the mark of the copy (V31). It replaces a mark of a copy with other columns."""
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
     mark = StoredRow(None, {}, copy.at, copy.at, recorded, Role.FACT, kind=FactKind.COPY, columns=columns)
     here = [row for row in rows if row.is_mark and row.start == copy.at]

@@ -1,4 +1,7 @@
-"""What two states of a table differ in, and what happened in between (native.md V96); the order of rows."""
+"""The differences between two states of a table, and the changes in between (native.md V96).
+
+It also sorts rows.
+"""
 
 import math
 from collections import Counter
@@ -12,7 +15,7 @@ Row = Mapping[str, Any]
 
 
 class Side(NamedTuple):
-    """A row of one state or the other; `apart` is what else than the key tells it from others."""
+    """A row of one of the two states. `apart` is a value that distinguishes it from other rows of its key."""
 
     row: Row
     is_after: bool
@@ -22,7 +25,7 @@ class Side(NamedTuple):
 def differences(sides: Iterable[Side], key: Sequence[str]) -> list[dict[str, Any]]:
     """The records whose rows differ: `key`, `change`, `before`, `after`, `changed` (V96).
 
-    Without a key rows come and go as often as they are.
+    Without a key, rows are counted: the surplus of equal rows is added or removed.
     """
     if not key:
         return _counted(sides)
@@ -38,7 +41,7 @@ def _compared(pair: Mapping[bool, Row], key: Sequence[str]) -> dict[str, Any]:
     before, after = pair.get(False), pair.get(True)
     changed: list[str] = []
     if before is not None and after is not None:
-        # What is equal is alike; asking that first is fast.
+        # Equal values are alike. This check is first because it is fast.
         unequal = [name for name in before if name not in key and before[name] != after[name]]
         changed = [name for name in unequal if comparison_key(before[name]) != comparison_key(after[name])]
     return difference(before, after, key, changed)
@@ -47,7 +50,7 @@ def _compared(pair: Mapping[bool, Row], key: Sequence[str]) -> dict[str, Any]:
 def difference(
     before: Row | None, after: Row | None, key: Sequence[str], changed: Sequence[str]
 ) -> dict[str, Any]:
-    """A record as differences tell it, of its row before and after, one of which may be None."""
+    """The difference for a record, from its rows before and after. One of the two may be None."""
     row = after if before is None else before
     assert row is not None
     return {
@@ -80,12 +83,12 @@ def _counted(sides: Iterable[Side]) -> list[dict[str, Any]]:
 
 
 def _unsigned(value: Any) -> Any:
-    """A group of rows is shown by 0.0, whichever zeros it has."""
+    """The value with 0.0 in place of -0.0, because a group of rows is shown by 0.0, whatever zeros it has."""
     return value + 0.0 if isinstance(value, float) else value
 
 
 def in_order(rows: Iterable[Row], first: Sequence[str]) -> list[Row]:
-    """Rows by these columns and then by all others, as Spark sorts: NULL first and NaN last."""
+    """Rows sorted by these columns and then by all others, as Spark sorts: NULL first and NaN last."""
     found = list(rows)
     ranks = [tuple(rank(row[name]) for name in first) for row in found]
     if len(set(ranks)) < len(found):
@@ -99,7 +102,7 @@ def _first(row: Row, names: Sequence[str]) -> list[Any]:
 
 
 def rank(value: Any) -> tuple[Any, ...]:
-    """What sorts a value among others of its column."""
+    """The sort key of a value within its column."""
     if value is None:
         return (0,)
     if isinstance(value, float):
@@ -116,7 +119,10 @@ BETWEEN = (RETURNED, REVERTED, PASSED)
 
 
 class Lived(NamedTuple):
-    """A version that begins or ends between the times: its row, its span, and when it was true."""
+    """A version that begins or ends between the two times.
+
+    It has its row, its start and end, and whether it is true at each of the two times.
+    """
 
     row: Row
     start: Any
@@ -127,11 +133,11 @@ class Lived(NamedTuple):
 
 
 def passages(versions: Iterable[Lived], key: Sequence[str]) -> list[dict[str, Any]]:
-    """The records that differ at the ends, as `differences` has them, and those that only did in between.
+    """The records that differ between the two times, and the records that changed only in between.
 
-    Of a record that is the same at both ends `change` is returned, if it was gone in between, or reverted, if
-    it had other values; passed of one that was there in between alone. `away` says of each whether it was
-    gone and came back.
+    The former are as in `differences`. If a record is the same at both times, `change` is `returned` if it
+    was missing in between, or `reverted` if it had other values. It is `passed` for a record that existed
+    only in between. `away` is true for a record that was missing in between and returned.
     """
     lives: dict[Hashable, list[Lived]] = {}
     for each in versions:
@@ -155,7 +161,10 @@ def _sides(life: Iterable[Lived]) -> list[Side]:
 
 
 def _between(life: Sequence[Lived], key: Sequence[str], *, away: bool) -> list[dict[str, Any]]:
-    """What happened to a record that is the same at both ends; nothing, if its values never changed."""
+    """The changes in between of a record that is the same at both times.
+
+    The list is empty if its values never changed.
+    """
     before = next((each.row for each in life if each.before), None)
     after = next((each.row for each in life if each.after), None)
     if before is None:

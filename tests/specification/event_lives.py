@@ -12,7 +12,7 @@ _BRINGS = {Op.APPEND, Op.CORRECT_TO}
 
 
 class RecordEvent(NamedTuple):
-    """An event of a record: its number, what it does, its own time and when the log was told of it."""
+    """An event of a record: its number, its operation, its event time, and when it was logged."""
 
     place: int
     record: Hashable
@@ -23,18 +23,18 @@ class RecordEvent(NamedTuple):
 
 
 class Begun(NamedTuple):
-    """An event with the instant from which it counts."""
+    """An event, and the instant from which it counts."""
 
     event: RecordEvent
     start: Instant
 
 
 def versions(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
-    """The events that are versions, from when and to when each was true.
+    """The events that are versions, with the start and end of each.
 
-    An event of a ledger or an append is true from its time on, for ever, unless it was corrected. In the
-    other logs a version ends where any later event of its record begins, and what was true at no instant
-    is none.
+    An event of a ledger or an append is true from its time on without an end, unless it was corrected. In
+    other logs a version ends when any later event of its record begins. A version that was true at no instant
+    is left out.
     """
     if log.each_its_own:
         return [
@@ -53,7 +53,10 @@ def versions(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
 
 
 def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
-    """Each version as it was told: an event until a later one ends it, and anew with each told late."""
+    """Each version as it was recorded.
+
+    An event is one row until a later one ends it, with a new row after each late event.
+    """
     if log.each_its_own:
         own = ((event, corrected and corrected.told) for event, corrected in _own(log, events))
         return [
@@ -70,7 +73,7 @@ def statements(log: LogKind, events: Iterable[RecordEvent]) -> list[SpannedRow]:
 
 
 def _shortened(event: RecordEvent, later: Iterable[Begun]) -> list[tuple[Instant, Instant]]:
-    """The ends that an event was told to have, and since when."""
+    """The ends that an event was recorded to have, each with the time since which it was known."""
     steps: list[tuple[Instant, Instant]] = [(None, event.told)]
     for after in later:
         end = steps[-1][0]
@@ -80,7 +83,7 @@ def _shortened(event: RecordEvent, later: Iterable[Begun]) -> list[tuple[Instant
 
 
 def unfolded(place: int, start: Instant, steps: list[tuple[Instant, Instant]]) -> list[SpannedRow]:
-    """A statement for each end that a row had since a known time, but for those without length."""
+    """One statement for each end that a row had since a known time, without statements of zero length."""
     found = []
     following = [*(known for _, known in steps[1:]), None]
     for (end, known), until in zip(steps, following, strict=True):
@@ -91,7 +94,7 @@ def unfolded(place: int, start: Instant, steps: list[tuple[Instant, Instant]]) -
 
 
 def _own(log: LogKind, events: Iterable[RecordEvent]) -> list[tuple[RecordEvent, RecordEvent | None]]:
-    """The events of a ledger that bring something, each with the correction that took it back."""
+    """The events of a ledger that add rows, each with the correction that withdrew it, or None."""
     if not log.corrects:
         return [(event, None) for event in events]
     return [
@@ -103,7 +106,7 @@ def _own(log: LogKind, events: Iterable[RecordEvent]) -> list[tuple[RecordEvent,
 
 
 def _lives(log: LogKind, events: Iterable[RecordEvent]) -> list[list[Begun]]:
-    """The events of each record as they were told, with the instants at which they begin."""
+    """The events of each record in the order of the log, with the instants at which they begin."""
     states = (event for event in events if event.op is not None and event.op != Op.CORRECT_FROM)
     return [
         [
@@ -115,9 +118,9 @@ def _lives(log: LogKind, events: Iterable[RecordEvent]) -> list[list[Begun]]:
 
 
 def _begun(life: list[RecordEvent], number: int) -> Instant:
-    """From when an event counts where a retraction has no time of its own: from when it is known.
+    """The instant from which an event counts, if a retraction has no time of its own: when it became known.
 
-    What is back at the time of its predecessor, or before it, begins when that was known to be gone.
+    A record that returns at or before the time of its predecessor begins when its deletion became known.
     """
     event = life[number]
     if event.op == Op.RETRACT:

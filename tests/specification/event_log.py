@@ -1,4 +1,4 @@
-"""An event log in plain Python: its rows, and what makes two of them the same record or the same content."""
+"""An event log in plain Python: its rows, and the identity of records and of content."""
 
 import math
 from collections import Counter
@@ -10,7 +10,7 @@ from backstory.strategies.events.terms import EventTerms, Op
 
 
 class LogRejected(Exception):
-    """The delivery would corrupt the log: what is wrong, and the keys."""
+    """The delivery would corrupt the log. The error has the reason and the keys."""
 
     def __init__(self, code: str, keys: Iterable[Any] = ()) -> None:
         super().__init__(code, list(keys))
@@ -20,9 +20,9 @@ class LogRejected(Exception):
 
 @dataclass(frozen=True)
 class Arrival:
-    """A delivered row: its event time, None where the source has none, and its values.
+    """A delivered row: its event time, or None if the source has none, and its values.
 
-    `op` is what the source says that the row does, where it does.
+    `op` is the operation of the row, if the source specifies it.
     """
 
     time: Any
@@ -43,7 +43,7 @@ class Event:
 
 @dataclass
 class LogOutcome:
-    """The events that a delivery adds, what became of how many rows, and the watermark."""
+    """The events that a delivery adds, the number of rows by outcome, and the watermark."""
 
     events: list[Event]
     counts: Counter[str] = field(default_factory=Counter)
@@ -51,36 +51,36 @@ class LogOutcome:
 
 
 def state(log: Sequence[Event], terms: EventTerms) -> dict[Any, Event]:
-    """The current event of each record: the last one, if it is no retraction (section 2.10)."""
+    """The current event of each record: its last event, unless that is a retraction (section 2.10)."""
     last = {identity(terms, event.time, event.values): event for event in log}
     return {key: event for key, event in last.items() if event.op is not Op.RETRACT}
 
 
 def identity(terms: EventTerms, time: Any, values: Mapping[str, Any]) -> Any:
-    """What makes two rows the same record."""
+    """The identity of a row's record. Rows of the same record have equal identities."""
     key = key_of(terms, values)
     return (*key, canonical(time)) if terms.time_in_key else key
 
 
 def key_of(terms: EventTerms, values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """The values of the key, so that they compare."""
+    """The values of the key, in a form that can be compared."""
     return tuple(canonical(values[name]) for name in terms.key)
 
 
 def content(time: Any, values: Mapping[str, Any]) -> tuple[Any, ...]:
-    """An event time and all values, so that they compare."""
+    """An event time and all values, in a form that can be compared."""
     return canonical(time), *map(canonical, values.values())
 
 
 def canonical(value: Any) -> Any:
-    """NaN equals NaN, and 0.0 equals -0.0."""
+    """The value in a form in which NaN equals NaN, and 0.0 equals -0.0."""
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
     return value
 
 
 def ranked(value: Any) -> tuple[int, Any]:
-    """A value so that it sorts as Spark sorts it: NULL first, NaN last, text by its bytes."""
+    """The value in a form that sorts as in Spark: NULL first, NaN last, strings by their bytes."""
     if value is None:
         return 0, 0
     if isinstance(value, float) and math.isnan(value):

@@ -1,4 +1,4 @@
-"""Event logs in plain Python: one delivery onto what is stored (odf-ingest.md, section 2, appendix A)."""
+"""Event logs in plain Python: one delivery to a stored log (odf-ingest.md, section 2, appendix A)."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -36,11 +36,12 @@ from specification.event_log import (
     state,
 )
 
-Happening = tuple[Op, Any, Mapping[str, Any], Any]  # op, event time, values, the time that it sorts by
+# The operation, the event time, the values, and the time by which the event is sorted.
+Happening = tuple[Op, Any, Mapping[str, Any], Any]
 
 
 def ingest(log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment) -> LogOutcome:
-    """What the rows, in the order of their arrival, add to the log; raises Rejected."""
+    """The events that the rows, in the order of their arrival, add to the log. Raises LogRejected."""
     counts: Counter[str] = Counter()
     happened = _MERGE[terms.strategy](log, rows, terms, moment, counts)
     placed = happened if terms.strategy is Strategy.CHANGELOG else sorted(happened, key=_order(terms))
@@ -66,7 +67,7 @@ def _append(
 def _ledger(
     log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
-    """Section 2.3: rows not seen before; a row without an event time is known by its key alone (O13)."""
+    """Section 2.3: add new rows. A row without an event time is identified by its key alone (O13)."""
     _require_keys(rows, terms)
     stored = {identity(terms, event.time, event.values): event for event in log}
     found: list[Happening] = []
@@ -91,9 +92,9 @@ def _ledger(
 
 
 def _timed(log: Sequence[Event], row: Arrival, terms: EventTerms, moment: Moment) -> Arrival:
-    """The row with the time of the event that it means, where the time belongs to the identity.
+    """The row with the time of the event that it refers to, if the time belongs to the identity.
 
-    Without a time it means the newest event of its key, one of the same content before all others.
+    A row without a time refers to the newest event of its key. Events with the same content are preferred.
     """
     if row.time is not None or not terms.time_in_key:
         return row
@@ -110,7 +111,7 @@ def _timed(log: Sequence[Event], row: Arrival, terms: EventTerms, moment: Moment
 def _snapshot(
     log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
-    """Section 2.4: the rows are all there is."""
+    """Section 2.4: the delivered rows are the complete content, so that missing rows are retracted."""
     _require_keys(rows, terms)
     stored = state(log, terms)
     delivered = {identity(terms, row.time, row.values): row for row in _require_one(rows, terms)}
@@ -150,7 +151,7 @@ def _upsert(
 def _changelog(
     log: Sequence[Event], rows: Sequence[Arrival], terms: EventTerms, moment: Moment, _counts: Counter[str]
 ) -> list[Happening]:
-    """Section 2.6: the rows say themselves what they do; `strict` holds them to V1 to V6."""
+    """Section 2.6: the rows contain their operations. With `strict`, they must obey V1 to V6."""
     wrong = [row for row in rows if row.op not in set(Op)]
     if wrong:
         raise LogRejected(WRONG_OP, [_key(terms, row.values) for row in wrong])
@@ -174,7 +175,7 @@ def _changelog(
 
 
 def _require_takeable(key: Any, current: Event | None, row: Arrival) -> None:
-    """V3 and V4: what appears is not there, what goes is there, just as it is told."""
+    """V3 and V4: a row to add must not exist; a row to remove must exist with the same content."""
     if row.op == Op.APPEND and current is not None:
         raise LogRejected(PRESENT, [key])
     if row.op in {Op.RETRACT, Op.CORRECT_FROM}:
@@ -185,7 +186,7 @@ def _require_takeable(key: Any, current: Event | None, row: Arrival) -> None:
 
 
 def _require_paired(rows: Sequence[Arrival], place: int, terms: EventTerms) -> None:
-    """V5: `-C` and `+C` of a record stand one after the other."""
+    """V5: `-C` and `+C` of a record must be adjacent."""
     row = rows[place]
     key = identity(terms, row.time, row.values)
     for op, other, beside in ((Op.CORRECT_FROM, Op.CORRECT_TO, 1), (Op.CORRECT_TO, Op.CORRECT_FROM, -1)):
@@ -201,7 +202,7 @@ def _pairs(row: Arrival | None, op: Op, key: Any, terms: EventTerms) -> bool:
 def _compared(
     event: Event | None, row: Arrival, terms: EventTerms, moment: Moment, counts: Counter[str]
 ) -> list[Happening]:
-    """A row that is there against the event that was."""
+    """The events for a delivered row, compared with the record's current event."""
     if event is None:
         return [_appended(row, moment)]
     if _same(event, row, terms):
@@ -217,7 +218,7 @@ def _same(event: Event, row: Arrival, terms: EventTerms) -> bool:
 
 
 def _repeats(event: Event, row: Arrival) -> bool:
-    """Whether a retraction says what is stored; one without an event time means the stored one."""
+    """Whether a retraction repeats the stored row. If it has no event time, the stored time counts."""
     time = event.time if row.time is None else row.time
     return content(time, row.values) == content(event.time, event.values)
 
@@ -238,7 +239,10 @@ def _corrected(event: Event, row: Arrival, moment: Moment, terms: EventTerms) ->
 
 
 def _retracted(event: Event, moment: Moment, terms: EventTerms) -> Happening:
-    """With its own time as a retraction, with the time of the observation as `D` (decision O3)."""
+    """The event of a retraction.
+
+    As `-R` it has its own time, and as `D` the time of the observation (decision O3).
+    """
     time = event.time if terms.retracts_in_place else moment.fallback
     return Op.RETRACT, time, event.values, time
 
@@ -248,7 +252,7 @@ def _key(terms: EventTerms, values: Mapping[str, Any]) -> tuple[Any, ...]:
 
 
 def _distinct(rows: Sequence[Arrival]) -> list[Arrival]:
-    """Identical rows collapse."""
+    """The rows, with identical rows reduced to one."""
     found: dict[Any, Arrival] = {}
     for row in rows:
         found.setdefault(content(row.time, row.values), row)
@@ -266,7 +270,7 @@ def _require_keys(rows: Sequence[Arrival], terms: EventTerms) -> None:
 
 
 def _require_one(rows: Sequence[Arrival], terms: EventTerms) -> list[Arrival]:
-    """The rows, identical ones once; rejected are different ones of one record."""
+    """The rows, with identical rows reduced to one. Different rows of one record are rejected."""
     found: dict[Any, Arrival] = {}
     for row in _distinct(rows):
         if found.setdefault(identity(terms, row.time, row.values), row) is not row:
@@ -275,7 +279,7 @@ def _require_one(rows: Sequence[Arrival], terms: EventTerms) -> list[Arrival]:
 
 
 def _order(terms: EventTerms) -> Any:
-    """Append and Ledger by event time, the others by key; then op, then everything else (step 7)."""
+    """The sort key: Append and Ledger by event time, others by key; then op, then all other values (step 7)."""
 
     def order(happening: Happening) -> Any:
         op, time, values, lead = happening

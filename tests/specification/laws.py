@@ -1,7 +1,7 @@
-"""How often the rows of one record break each law, in plain Python: slow, obvious, right.
+"""How often the rows of one record break each law, in plain Python, slow and obvious.
 
-Sources: native.md V114 and V116; fivetran-destination.md section 5.1 (a version ends a millisecond before
-its successor begins, so one that lived less ends before its own start); historization.md sections 2.2, 2.4;
+Sources: native.md V114 and V116; fivetran-destination.md section 5.1 (a version ends a millisecond before its
+successor begins, so a shorter version ends before its own start); historization.md sections 2.2, 2.4;
 odf-ingest.md section 2.10.
 """
 
@@ -21,7 +21,7 @@ HASH = re.compile("[0-9a-f]{64}|erased")
 
 
 def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
-    """How often the rows of one record break each law; rows without a key are of no record."""
+    """How often the rows of one record break each law. Rows without a key belong to no record."""
     found: Counter[Law] = Counter()
     if terms.remembers:
         found.update(broken_memory(rows, terms))
@@ -36,36 +36,36 @@ def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
 
 
 def is_hashed(row: RecordRow) -> bool:
-    """Whether a row has the hash of its values, or says that they were erased."""
+    """Whether a row has the hash of its values, or records that they were erased."""
     return HASH.fullmatch(row.hash or "") is not None and row.rightly is not False
 
 
 def broken_memory(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
-    """A law for each row, or pair of rows, that breaks one of the six of memory."""
+    """A law for each row, or pair of rows, that breaks one of the six laws of memory."""
     for row in rows:
         if not is_of_its_kind(row):
             yield Law.MEMORY
         if not is_recorded(row, terms.newest):
             yield Law.RECORDED
-        # Of a log the last position of a record stays (V135), and truncates, which each has its instant of.
+        # In a log the last position of a record stays (V135), and so do truncates, each with its own instant.
         if row.role == Role.FACT and row.time is None and is_settled(row.start, terms):
             yield Law.SETTLED
     yield from broken_together(rows, terms)
 
 
 def in_order(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """Versions that have a length, by their starts."""
+    """The versions whose length is not zero, sorted by start."""
     return sorted(
         (row for row in rows if has_length(row, terms)), key=lambda row: (row.start or 0, until(row, terms))
     )
 
 
 def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
-    """A law for each version that breaks it by its start or its end."""
+    """A law for each version whose start or end breaks the law."""
     starts = Counter(row.start for row in versions if row.start is not None)
     for times in starts.values():
         yield from [Law.UNIQUE_START] * (times - 1)
-    # A version of Fivetran's that tells no end breaks the law of the marker.
+    # A version from Fivetran without an end breaks the law of the marker.
     endless = {row.place for row in versions if row.end is None and terms.grain and row.start is not None}
     for row in versions:
         if not has_length(row, terms) and row.place not in endless:
@@ -79,7 +79,7 @@ def spans(versions: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
 
 
 def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
-    """How often the rows of one key break each law, in a table that has each record once."""
+    """How often the rows of one key break each law, in a table that has each record only once."""
     found: Counter[Law] = Counter()
     keyed = [row for row in rows if row.keyed]
     found[Law.NULL_KEY] += len(rows) - len(keyed)
@@ -91,7 +91,7 @@ def broken_keys(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:
 
 @dataclass(frozen=True, slots=True)
 class LogRow:
-    """A row of the log, in the order of offsets; `op` is None where it is none of the four."""
+    """A row of the log, in the order of offsets. `op` is None if its code is none of the four operations."""
 
     op: int | None
     time: int | None
@@ -116,7 +116,10 @@ def broken_events(events: Sequence[LogRow], log: LogFacts) -> Counter[Law]:
 
 
 def _fits(log: LogFacts, op: Op, event: LogRow, there: set[int | None]) -> bool:
-    """Whether the ledger has, or has not, an event of this time to correct, or to add; `there` keeps up."""
+    """Whether a ledger's event fits: a correction needs an event of its time, an addition must have none.
+
+    `there` has the existing times, and is updated.
+    """
     fits = not log.corrects or (event.time in there) is (op is Op.CORRECT_FROM)
     (there.discard if op is Op.CORRECT_FROM else there.add)(event.time)
     return fits

@@ -1,7 +1,7 @@
-"""Which rows of a table are versions, and from when to when each was true.
+"""The rows of a table that are versions, and the start and end of each.
 
-Instants are microseconds since 1970, None where a row has none; an end that is None is still to come. What is
-compared with None is not so, as in SQL. A row is known by its place among all.
+Instants are microseconds since 1970, or None if a row has none. An end of None is still open. A comparison
+with None is false, as in SQL. A row is identified by its place among all rows.
 """
 
 from collections import defaultdict
@@ -16,7 +16,10 @@ Instant = int | None
 
 
 class SpannedRow(NamedTuple):
-    """A row that was true, from when to when, and while a table told so where that is asked."""
+    """A row that was true from its start until its end.
+
+    If it is a statement, it also has the times between which the table contained it.
+    """
 
     place: int
     start: Instant
@@ -25,14 +28,14 @@ class SpannedRow(NamedTuple):
     known_to: Instant = None
 
     def holds(self, time: int) -> bool | None:
-        """Whether it was true at an instant (V99); None where nothing tells."""
+        """Whether the row was true at an instant (V99), or None if this is unknown."""
         if self.end is not None and self.end <= time:
             return False
         return None if self.start is None else self.start <= time
 
 
 class RememberedRow(NamedTuple):
-    """A row of layout `versions`: its span, when it was recorded, and the end that it had before (V6)."""
+    """A row of layout `versions`: its start and end, when it was recorded, and its former end (V6)."""
 
     place: int
     start: Instant
@@ -43,12 +46,12 @@ class RememberedRow(NamedTuple):
     end_before: Instant = None
 
     def end_at(self, known_at: int) -> Instant:
-        """Its end as it was known at a recorded time."""
+        """The end of the row as it was known at a recorded time."""
         return self.end_before if self.moved is not None and self.moved > known_at else self.end
 
 
 class Sent(NamedTuple):
-    """A row of a history that Fivetran brings."""
+    """A row of a history that Fivetran delivers."""
 
     place: int
     key: Hashable
@@ -58,18 +61,18 @@ class Sent(NamedTuple):
 
 
 class Endless(Exception):
-    """A row has no end and does not say that it is open."""
+    """A row has no end, and is not marked as open."""
 
 
 def lasting(rows: Iterable[RememberedRow]) -> list[SpannedRow]:
-    """The native rows that are versions now: those that have length (V3, V5)."""
+    """The native rows that are versions now: those whose length is not zero (V3, V5)."""
     return [
         SpannedRow(each.place, each.start, each.end) for each in rows if _has_length(each.start, each.end)
     ]
 
 
 def lasting_then(rows: Iterable[RememberedRow], known_at: int) -> list[SpannedRow]:
-    """The native rows that were versions as it was known at a recorded time (V93)."""
+    """The native rows that were versions according to the knowledge at a recorded time (V93)."""
     found = []
     for each in rows:
         end = each.end_at(known_at)
@@ -84,7 +87,7 @@ def _has_length(start: Instant, end: Instant) -> bool:
 
 
 def adopted(rows: Iterable[tuple[int, Instant, Instant, bool]], span: Span) -> list[SpannedRow]:
-    """The versions that another tool wrote, but for those that stand for a record that was not there."""
+    """The versions that another tool wrote, except those that mark a record as missing."""
     far = span.far or 0
     return [
         SpannedRow(place, start, end if end is not None and end < far else None)
@@ -94,10 +97,10 @@ def adopted(rows: Iterable[tuple[int, Instant, Instant, bool]], span: Span) -> l
 
 
 def sent(rows: Iterable[Sent]) -> list[SpannedRow]:
-    """The versions that Fivetran brought.
+    """The versions that Fivetran delivered.
 
-    One whose successor starts before its end, or within a millisecond of it, reaches up to that start. Raises
-    Endless for a row with neither an end nor a flag.
+    If the successor of a version starts before its end, or within a millisecond after it, the version ends at
+    that start. Raises Endless for a row with neither an end nor a flag.
     """
     lives: dict[Hashable, list[Sent]] = defaultdict(list)
     for each in rows:

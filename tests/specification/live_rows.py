@@ -1,6 +1,6 @@
-"""The rule of live rows: slow, obvious, right; `plan.py` is held to it.
+"""The rule for live rows, slow and obvious.
 
-Source: fivetran-destination.md section 2.8, decisions.md F7.
+The tests compare the plan with it. Source: fivetran-destination.md section 2.8, decisions.md F7.
 """
 
 from collections.abc import Sequence
@@ -16,7 +16,7 @@ _Table = dict[_Key, list[Row]]
 
 @dataclass(frozen=True, slots=True)
 class LiveOutcome:
-    """The table after a batch, and how many of the batch's rows found nothing to change."""
+    """The table after a batch, and the number of the batch's rows that found nothing to change."""
 
     rows: list[Row]
     ignored: int
@@ -30,14 +30,14 @@ def apply(
     update: Sequence[Row] = (),
     delete: Sequence[Row] = (),
 ) -> LiveOutcome:
-    """The table after a batch: replaced, then updated, then deleted (section 2.8).
+    """The table after a batch: rows are replaced, then updated, then deleted (section 2.8).
 
-    `columns` are the request's; a row without one of them comes from a file without it.
-    Ignored are update rows and distinct deleted keys that find no record (F7). Keys compare
-    exactly, and NULL equals NULL. Should stored rows share a key, a change meets all of them.
+    `columns` are the columns of the request. A row lacks one of them if its file lacks it. Update rows and
+    distinct deleted keys that find no record are ignored (F7). Keys are compared exactly, and NULL equals
+    NULL. If stored rows share a key, a change applies to all of them.
 
     Raises:
-        ValueError: A row names no value for a key column, or a replace row leaves a cell
+        ValueError: A row has no value for a key column, or a replace row leaves a cell
             unmodified.
     """
     blank: Row = dict.fromkeys(chain(*stored, columns, *replace, *update))
@@ -63,21 +63,21 @@ def _key_of(row: Row, key: Sequence[str]) -> _Key:
 
 
 def _last_of_each_key(rows: Sequence[Row], key: Sequence[str]) -> dict[_Key, Row]:
-    """One row for each key, the last: the sender promises one and does not keep it (2.8)."""
+    """The last row of each key. The sender promises only one row for each key, but may send more (2.8)."""
     if any(cell is UNMODIFIED for row in rows for cell in row.values()):
         raise ValueError("A replace row leaves a cell unmodified; it must carry the whole row.")
     return {_key_of(row, key): row for row in rows}
 
 
 def _put_replaced(table: _Table, rows: dict[_Key, Row], columns: Sequence[str], blank: Row) -> None:
-    """Write whole rows; only columns the request does not know keep their old value (2.8)."""
+    """Write whole rows. Only columns that are not in the request keep their old values (2.8)."""
     for identity, row in rows.items():
         old = table.get(identity, [blank])[-1]
         table[identity] = [old | dict.fromkeys(columns) | row]
 
 
 def _put_updated(table: _Table, rows: Sequence[Row], key: Sequence[str]) -> int:
-    """Write changed cells in the order given; the count of rows without a record (2.8)."""
+    """Write changed cells in the given order. Returns the number of rows without a record (2.8)."""
     ignored = 0
     for row in rows:
         identity = _key_of(row, key)
@@ -90,6 +90,6 @@ def _put_updated(table: _Table, rows: Sequence[Row], key: Sequence[str]) -> int:
 
 
 def _drop_deleted(table: _Table, rows: Sequence[Row], key: Sequence[str]) -> int:
-    """Remove the keys; the count of keys without a record (2.8)."""
+    """Remove the keys. Returns the number of keys without a record (2.8)."""
     identities = {_key_of(row, key) for row in rows}
     return sum(table.pop(identity, None) is None for identity in identities)

@@ -1,7 +1,7 @@
-"""What a rewind makes of the rows of a table of layout `versions` (native.md V6 to V9, V84, V85).
+"""The effect of a rewind on the rows of a table of layout `versions` (native.md V6 to V9, V84, V85).
 
-A row is a mapping of its columns; `_memory` is a mapping, or None where all its fields are. The rule looks
-at all rows, slowly; the plan beside it reads those that learnt something after the time, and does the same.
+A row is a mapping of its columns; `_memory` is a mapping, or None if all its fields are NULL. The rule reads
+all rows, and is slow. The plan reads only rows that changed after the time, with the same result.
 """
 
 from collections.abc import Collection, Mapping, Sequence
@@ -23,16 +23,16 @@ from backstory.model.versions_layout import (
 from specification.values import equal_in
 
 Row = Mapping[str, Any]
-# What tells facts of one instant of a record apart (V9).
+# The fields that distinguish facts of a record at the same instant (V9).
 FACT_FIELDS = (KIND, SEQUENCE, SCOPE, OWN_TIME)
 
 
 def rewound(
     rows: Sequence[Row], known: datetime, now: datetime, key: Sequence[str], untold: Collection[str] = ()
 ) -> list[Row]:
-    """The table that holds what was known at `known`, as a commit of the recorded time `now` leaves it.
+    """The table with the state that was known at `known`, after a commit at the recorded time `now`.
 
-    Columns that are `untold` have no history (V18): values that differ in them alone are the same.
+    Columns in `untold` have no history (V18): values that differ only in these columns are the same.
     """
     touched = [row for row in rows if learnt_after(row, known)]
     wanted = [undo_last_move(row) for row in touched if row[RECORDED_AT] <= known]
@@ -40,13 +40,13 @@ def rewound(
 
 
 def learnt_after(row: Row, known: datetime) -> bool:
-    """Whether a row says something that the table did not say at this time (V85)."""
+    """Whether a row states something that the table did not state at this time (V85)."""
     ended = field(row, ENDED_AT)
     return row[RECORDED_AT] > known or (ended is not None and ended > known)
 
 
 def undo_last_move(row: Row) -> Row:
-    """The live row that a row was before its end was last moved; it must have been moved (V6)."""
+    """The live row as it was before its end was last moved. The end must have been moved (V6)."""
     role = Role.FACT if field(row, ROLE) == Role.FACT else None
     end = row[VALID_TO] if role else field(row, END_BEFORE)
     kept = {name: field(row, name) for name in (*FACT_FIELDS, COLUMNS)}
@@ -54,7 +54,7 @@ def undo_last_move(row: Row) -> Row:
 
 
 def live_rows_at(rows: Sequence[Row], known: datetime) -> list[Row]:
-    """The live rows that the table had at a recorded time: versions, remembered facts and marks."""
+    """The live rows of the table at a recorded time: versions, stored facts and marks."""
     rows_then = []
     for row in rows:
         if row[RECORDED_AT] > known:
@@ -68,20 +68,20 @@ def live_rows_at(rows: Sequence[Row], known: datetime) -> list[Row]:
 
 
 def is_live(row: Row) -> bool:
-    """Whether a row is a version, or a fact that holds."""
+    """Whether a row is a version, or a fact that was not withdrawn."""
     role = field(row, ROLE)
     return role is None or (role == Role.FACT and field(row, ENDED_AT) is None)
 
 
 def field(row: Row, name: str) -> Any:
-    """A field of what the row remembers; NULL where it remembers nothing."""
+    """A field of the row's `_memory`, or None if `_memory` is NULL."""
     return (row[MEMORY] or {}).get(name)
 
 
 def recorded(
     stored: Sequence[Row], wanted: Sequence[Row], now: datetime, key: Sequence[str], untold: Collection[str]
 ) -> list[Row]:
-    """The stored rows after a commit that makes the live ones among them the wanted ones (V9)."""
+    """The stored rows after a commit that replaces the live rows among them by the wanted ones (V9)."""
     pending, after = list(wanted), list[Row]()
     for row in stored:
         if not is_live(row):
@@ -96,7 +96,7 @@ def recorded(
 
 
 def _same(row: Row, other: Row, key: Sequence[str], untold: Collection[str]) -> bool:
-    """Whether two rows tell of one fact, and of it the same."""
+    """Whether two rows store the same fact with the same content."""
     told_of = [name for name in row if name not in VERSIONS_OWN and (name in key or name not in untold)]
     return equal_in((*told_of, VALID_FROM), row, other) and all(
         field(row, name) == field(other, name) for name in (*FACT_FIELDS, COLUMNS, ROLE)
@@ -104,7 +104,7 @@ def _same(row: Row, other: Row, key: Sequence[str], untold: Collection[str]) -> 
 
 
 def _moved(row: Row, end: datetime | None, now: datetime) -> list[Row]:
-    """The row with another end; a row that tells of a move already leaves a copy of itself (V7)."""
+    """The row with another end. A row that already records a move leaves a copy of itself (V7)."""
     if end == row[VALID_TO]:
         return [row]
     ended = field(row, ENDED_AT)
@@ -115,7 +115,7 @@ def _moved(row: Row, end: datetime | None, now: datetime) -> list[Row]:
 
 
 def _withdraw(row: Row, now: datetime) -> list[Row]:
-    """The rows that remain of one that no longer holds (V8)."""
+    """The rows that remain after a row is withdrawn (V8)."""
     if field(row, ROLE) == Role.FACT:
         return [{**row, MEMORY: {**row[MEMORY], ENDED_AT: now}}]
     *left, moved = _moved(row, row[VALID_FROM], now)

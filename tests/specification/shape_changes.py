@@ -1,7 +1,8 @@
-"""The rule of migrations: slow, obvious, right; tests compare `plan.py` with it.
+"""The rule for migrations, slow and obvious.
 
-Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and F10. What a migration refuses
-(an unknown column, a system column as target) is the door's business; here it has been looked at.
+The tests compare the plan with it. Source: fivetran-destination.md sections 6.2 to 6.9, decisions.md F9 and
+F10. The door refuses invalid requests, such as an unknown column or a system column as the target, before
+this rule applies.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -37,46 +38,46 @@ Row = dict[str, object]
 
 @dataclass(frozen=True, slots=True)
 class Content:
-    """What a table holds: its columns, its key (never with `_fivetran_start`) and its rows."""
+    """The content of a table: its columns, its key (always without `_fivetran_start`) and its rows."""
 
     columns: tuple[str, ...]
     key: tuple[str, ...]
     rows: tuple[Row, ...]
 
     def mapped(self, change: Callable[[Row], Sequence[Row]]) -> "Content":
-        """Each row replaced by those that `change` makes of it."""
+        """The table with each row replaced by the rows that `change` returns for it."""
         return replace(self, rows=tuple(new for row in self.rows for new in change(dict(row))))
 
     def having(self, *columns: str) -> "Content":
-        """With these columns too, NULL in every row that lacks them."""
+        """The table with these columns added. The new columns are NULL in every row."""
         new = tuple(name for name in columns if name not in self.columns)
         blank = dict.fromkeys(new)
         return replace(self, columns=self.columns + new).mapped(lambda row: [blank | row])
 
     def without(self, *columns: str) -> "Content":
-        """Without these columns."""
+        """The table without these columns."""
         kept = tuple(name for name in self.columns if name not in columns)
         return replace(self, columns=kept).mapped(lambda row: [{name: row[name] for name in kept}])
 
 
 def _synced_before(row: Row, synced: str, before: datetime) -> bool:
-    """Whether a row is that old; one that was never synced is not."""
+    """Whether a row was synced before a time. A row that was never synced was not."""
     return row[synced] is not None and _instant(row[synced]) < before
 
 
 def delete_before(table: Content, synced: str, before: datetime) -> Content:
-    """Rows that were synced before an instant go (2.7)."""
+    """Remove rows that were synced before an instant (2.7)."""
     return table.mapped(lambda row: [] if _synced_before(row, synced, before) else [row])
 
 
 def flag_before(table: Content, synced: str, before: datetime, flag: str) -> Content:
-    """Rows that were synced before an instant are flagged (2.7)."""
+    """Flag rows that were synced before an instant (2.7)."""
     flagged = {flag: True}
     return table.mapped(lambda row: [row | flagged if _synced_before(row, synced, before) else row])
 
 
 def end_before(table: Content, synced: str, before: datetime) -> Content:
-    """Open versions that were synced before an instant end at it (2.7)."""
+    """End open versions that were synced before an instant at this instant (2.7)."""
 
     def change(row: Row) -> list[Row]:
         ends = row[ACTIVE] and _synced_before(row, synced, before)
@@ -86,20 +87,20 @@ def end_before(table: Content, synced: str, before: datetime) -> Content:
 
 
 def set_value(table: Content, column: str, value: object) -> Content:
-    """Every row has the value; a column that is not there is added (6.2 and 6.5)."""
+    """Set the value in every row. A missing column is added (6.2 and 6.5)."""
     return table.having(column).mapped(lambda row: [row | {column: value}])
 
 
 def copy_column(table: Content, source: str, target: str) -> Content:
-    """The target has the source's values; it is added if it is not there (6.6)."""
+    """Copy the source column's values to the target column, which is added if it is missing (6.6)."""
     return table.having(target).mapped(lambda row: [row | {target: row[source]}])
 
 
 def add_in_history(table: Content, column: str, value: object, instant: datetime) -> Content:
-    """Each open version gets a successor that starts at `at` with the value (6.3).
+    """Give each open version a successor that starts at `instant` with the value (6.3).
 
     Raises:
-        TooEarly: An open version starts after `at`.
+        TooEarly: An open version starts after `instant`.
     """
     table = table.having(column)
     if not _open_at(table, instant):
@@ -116,9 +117,9 @@ def add_in_history(table: Content, column: str, value: object, instant: datetime
 
 
 def drop_in_history(table: Content, column: str, instant: datetime) -> Content:
-    """Each open version with a value gets a successor that starts at `at` without it (6.4).
+    """Give each open version with a value a successor that starts at `instant` without it (6.4).
 
-    The column stays, and so does what it held before. Raises TooEarly as `add_in_history`.
+    The column and its earlier values stay. Raises TooEarly as `add_in_history` does.
     """
     if column not in table.columns or not _open_at(table, instant):
         return table
@@ -134,7 +135,7 @@ def drop_in_history(table: Content, column: str, instant: datetime) -> Content:
 
 
 def _open_at(table: Content, instant: datetime) -> bool:
-    """Whether there are open versions; all of them must have started by then."""
+    """Whether there are open versions. All of them must have started by the instant."""
     open_versions = [row for row in table.rows if row[ACTIVE]]
     if any(_instant(row[START]) > instant for row in open_versions):
         raise TooEarly
@@ -142,7 +143,7 @@ def _open_at(table: Content, instant: datetime) -> bool:
 
 
 def _instant(value: object) -> datetime:
-    """The instant; one before all others for NULL."""
+    """The instant, or the earliest possible instant for NULL."""
     return value if isinstance(value, datetime) else datetime.min.replace(tzinfo=EPOCH.tzinfo)
 
 
@@ -151,10 +152,10 @@ def _closed(row: Row, instant: datetime) -> Row:
 
 
 def to_history(table: Content, flag: str, now: datetime) -> Content:
-    """A live or soft-delete table becomes a history table (6.8, type 1; 6.7).
+    """Turn a live or soft-delete table into a history table (6.8, type 1; 6.7).
 
-    `flag` is the column that tells deleted rows; if it is not there, none is. Rows that are true
-    start with the newest sync of the table, with `now` if no row was ever synced.
+    `flag` is the column that flags deleted rows. If it is missing, no row is deleted. Rows that are not
+    deleted start with the table's newest sync, or with `now` if no row was ever synced.
     """
     if set(HISTORY_COLUMNS) <= set(table.columns):
         return table
@@ -170,7 +171,7 @@ def to_history(table: Content, flag: str, now: datetime) -> Content:
 
 
 def to_soft_delete(table: Content, flag: str) -> Content:
-    """A history table keeps the newest version of each key, flagged if it is closed (6.8, type 2)."""
+    """Keep the newest version of each key of a history table, flagged if it is closed (6.8, type 2)."""
     if not set(HISTORY_COLUMNS) <= set(table.columns):
         return table if flag in table.columns else set_value(table, flag, False)
     newest = _newest_versions(table)
@@ -179,7 +180,7 @@ def to_soft_delete(table: Content, flag: str) -> Content:
 
 
 def _newest_versions(table: Content) -> Content:
-    """Of each key the version with the greatest start; one without a start loses against any other."""
+    """For each key, the version with the greatest start. NULL is the smallest start."""
     newest: dict[tuple[object, ...], Row] = {}
     for row in sorted(table.rows, key=_age):
         newest[tuple(_comparable(row[name]) for name in table.key)] = row
@@ -187,7 +188,7 @@ def _newest_versions(table: Content) -> Content:
 
 
 def _comparable(value: object) -> object:
-    """A value of a key that equals exactly the same values: 0.0 and -0.0 differ, NaN is NaN."""
+    """A key's value in a form that equals exactly the same values: 0.0 and -0.0 differ, NaN is NaN."""
     return value.hex() if isinstance(value, float) else value
 
 
@@ -196,24 +197,24 @@ def _age(row: Row) -> tuple[datetime, bool, datetime]:
 
 
 def soft_delete_to_live(table: Content, flag: str) -> Content:
-    """Rows that are flagged go (6.9, type 0)."""
+    """Remove flagged rows (6.9, type 0)."""
     kept = table.mapped(lambda row: [] if row.get(flag) else [row])
     return kept.without(DELETED) if flag == DELETED else kept
 
 
 def live_to_soft_delete(table: Content, flag: str) -> Content:
-    """The flag is there, and FALSE where it was NULL (6.9, type 4)."""
+    """Add the flag, and set it to FALSE where it is NULL (6.9, type 4)."""
     return table.having(flag).mapped(lambda row: [row | {flag: row[flag] or False}])
 
 
 def history_to_live(table: Content, *, keep_deleted: bool) -> Content:
-    """The newest version of each key stays, if it is open or deleted rows are kept (6.9, type 3)."""
+    """Keep the newest version of each key, if it is open or deleted rows are kept (6.9, type 3)."""
     kept = _newest_versions(table).mapped(lambda row: [row] if row[ACTIVE] or keep_deleted else [])
     return kept.without(*HISTORY_COLUMNS)
 
 
 def live_to_history(table: Content, now: datetime) -> Content:
-    """Every row is an open version that starts now (6.9, type 5)."""
+    """Turn every row into an open version that starts now (6.9, type 5)."""
     if set(HISTORY_COLUMNS) <= set(table.columns):
         return table
     begun: Row = {START: now, END: TMAX, ACTIVE: True}
@@ -246,5 +247,5 @@ _MEANINGS: Mapping[type, Callable[[Content, Any], Content]] = {
 
 
 def apply(table: Content, operation: Rewriting | Touching) -> Content:
-    """What the operation makes of the table; TooEarly for a change that an open version is younger than."""
+    """Apply the operation to the table. Raises TooEarly if an open version starts after the change."""
     return _MEANINGS[type(operation)](table, operation)

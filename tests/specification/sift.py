@@ -1,4 +1,4 @@
-"""What a sift says, in plain Python: each record of either side has one outcome, or a side is refused."""
+"""The result of a sift in plain Python. Each record of either side has one outcome, or a side is refused."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,9 +18,9 @@ def sift(
     compared: Sequence[str],
     scope: Sequence[bool | None],
 ) -> dict[tuple[Any, ...], str] | None:
-    """The outcome of each record, by its key; None where a row has no key, or two of a side share one.
+    """The outcome of each record by its key, or None if a row has no key or two rows of a side share a key.
 
-    `scope` tells of each stored row whether it counts when the delivery lacks it.
+    `scope` has for each stored row whether it counts if the delivery lacks it.
     """
     sides = [{_key(row, key): row for row in rows} for rows in (delivered, stored)]
     whole = all(row[name] is not None for rows in (delivered, stored) for row in rows for name in key)
@@ -40,7 +40,7 @@ def sift(
 
 
 def repeated(rows: Sequence[Row], key: Sequence[str]) -> list[tuple[Any, ...]]:
-    """The keys that more than one row has."""
+    """The keys that occur in more than one row."""
     return [each for each, count in Counter(_key(row, key) for row in rows).items() if count > 1]
 
 

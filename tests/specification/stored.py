@@ -1,10 +1,10 @@
-"""Stored rows of a table of layout `versions`, and how their ends move (native.md V1 to V8), in plain Python.
+"""Stored rows of layout `versions`, and how their ends move, in plain Python (native.md V1 to V8).
 
-Instants and recorded times are anything ordered.
+Instants and recorded times may be any values that have an order.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from backstory.model.versions_layout import FactKind, Role
@@ -13,15 +13,17 @@ from backstory.strategies.feeds.terms import FormerLogs
 Key = Any
 Instant = Any
 Values = Mapping[str, Any]
-# Columns and the values that they all have in a copy's scope, sorted; without one it is of all records.
+# The columns and values that all records in a copy's scope have, sorted. A copy without a scope is of all
+# records.
 Scope = tuple[tuple[str, Any], ...]
 
 
 @dataclass(frozen=True, slots=True)
 class StoredRow:
-    """A stored row (V1, V2); a mark has no key and no values.
+    """A stored row (V1, V2).
 
-    With a `time` of its own it is a message of a log: `sequence` is its position there (V133).
+    A mark has neither a key nor values. A row with its own `time` is a message of a log; `sequence` is its
+    position there (V133).
     """
 
     key: Key | None
@@ -40,35 +42,37 @@ class StoredRow:
 
     @property
     def is_version(self) -> bool:
-        """Whether it is one, and no memory (V3)."""
+        """Whether the row is a version, not only a stored fact (V3)."""
         return self.role is None
 
     @property
     def is_live(self) -> bool:
-        """Whether it is a version, or a fact that holds (V4)."""
+        """Whether the row is a version, or a fact that was not withdrawn (V4)."""
         return self.role is None or (self.role is Role.FACT and self.ended_at is None)
 
     @property
     def is_event(self) -> bool:
-        """Whether it stands for an event of its key that holds (V4)."""
+        """Whether the row stores an event of its key that was not withdrawn (V4)."""
         return self.is_live and self.kind in {FactKind.UPSERT, FactKind.DELETE}
 
     @property
     def is_mark(self) -> bool:
-        """Whether it stands for a remembered copy that was not taken back (V31)."""
+        """Whether the row is the mark of a copy that was not withdrawn (V31)."""
         return self.kind is FactKind.COPY and self.role is Role.FACT and self.ended_at is None
 
     def covers(self, instant: Instant) -> bool:
-        """Whether the record was so at an instant; ends are exclusive (V99)."""
+        """Whether the row's values were true at an instant. Ends are excluded (V99)."""
         return bool(self.start <= instant and (self.end is None or instant < self.end))
 
 
 @dataclass(frozen=True, slots=True)
 class StoredVersions:
-    """Stored rows; `settled` is None without memory, else no or two instants, the first None: always (V13).
+    """The stored rows of a table, and the description of its columns.
 
-    `columns` are those of the data, `key` is the name of the key's. Columns of `ignored` and `overwritten`
-    make no version. `former` are the logs before the one that events are messages of; None for none.
+    `settled` is None without a memory. With a memory, it is empty or has two instants, and a first instant of
+    None is unbounded (V13). `columns` are the columns of the data, and `key` is the name of the key column.
+    Columns in `ignored` and `overwritten` make no versions. `former` are the logs before the current one, or
+    None if there are none.
     """
 
     columns: tuple[str, ...]
@@ -79,10 +83,18 @@ class StoredVersions:
     overwritten: frozenset[str] = frozenset()
     key: str = "k"
     former: FormerLogs | None = None
+    # The versions by record: a copy asks for each of thousands.
+    _lives: Mapping[Key, list[StoredRow]] = field(init=False, compare=False, repr=False)
+
+    def __post_init__(self) -> None:
+        lives: dict[Key, list[StoredRow]] = {}
+        for row in self.versions:
+            lives.setdefault(row.key, []).append(row)
+        object.__setattr__(self, "_lives", lives)
 
     @property
     def versions(self) -> list[StoredRow]:
-        """The rows that are versions, as known now."""
+        """The rows that are versions at present."""
         return [row for row in self.rows if row.is_version]
 
     @property
@@ -92,14 +104,14 @@ class StoredVersions:
 
     def life(self, key: Key) -> list[StoredRow]:
         """The versions of a record."""
-        return [row for row in self.versions if row.key == key]
+        return [*self._lives.get(key, ())]
 
     def as_of(self, key: Key, instant: Instant) -> Values | None:
-        """What a record was at an instant; None while it was not there."""
+        """The values of a record at an instant, or None if it did not exist then."""
         return next((row.values for row in self.life(key) if row.covers(instant)), None)
 
     def statements_at(self, recorded: Instant) -> list[tuple[Key, Instant, Instant | None, Values]]:
-        """What the table told at a recorded time: key, start, end and values (V6)."""
+        """The versions in the table at a recorded time: key, start, end and values (V6)."""
         told = []
         for row in self.rows:
             if row.recorded <= recorded and row.role is not Role.FACT:
@@ -111,7 +123,7 @@ class StoredVersions:
 
 
 def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[StoredRow]:
-    """The row with another end, and the statement that this would forget (V7)."""
+    """The row with another end, and a row for the statement that this would overwrite (V7)."""
     if end == row.end:
         return [row]
     moved = replace(row, end=end, ended_at=recorded, end_before=row.end)
@@ -121,6 +133,6 @@ def move_end(row: StoredRow, end: Instant | None, recorded: Instant) -> list[Sto
 
 
 def take_back(row: StoredRow, recorded: Instant) -> list[StoredRow]:
-    """The version as one that was told, and is not any more (V8)."""
+    """The version as a withdrawn statement (V8)."""
     moved, *left = move_end(row, row.start, recorded)
     return [replace(moved, role=Role.PAST), *left]

@@ -1,7 +1,7 @@
-"""The rule of intervals: slow, obvious, right; `plan.py` is held to it.
+"""The rule for intervals, slow and obvious.
 
-Source: fivetran-destination.md section 5.2, decisions.md F4, F5, F7, F15 and F16. A version is
-a row addressed by (key, start); instants are aware, in UTC, with microseconds.
+The tests compare the plan with it. Source: fivetran-destination.md section 5.2, decisions.md F4, F5, F7, F15
+and F16. A version is a row with the address (key, start). Instants have the zone UTC, with microseconds.
 """
 
 from collections.abc import Mapping, Sequence
@@ -33,12 +33,12 @@ def apply(
 ) -> LiveOutcome:
     """The table after a history batch: the four steps of section 5.2.
 
-    `columns` are the request's. `_fivetran_start` never takes part in matching keys (F15).
-    Ignored are update rows without a record or without a change, and delete rows that find
-    no version or one closed earlier (F7).
+    `columns` are the columns of the request. `_fivetran_start` is never compared as part of a key (F15).
+    Update rows without a record or without a change are ignored. Delete rows that find no version, or only a
+    version that was closed earlier, are also ignored (F7).
 
     Raises:
-        ValueError: A row names no key, or no start or end where its kind needs one; an update
+        ValueError: A row has no key, or lacks a start or end that its kind needs; an update
             without a start changes values; a replace row leaves a cell unmodified.
     """
     blank: Row = dict.fromkeys(chain(*stored, columns, *replace, *update))
@@ -56,7 +56,7 @@ def apply(
 
 @dataclass(frozen=True, slots=True)
 class _Table:
-    """T of section 5.2: the versions of each key, and a row in which every column is NULL."""
+    """The table T of section 5.2: the versions of each key, and a row in which every column is NULL."""
 
     key: tuple[str, ...]
     blank: Row
@@ -72,7 +72,7 @@ class _Table:
         return self.versions.setdefault(self.key_of(row), [])
 
     def put(self, row: Row) -> None:
-        """Store a version at its (key, start), in place of what stands there."""
+        """Store a version at its (key, start), replacing any version there."""
         versions = self.versions_of(row)
         versions[:] = [old for old in versions if old[START] != row[START]]
         versions.append(self.blank | row)
@@ -82,10 +82,10 @@ class _Table:
 
 
 def _split_updates(table: _Table, rows: Sequence[Row]) -> tuple[list[Row], list[Row], int]:
-    """Split updates into rows that make a version, rows that only close one, and the count of the rest.
+    """Split updates into rows that begin a version, rows that only close one, and the number of other rows.
 
-    A soft delete may come as an update that names no version and sets only an end; section
-    7.11, last line on history rows, asks to survive it. It is read as a delete row.
+    A soft delete may be sent as an update without a start that sets only an end. Section 7.11, last line on
+    history rows, requires support for it. It is treated as a delete row.
     """
     changes, closings, idle = [], [], 0
     for row in rows:
@@ -109,7 +109,7 @@ def _changes_values(table: _Table, row: Row) -> bool:
 
 
 def _earliest_starts(table: _Table, rows: Sequence[Row]) -> dict[_Key, datetime]:
-    """Step 1, s0: the smallest start of each key over all earliest rows."""
+    """Step 1, s0: the smallest start of each key in all earliest rows."""
     starts: dict[_Key, datetime] = {}
     for row in rows:
         key, start = table.key_of(row), _instant(row, START)
@@ -118,7 +118,10 @@ def _earliest_starts(table: _Table, rows: Sequence[Row]) -> dict[_Key, datetime]
 
 
 def _make_room(table: _Table, starts: Mapping[_Key, datetime]) -> dict[_Key, Row]:
-    """Step 1: no version starts at s0 or later, none reaches it; the first removed of each key."""
+    """Step 1: remove versions that start at s0 or later, and close versions that reach it.
+
+    Returns the first removed version of each key.
+    """
     removed: dict[_Key, Row] = {}
     for key, s0 in starts.items():
         versions = table.versions.get(key, [])
@@ -134,7 +137,10 @@ def _make_room(table: _Table, starts: Mapping[_Key, datetime]) -> dict[_Key, Row
 
 
 def _put_replaced(table: _Table, rows: Sequence[Row]) -> None:
-    """Step 2: whole rows, as they stand in the file; the last one of a (key, start) stays."""
+    """Step 2: store whole rows as they are in the file.
+
+    If several have the same (key, start), the last one stays.
+    """
     for row in rows:
         _instant(row, START)
         if any(cell is UNMODIFIED for cell in row.values()):
@@ -148,7 +154,7 @@ def _put_updated(
     starts: Mapping[_Key, datetime],
     removed: Mapping[_Key, Row],
 ) -> int:
-    """Step 3: versions built from their base; the count of rows that have none."""
+    """Step 3: build versions from their base versions. Returns the number of rows without a base."""
     ignored = 0
     for row in sorted(rows, key=_place):
         key, start, changed = table.key_of(row), _instant(row, START), _changed_cells(row)
@@ -163,14 +169,14 @@ def _put_updated(
 
 
 def _is_alive(version: Row, start: datetime, s0: datetime | None) -> bool:
-    """Whether a version can be the base of an update (rule 1 of step 3, widened by F16)."""
+    """Whether a version can be the base of an update (rule 1 of step 3, extended by F16)."""
     if version[START] == start or _reaches(version, start):
         return True
     return s0 is not None and _reaches(version, s0)
 
 
 def _changed_cells(row: Row) -> Row:
-    """What an update says, its end and activity always among it."""
+    """The cells that an update sets, always including its end and its active flag."""
     changed = {column: cell for column, cell in row.items() if cell is not UNMODIFIED}
     end = _instant(row, END)
     active = changed.get(ACTIVE)
@@ -178,7 +184,7 @@ def _changed_cells(row: Row) -> Row:
 
 
 def _close_deleted(table: _Table, rows: Sequence[Row]) -> int:
-    """Step 4: the version of the delete's time ends there; the count of rows that end none."""
+    """Step 4: end the version that is true at the delete's time. Returns the number of rows that end none."""
     ignored = 0
     for row in sorted(rows, key=lambda row: _instant(row, END)):
         end = _instant(row, END)
@@ -191,20 +197,20 @@ def _close_deleted(table: _Table, rows: Sequence[Row]) -> int:
 
 
 def _latest(versions: Sequence[Row], limit: datetime) -> Row | None:
-    """The version with the greatest start up to the limit; of equal starts the last."""
+    """The version with the greatest start up to the limit. If starts are equal, it is the last one."""
     begun = [v for v in versions if (start := _instant_of(v, START)) is not None and start <= limit]
     return max(reversed(begun), key=_place, default=None)
 
 
 def _last_of_millisecond(instant: datetime) -> datetime:
-    """Starts up to here are not after `instant` at millisecond granularity (step 4)."""
+    """The last start that is not after `instant` if both are compared in milliseconds (step 4)."""
     return instant.replace(microsecond=instant.microsecond // 1000 * 1000 + 999)
 
 
 def _reaches(version: Row, instant: datetime) -> bool:
-    """Whether a version ends at most 1 ms before an instant: no gap lies between (H18)."""
+    """Whether a version ends at most 1 ms before an instant, so that there is no gap between them (H18)."""
     end = _instant_of(version, END)
-    # The difference, because an end plus 1 ms leaves the calendar at TMAX.
+    # Use the difference, because an end plus 1 ms is outside the calendar at TMAX.
     return end is not None and instant - end <= _MILLISECOND
 
 
@@ -214,12 +220,12 @@ def _is_at_or_after(version: Row, column: str, instant: datetime) -> bool:
 
 
 def _place(version: Row) -> datetime:
-    """The order of versions; one without a start comes first."""
+    """The sort key of versions. A version without a start is first."""
     return _instant_of(version, START) or datetime.min.replace(tzinfo=UTC)
 
 
 def _instant_of(row: Row, column: str) -> datetime | None:
-    """The instant in a column; None for NULL, and for a value that the row leaves open."""
+    """The instant in a column, or None for NULL and for a cell that the row leaves unmodified."""
     instant = row.get(column)
     return instant if isinstance(instant, datetime) else None
 

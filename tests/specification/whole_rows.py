@@ -1,6 +1,6 @@
 """A table without a key, in plain Python: the whole row is the key, and equal rows are counted.
 
-A row is its values that are not NULL, so that a column that a row lacks and one that is NULL are the same.
+A row consists of its values that are not NULL. A missing column is therefore the same as a NULL column.
 """
 
 from collections import Counter
@@ -17,24 +17,24 @@ COPIES, ROW_KEY = "copies", "row_key"
 
 
 def records(rows: Iterable[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
-    """The records of a copy: its different rows by their keys, each with the number of its copies."""
+    """The records of a copy: its distinct rows by their keys, each with the number of its copies."""
     rows = list(rows)
     copies = Counter(map(row_key, rows))
     return {row_key(row): {**row, COPIES: copies[row_key(row)]} for row in rows}
 
 
 def row_key(row: Mapping[str, Any]) -> str:
-    """The key as it is stored: 128 bits of the digest of a text, which differs where a value does (E9)."""
+    """The key as it is stored: 128 bits of the digest of a string, which differs if a value differs (E9)."""
     return sha256(_row_text(row)).hexdigest()[:32]
 
 
 def are_equal(one: Mapping[str, Any], other: Mapping[str, Any]) -> bool:
-    """Whether two rows are one row, of several copies (V16)."""
+    """Whether two rows are copies of the same row (V16)."""
     return all(comparison_key(one.get(name)) == comparison_key(other.get(name)) for name in {*one, *other})
 
 
 def _row_text(row: Mapping[str, Any]) -> bytes:
-    """Each value that is not NULL, in the order of the names: the name and the value, each after its length."""
+    """Each value that is not NULL, in the order of names: the name and the value, each after its length."""
     named = sorted((name.encode(), _text(value)) for name, value in row.items() if value is not None)
     return b"".join(_with_length(name) + _with_length(text) for name, text in named)
 
@@ -61,7 +61,7 @@ def _text(value: Any) -> bytes:  # noqa: PLR0911 - one for each kind of value
 
 
 def _shown(value: float) -> str:
-    """The shortest text of a float; NaN is NaN, and -0.0 is 0.0. Whole numbers have no point."""
+    """The shortest string of a float. NaN is NaN, and -0.0 is 0.0. Whole numbers have no point."""
     text = repr(value + 0.0)
     return text.removesuffix(".0")
 

@@ -8,7 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from backstory.cli.options import Options
-from backstory.cli.output import print_line, show
+from backstory.cli.output import print_line
 from backstory.cli.progress import show_activity, show_start
 from backstory.errors import BackstoryError
 from backstory.formats.memory import Memory
@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from backstory.settings import Settings
     from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata
     from backstory.stores.metadata.table_rows import TableReader
-    from backstory.table import Table
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
@@ -175,44 +174,6 @@ def _require_tables(options: Options, tables: Sequence[str]) -> None:
             raise no_table(table_name(name), existing, catalog.description)
 
 
-def show_state(
-    options: Options,
-    table: str,
-    limit: int | None,
-    of_files: Callable[["TableReader"], "pa.Table"],
-    of_table: Callable[["Table"], "DataFrame"],
-    remark: Callable[[Sequence[str]], str],
-) -> None:
-    """Print rows of a table in the order of its key, from the files of a small table, else by Spark.
-
-    If there are no rows, print `remark` of the key's columns.
-    """
-    from backstory.reading.arrow.sorting import sort_rows
-    from backstory.reading.histories import order_columns
-    from backstory.stores.metadata.values import rows_of
-
-    small = answer_from_files(options, table, lambda files: (of_files(files), files.table.shape))
-    if small is not None:
-        unsorted, shape = small
-        first = order_columns(shape, unsorted.column_names)
-    else:
-        from backstory.reading.frames.versions import sortable_columns
-        from backstory.stores.iceberg.store import existing
-
-        with open_warehouse(options, table) as warehouse:
-            stored = warehouse.table(table)
-            frame = of_table(stored)
-            shape = existing(stored.store, stored.name).shape
-            first = order_columns(shape, frame.columns)
-            if limit is not None:
-                frame = frame.orderBy(*sortable_columns(frame, first))
-            unsorted = _collect_rows(frame, limit, options, table)
-    rows = rows_of(sort_rows(unsorted, first).slice(0, limit))
-    show(rows, options.output_format, unsorted.column_names, wide=options.wide)
-    if not rows:
-        print_remark(options, remark(shape.source_key))
-
-
 def print_remark(options: Options, remark: str) -> None:
     """Print a remark on standard error unless `--quiet`, such as that an answer has no rows."""
     if not options.quiet:
@@ -225,12 +186,13 @@ def rows_of_frame(
     """The rows of a frame that reads the table; Refused or Failed if they cannot be computed."""
     from backstory.stores.metadata.values import rows_of
 
-    return rows_of(_collect_rows(frame, limit, options, table))
+    return rows_of(collect_rows(frame, limit, options, table))
 
 
-def _collect_rows(
+def collect_rows(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> "pa.Table":
+    """The first rows of a frame that reads the table; Refused or Failed if they cannot be computed."""
     from backstory.reading.queries import translate_query_faults
 
     with translate_query_faults(table), show_activity(options, "Reading ..."):

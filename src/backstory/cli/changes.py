@@ -1,18 +1,19 @@
 """Changes of a table: `diff` compares two times, `changes` reads the commits between two versions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any, Literal
+from datetime import datetime
+from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from backstory.cli.answers import answer_from_files, open_warehouse, print_remark, rows_of_frame
-from backstory.cli.options import DEFAULTS, Flag, Limit, Names, Options, no_known_times, parse_names
+from backstory.cli.flags import with_flags
+from backstory.cli.options import DEFAULTS, Limit, Names, Options, no_known_times, parse_names
 from backstory.cli.output import show, show_document
 from backstory.errors import UsageError
-from backstory.model.change_feed import Cursor, Start
-from backstory.model.instant import optional_instant, parse_instant
+from backstory.model.change_feed import Cursor
+from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
-from backstory.reading.selection import ENDS, ChangeKind, Comparison, as_object, side_values
+from backstory.reading.options import ChangesOptions, CursorOptions, DiffOptions, DiffRequest
+from backstory.reading.selection import ENDS, Comparison, as_object, side_values
 
 if TYPE_CHECKING:
     from backstory.reading.changes.feed import ChangeFeed
@@ -20,24 +21,19 @@ if TYPE_CHECKING:
     from backstory.stores.metadata.table_rows import TableReader
 
 Difference = dict[str, Any]
-Axis = Literal["valid", "recorded"]
 
 
+@with_flags(DiffOptions)
 def diff(
     table: str,
     from_: str,
     to: str,
     *,
-    known_at: str | None = None,
-    axis: Axis = "valid",
-    at: str | None = None,
-    columns: Names = (),
-    change: ChangeKind | None = None,
-    through: Flag = False,
+    options: Options = DEFAULTS,
     url: str | None = None,
     key: Names = (),
     limit: Limit = None,
-    options: Options = DEFAULTS,
+    **words: Unpack[DiffOptions],
 ) -> None:
     """Show the differences between two times, by key and column.
 
@@ -54,94 +50,59 @@ def diff(
         table: The table, as schema.table.
         from_: The first time in ISO 8601; without an offset it is UTC, and a date is its first instant.
         to: The second time, in the same form.
-        known_at: Answer with the data that the table held at this time.
-        axis: Whether the times are valid time or recorded time.
-        at: The valid time to compare, with --axis recorded. Default: now.
-        columns: Compare only these columns, a,b.
-        change: Show only these records: added, changed, removed; with --through returned, reverted, passed.
-        through: Also show records that changed between the times but are the same at both.
         url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         key: Key columns of the history in a database (--url), a,b.
         limit: Largest number of records to show.
         options: Common options.
     """
-    between = parse_instant(from_), parse_instant(to)
-    known, time = optional_instant(known_at), optional_instant(at)
-    if (known if axis == "recorded" else time) is not None:
-        raise UsageError(
-            "bad-option",
-            "--known-at belongs to --axis valid, and --at to --axis recorded.",
-            "Use the one that belongs to the axis.",
-        )
-    comparison = Comparison.of(parse_names(columns), change, through=through, axis=axis)
+    between, request = (parse_instant(from_), parse_instant(to)), DiffRequest.of(**words)
     if url is not None or key:
-        plain = axis == "valid" and known is None
-        differences = _database_differences(url, table, between, (parse_names(key), comparison), plain=plain)[
-            :limit
-        ]
+        differences = _read_differences_in_database(url, table, between, parse_names(key), request)[:limit]
     else:
-        request = DiffRequest(axis, known, time, comparison)
-        differences = _read_differences(options, table, between, request, limit)
-    show_differences(differences, options, comparison)
+        differences = _read_differences(options, table, between, request, limit, words)
+    show_differences(differences, options, request.comparison)
     if not differences:
         print_remark(options, "No differences.")
 
 
-def _database_differences(
+def _read_differences_in_database(
     url: str | None,
     table: str,
     between: tuple[datetime, datetime],
-    compared: "tuple[Sequence[str], Comparison]",
-    *,
-    plain: bool,
+    key: Sequence[str],
+    request: DiffRequest,
 ) -> Sequence[Difference]:
-    """The differences of a history in a database; `compared` are its key columns and the comparison."""
+    """The differences of a history in a database; UsageError for a request about known times."""
     from backstory.reading.databases.database_history import read_differences
 
-    key, comparison = compared
     if url is None or not key:
         raise UsageError("bad-option", "--url and --key go together.", "Write --url URL --key a,b.")
-    if not plain:
+    if not request.is_plain:
         raise no_known_times()
-    return read_differences(url, table_name(table), between, key, comparison)
-
-
-@dataclass(frozen=True, slots=True)
-class DiffRequest:
-    """The axis of the two times, the time on the other axis, and the comparison."""
-
-    axis: Axis
-    known_at: datetime | None
-    at: datetime | None
-    comparison: Comparison
+    return read_differences(url, table_name(table), between, key, request.comparison)
 
 
 def _read_differences(
-    options: Options, table: str, between: tuple[datetime, datetime], request: DiffRequest, limit: int | None
+    options: Options,
+    table: str,
+    between: tuple[datetime, datetime],
+    request: DiffRequest,
+    limit: int | None,
+    words: DiffOptions,
 ) -> Sequence[Difference]:
     """The differences in the order of their keys, from the files of a small table, else by Spark."""
     from backstory.reading.arrow import differences
 
-    comparison = request.comparison
-
     def of_files(files: "TableReader") -> differences.Differences:
         if request.axis == "recorded":
-            return differences.diff_knowledge(files, *between, request.at or datetime.now(UTC), comparison)
-        return differences.diff(files, *between, request.known_at, comparison)
+            return differences.diff_knowledge(files, *between, request.time, request.comparison)
+        return differences.diff(files, *between, request.known_at, request.comparison)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return small.page(0, limit)
     with open_warehouse(options, table) as warehouse:
-        frame = warehouse.table(table).diff(
-            *between,
-            known_at=request.known_at,
-            axis=request.axis,
-            at=request.at,
-            columns=comparison.columns,
-            change=comparison.change,
-            through=comparison.through,
-        )
+        frame = warehouse.table(table).diff(*between, **words)
         sortable = "map<" not in frame.schema["key"].dataType.simpleString()
         return rows_of_frame(frame.orderBy("key") if sortable else frame, limit, options, table)
 
@@ -176,19 +137,13 @@ def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Differe
         yield {**first, "column": None, "before": None, "after": None}
 
 
+@with_flags(ChangesOptions, CursorOptions)
 def changes(
     table: str,
     *,
-    since: str | None = None,
-    until: str | None = None,
-    net: Flag = False,
-    current: Flag = False,
-    cursor: str | None = None,
-    start: Start | None = None,
-    advance: int | None = None,
-    drop: Flag = False,
-    limit: Limit = None,
     options: Options = DEFAULTS,
+    limit: Limit = None,
+    **words: Unpack[CursorOptions],
 ) -> None:
     """Show the rows that changed between two commits.
 
@@ -204,44 +159,34 @@ def changes(
 
     Args:
         table: The table, as schema.table.
-        since: Commit after which to begin, or its recorded time. Default: before the first commit.
-        until: Last commit to show, or its recorded time. Default: the newest.
-        net: Show the difference between the two ends, not each commit.
-        current: Show only current rows (live rows, open versions), without technical columns.
-        cursor: Begin at the cursor of this name; a new one begins before the first commit.
-        start: Where a new or lost cursor begins.
-        advance: Move the cursor to the commit of this version; show nothing.
-        drop: Remove the cursor; show nothing.
         limit: Largest number of rows to show.
         options: Common options.
     """
-    if advance is None and not drop:
-        from backstory.reading.changes import small_feed as small
-        from backstory.reading.changes.feed import ChangesRequest
-
-        request = ChangesRequest(since, until, net, current, cursor, start)
-        small_feed = answer_from_files(options, table, lambda files: small.read_changes(files, request))
-        if small_feed is not None:
-            rows = small_feed.rows[:limit]
-            _show_changes(small_feed.table, small_feed, rows, small_feed.columns, options)
-            return
+    advance, drop = words.pop("advance"), words.pop("drop")
+    range_ = cast("ChangesOptions", words)
+    if advance is None and not drop and _show_small_changes(options, table, limit, range_):
+        return
     with open_warehouse(options, table) as warehouse:
         stored = warehouse.table(table)
-        feed = stored.changes(
-            since=since,
-            until=until,
-            net=net,
-            current=current,
-            cursor=cursor,
-            start=start,
-            advance=advance,
-            drop=drop,
-        )
+        feed = stored.changes(**range_, advance=advance, drop=drop)
         if isinstance(feed, Cursor):
             _show_feed(feed.to_dict(), [feed.to_dict()], options)
             return
         rows, columns = rows_of_frame(feed.frame, limit, options, table), feed.frame.columns
     _show_changes(stored.name, feed, rows, columns, options)
+
+
+def _show_small_changes(options: Options, table: str, limit: int | None, range_: ChangesOptions) -> bool:
+    """Print the changes of a small table, from its files; False if Spark must read it."""
+    from backstory.reading.changes.request import ChangesRequest
+    from backstory.reading.changes.small_feed import read_changes
+
+    request = ChangesRequest(**range_)
+    feed = answer_from_files(options, table, lambda files: read_changes(files, request))
+    if feed is None:
+        return False
+    _show_changes(feed.table, feed, feed.rows[:limit], feed.columns, options)
+    return True
 
 
 def _show_changes(

@@ -19,6 +19,7 @@ from backstory.cli.output import console, show
 from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
+from backstory.reading.drawings import draw
 from backstory.settings import CATALOG_FILE
 from backstory.spark.versions import arrow_of
 from backstory.table import Table
@@ -114,7 +115,6 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _show_history(store: "IcebergStore") -> None:
-    from backstory.reading.drawings import draw
     from backstory.reading.frames import point_in_time
 
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):

@@ -4,7 +4,6 @@ import os
 import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
@@ -13,71 +12,45 @@ from cyclopts import Parameter
 from backstory.cli.flags import with_flags
 from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import console, in_flags, show
+from backstory.doors.fivetran.options import ServeOptions, ServeRequest
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
 from backstory.formats.file_options import FileWords, parse_file_words
 from backstory.formats.memory import Memory
-from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
+from backstory.formats.wrapping.batch_file import Compression, Format
 from backstory.model.instant import parse_instant
+from backstory.model.table import TableName
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
     from backstory.settings import Settings
     from backstory.stores.iceberg.store import IcebergStore
-    from backstory.testing.sender import SourceCopy
+    from backstory.testing.sender import SentPair
 
 
+@with_flags(ServeOptions, request=ServeRequest)
 def serve(
     *,
-    host: str | None = None,
-    port: int = 50052,
-    metrics_port: int | None = None,
-    batch_format: Format = Format.CSV,
-    enable_live_modes: Flag = False,
-    tls_cert: Path | None = None,
-    tls_key: Path | None = None,
-    tls_client_ca: Path | None = None,
     options: Options = DEFAULTS,
     unknown: Annotated[Sequence[str], Parameter(parse=False)] = (),
+    **words: Unpack[ServeOptions],
 ) -> None:
     """Run the Fivetran destination until SIGTERM; JSON log lines go to standard output.
 
     Args:
-        host: Interface to listen on. Default: all IPv4 and IPv6 interfaces.
-        port: Port to listen on; 0 picks a free one.
-        metrics_port: Port for Prometheus metrics, under /metrics. Default: no metrics.
-        batch_format: Format of the batch files that Fivetran is asked to send.
-        enable_live_modes: Offer migrations from and to live mode, which Fivetran has withdrawn.
-        tls_cert: The server's certificate chain, in PEM; without it requests are not encrypted.
-        tls_key: The certificate's private key, in PEM.
-        tls_client_ca: Accept only clients with a certificate signed by this authority.
         options: Common options.
         unknown: Unknown arguments, which are ignored (section 7.1).
     """
     import structlog
 
-    from backstory.doors.fivetran.server import ServeOptions, require_port, serve_until_signal
     from backstory.doors.fivetran.server import serve as start_serving
+    from backstory.doors.fivetran.server import serve_until_signal
     from backstory.spark.launch import java_of
     from backstory.spark.session import start_session
 
     settings = options.settings()
-    request = ServeOptions(
-        host=host,
-        port=port,
-        metrics_port=metrics_port,
-        batch_format=batch_format,
-        enable_live_modes=enable_live_modes,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
-        tls_client_ca=tls_client_ca,
-        batch_folder=settings.batch_folder,
-    )
-    request.credentials()  # raises errors of the files before Spark starts
-    require_port(host, port)
-    if metrics_port is not None:
-        require_port(host, metrics_port, "metrics_port")
-    _require_batch_folder(settings)
+    request = ServeRequest(**words, batch_folder=settings.batch_folder)
+    _require_startable(request)
     spark = start_session(settings, verbose=options.verbose)
     running = start_serving(_open_stores(spark, settings), request, _account())
     if unknown:
@@ -86,11 +59,18 @@ def serve(
     spark.stop()
 
 
-def _require_batch_folder(settings: "Settings") -> None:
-    if settings.batch_folder and not settings.batch_folder.is_dir():
+def _require_startable(request: ServeRequest) -> None:
+    """Raise the errors of certificates, ports and the batch folder before Spark starts."""
+    from backstory.doors.fivetran.server import credentials_of, require_port
+
+    credentials_of(request)
+    require_port(request.host, request.port)
+    if request.metrics_port is not None:
+        require_port(request.host, request.metrics_port, "metrics_port")
+    if request.batch_folder and not request.batch_folder.is_dir():
         raise UsageError(
             "no-folder",
-            f"There is no folder {settings.batch_folder}.",
+            f"There is no folder {request.batch_folder}.",
             "Create it, or fix batch-folder in [serve].",
         )
 
@@ -189,55 +169,39 @@ def send(
         dry_run: Print the counts of the batch, and send nothing.
         options: Common options.
     """
-    from backstory.formats.file_columns import comma_notes
-    from backstory.testing.sender import (
-        NULL_STRING,
-        UNMODIFIED_STRING,
-        Sender,
-        SentBatches,
-        difference,
-        pair_of,
-        read_copy,
-        text_columns,
-    )
+    from backstory.testing.sender import AS_FIVETRAN, CopyPair, Sender, rehearse_pair, send_pair
 
-    names = [name.strip() for name in key.split(",")]
     time = parse_instant(at) if at else None
-    file_options = parse_file_words(**words)
-    encoding = Encoding(format, compression, encryption == "aes", NULL_STRING, UNMODIFIED_STRING)
+    names = tuple(name.strip() for name in key.split(","))
+    pair = CopyPair(before, after, names, parse_file_words(**words), history)
+    if dry_run:
+        sent = rehearse_pair(pair, time)
+    else:
+        encoding = replace(AS_FIVETRAN, format=format, compression=compression, encrypted=encryption == "aes")
+        with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
+            sent = send_pair(
+                Sender.to(to, Path(folder), encoding=encoding), TableName(schema, table), pair, time
+            )
+    _show_sent(sent, f"{schema}.{table}", options, dry_run=dry_run)
 
-    def read_copies(texts: Sequence[str]) -> "tuple[SourceCopy, SourceCopy]":
-        newer, older = (read_copy(path, names, texts, file_options) for path in (after, before))
-        return newer, older
 
-    recognised = False
-    with tempfile.TemporaryDirectory(prefix="backstory-send-") as folder:
-        sender = Sender.to(to, Path(folder), encoding=encoding)
-        newer, older = read_copies(text_columns(None if dry_run else sender.describe(schema, table)))
-        notes = [in_flags(note).replace("`", "") for note in comma_notes(newer.with_commas)]
-        if dry_run:
-            rows = difference(older, newer, time or datetime.now(UTC), history=history)
-        else:
-            definition = sender.prepare(schema, table, newer, history=history)
-            newer, older = read_copies(text_columns(definition))  # a new table has a definition only now
-            sent = SentBatches.of(to, schema, table)
-            pair = pair_of((before, after), names, time, history, encoding)
-            batch = sent.batch(pair, time)
-            rows, recognised = difference(older, newer, batch.time, history=history), batch.taken
-            if not rows.empty:
-                replace(sender, secret=batch.secret).write(schema, definition, rows)
-                sent.mark_taken(pair)
+def _show_sent(sent: "SentPair", table: str, options: Options, *, dry_run: bool) -> None:
+    """Print the rows of a batch by kind, and notes on texts that look like numbers."""
+    from backstory.formats.file_columns import comma_notes
+
+    rows, notes = sent.rows, [in_flags(note).replace("`", "") for note in comma_notes(sent.with_commas)]
     summary = {
-        "table": f"{schema}.{table}",
+        "table": table,
         "sent": not dry_run and not rows.empty,
-        "recognised": recognised and not rows.empty,
+        "recognised": sent.is_recognised and not rows.empty,
         "replace": len(rows.replace),
         "update": len(rows.update),
         "delete": len(rows.delete),
-        "repeated_keys": [list(repeated) for repeated in newer.repeated],
+        "repeated_keys": [list(repeated) for repeated in sent.repeated],
     }
     if options.output_format != "table":
-        summary["notes"] = notes
+        show([{**summary, "notes": notes}], options.output_format)
+        return
     show([summary], options.output_format)
-    for note in notes if options.output_format == "table" else ():
+    for note in notes:
         console.print(note, markup=False)

@@ -1,12 +1,11 @@
 """Options of Python calls as flags of commands, with the same names, defaults and descriptions."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import MISSING, Field, fields
 from functools import partial, wraps
 from inspect import Parameter as Argument
 from inspect import signature
-from types import UnionType
-from typing import Annotated, Any, Final, NamedTuple, TypeAlias, Union, get_args, get_origin
+from pathlib import Path
+from typing import Annotated, Any, Final, NamedTuple, TypeAlias
 
 from cyclopts import Group, Parameter
 
@@ -14,7 +13,7 @@ from backstory.cli.options import Flag, Names, NamesOrAll, Text, parse_pairs, pa
 from backstory.cli.output import in_flags
 from backstory.engine.run_context import RemarkOptions
 from backstory.formats.file_options import FileWords
-from backstory.model.options import Option, declared_options
+from backstory.model.options import CallOption, alternatives, declared_options
 
 Command: TypeAlias = Callable[..., Any]
 
@@ -44,20 +43,19 @@ class _Flag(NamedTuple):
 def with_flags(*declarations: type, request: type | None = None) -> Callable[[Command], Command]:
     """A decorator for a command with `**words`: the options of these declarations, as Python calls have them.
 
-    Args:
-        declarations: `TypedDict`s with descriptions of their options (`backstory.model.options`).
-        request: The dataclass whose fields have the defaults.
+    The command's own options precede them, or follow them if they stand after `options`. For the arguments
+    see `declared_options`.
     """
-    defaults = {each.name: _default(each) for each in fields(request)} if request else {}
-    flags = {each.name: _flag(each, defaults.get(each.name)) for each in declared_options(*declarations)}
+    flags = {option.name: _flag(option) for option in declared_options(*declarations, request=request)}
 
     def decorate(command: Command) -> Command:
-        *own, common, _ = signature(command).parameters.values()
+        *own, _ = signature(command).parameters.values()
+        place = [parameter.name for parameter in own].index("options")
         added = (
             Argument(name, Argument.KEYWORD_ONLY, default=flag.default, annotation=flag.type)
             for name, flag in flags.items()
         )
-        parameters = [*own, *added, common]
+        parameters = [*own[:place], *added, *own[place:]]
 
         @wraps(command)
         def run(*arguments: Any, **words: Any) -> Any:
@@ -73,15 +71,11 @@ def with_flags(*declarations: type, request: type | None = None) -> Callable[[Co
     return decorate
 
 
-def _default(field: "Field[Any]") -> Any:
-    return None if field.default is MISSING else field.default
-
-
-def _flag(option: Option, default: Any) -> _Flag:
+def _flag(option: CallOption) -> _Flag:
     """The flag of an option; lists and mappings are written as words between commas."""
-    types = _alternatives(option.hint)
+    types = alternatives(option.hint)
     text = in_flags(option.text)
-    type_: Any = option.hint
+    type_, default = option.hint, option.default
     parse: Callable[[Any], Any] | None = None
     if Mapping in types:
         form = _PAIRS[option.name]
@@ -94,20 +88,14 @@ def _flag(option: Option, default: Any) -> _Flag:
         text = f"{text} Several are separated by commas."
     elif bool in types:
         type_, default = Flag, False
+    elif Path in types:
+        type_ = Path | None
     elif str in types:
         type_ = Text
-    else:
-        type_ = option.hint
     about = (
         Parameter(help=text, group=_GROUPS[option.name]) if option.name in _GROUPS else Parameter(help=text)
     )
     return _Flag(Annotated[type_, about], default, parse)
-
-
-def _alternatives(hint: Any) -> set[Any]:
-    """The types of a union, or the one type, without parameters."""
-    parts = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
-    return {get_origin(part) or part for part in parts}
 
 
 def _names(words: tuple[str, ...]) -> list[str] | None:

@@ -4,38 +4,35 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, Unpack
 
-from backstory.cli.answers import open_warehouse
+from backstory.cli.answers import log_for_options, open_warehouse
+from backstory.cli.flags import with_flags
 from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import print_changes, print_error, show
+from backstory.doors.historize.receipts import LoadOptions, LoadRequest
+from backstory.engine.run_context import collect_rehearsals
 from backstory.errors import UsageError
 from backstory.model.receipt import exit_code
 
 if TYPE_CHECKING:
+    from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.engine.run_context import Rehearsals
 
 COLUMNS = ("dataset", "run_id", "load_timestamp", "status", "counts", "schema_changes")
 
 
+@with_flags(LoadOptions)
 def historize(
     model: Path | None = None,
     *,
-    dataset: str | None = None,
-    run_id: str | None = None,
-    load_timestamp: str | None = None,
-    skip_base: Flag = False,
     dialect: str | None = None,
     url: str | None = None,
-    allow_empty: Flag = False,
-    max_delete_ratio: float | None = None,
-    hash_change: Literal["version", "rehash"] | None = None,
-    relabel: Flag = False,
-    dry_run: Flag = False,
+    options: Options = DEFAULTS,
     sql: Flag = False,
     resolved: Flag = False,
     schema: Flag = False,
-    options: Options = DEFAULTS,
+    **words: Unpack[LoadOptions],
 ) -> int:
     """Load base tables from their stage, and then their histories.
 
@@ -44,70 +41,57 @@ def historize(
 
     Args:
         model: The model, a YAML file of the format historize/1.
-        dataset: Load only this dataset.
-        run_id: Name of the run. Default: a new one.
-        load_timestamp: The time of the run, ISO 8601. Default: now.
-        skip_base: Keep the base tables as they are, and load only their histories.
         dialect: spark, duckdb, postgres, sqlserver (with --sql only), or a registered one.
         url: Address of the database: duckdb:///path/file.duckdb, postgresql://user@host:port/database.
-        allow_empty: Accept an empty stage or base, which closes every version.
-        max_delete_ratio: Largest share of the open versions that this load may close as deleted, 0 to 1.
-        hash_change: After a change of the hash profile, write a new version of every record (version), or
-            only new hashes (rehash).
-        relabel: Change the stored state labels to the labels of the model.
-        dry_run: Print counts and keys, and change nothing.
         sql: Print the statements, with placeholders, and change nothing.
         resolved: Print the model with every default and generated column, and change nothing.
         schema: Print the JSON Schema of models, for editors.
         options: Common options.
     """
+    if schema or resolved or sql or model is None:
+        sys.stdout.write(_model_text(model, dialect, words["dataset"], schema=schema, resolved=resolved))
+        return 0
+    log_for_options(options)
+    receipts, changes = _load(model, dialect, url, options, LoadRequest(**words))
+    _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=words["dry_run"])
+    return exit_code(receipts)
+
+
+def _model_text(
+    model: Path | None, dialect: str | None, dataset: str | None, *, schema: bool, resolved: bool
+) -> str:
+    """The JSON Schema of models, else the model with every default, or the statements that load it."""
     from backstory.doors.historize import door
-    from backstory.doors.historize.door import early_refusals
     from backstory.doors.historize.hist_state import as_yaml
     from backstory.doors.historize.model import Model
     from backstory.doors.historize.model_load import open_model
-    from backstory.doors.historize.receipts import LoadRequest
-    from backstory.engine.run_context import collect_rehearsals
-    from backstory.observe.logs import log_for_people
 
     if schema:
-        sys.stdout.write(json.dumps(Model.model_json_schema(), indent=2) + "\n")
-        return 0
+        return json.dumps(Model.model_json_schema(), indent=2) + "\n"
     if model is None:
         raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
-    log_for_people(quiet=options.quiet)
-    if resolved:
-        sys.stdout.write(as_yaml(open_model(model)[0]))
-        return 0
+    return as_yaml(open_model(model)[0]) if resolved else door.sql_of(door.choose(model, dialect), dataset)
+
+
+def _load(
+    model: Path, dialect: str | None, url: str | None, options: Options, request: LoadRequest
+) -> "tuple[list[HistoryReceipt], Rehearsals]":
+    """Load a model into a database or the warehouse: the receipts, and the changes of a dry run."""
+    from backstory.doors.historize import door
+
     chosen = door.choose(model, dialect)
-    if sql:
-        sys.stdout.write(door.sql_of(chosen, dataset))
-        return 0
-    request = LoadRequest(
-        dataset=dataset,
-        run_id=run_id,
-        load_timestamp=load_timestamp,
-        skip_base=skip_base,
-        dry_run=dry_run,
-        allow_empty=allow_empty,
-        max_delete_ratio=max_delete_ratio,
-        hash_change=hash_change,
-        relabel=relabel,
-    )
-    if chosen.on_spark and url is not None:
+    if not chosen.on_spark:
+        return door.historize_on_database(chosen, url, request), []
+    if url is not None:
         raise UsageError(
             "wrong-url",
             "`--url` was given, but the model's dialect is Spark, whose tables are in the warehouse.",
             "Use `--dialect duckdb` or `--dialect postgres` with `--url`, or leave out `--url`.",
         )
-    changes: Rehearsals = []
-    if not chosen.on_spark:
-        receipts = door.historize_on_database(chosen, url, request)
-    elif not (receipts := early_refusals(chosen, request)):
-        with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
-            receipts = door.historize_on_spark(chosen, warehouse.store, request)
-    _show_receipts([receipt.to_dict() for receipt in receipts], options, changes, dry_run=dry_run)
-    return exit_code(receipts)
+    if refusals := door.early_refusals(chosen, request):
+        return refusals, []
+    with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
+        return door.historize_on_spark(chosen, warehouse.store, request), changes
 
 
 def _show_receipts(

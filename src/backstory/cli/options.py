@@ -1,18 +1,16 @@
 """Options that several commands share, and how their words are parsed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 from cyclopts import Group, Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.output import Output, choose_output
 from backstory.errors import UsageError
-from backstory.model.table import Shape
 from backstory.model.values import key_of_words, split_list
-from backstory.reading.selection import Selection
 from backstory.settings import Settings, load
 from backstory.table import Table
 
@@ -61,27 +59,6 @@ class Options:
     def settings(self) -> Settings:
         """The settings of this run."""
         return load(self.warehouse, self.config)
-
-
-@dataclass(frozen=True, slots=True)
-class SelectionFlags:
-    """The words of `--key` and `--columns`: one record, and some of its columns."""
-
-    key: tuple[str, ...] = ()
-    columns: tuple[str, ...] = ()
-
-    def selection(self, shape: Shape) -> Selection:
-        """The selection from a table of this shape."""
-        return Selection(key_of_words(shape.source_key, self.key) if self.key else None, self.names)
-
-    def arguments(self, table: Table) -> Mapping[str, Any]:
-        """The selection as keyword arguments of the methods of `Table`."""
-        return {"key": parse_key(table, self.key) if self.key else None, "columns": self.names}
-
-    @property
-    def names(self) -> list[str]:
-        """The columns."""
-        return parse_names(self.columns)
 
 
 DEFAULTS = Options()

@@ -109,12 +109,14 @@ def run(
     from backstory.engine.run_context import Remark
     from backstory.projects.declarations import read_project, upstream_of
     from backstory.projects.declarations import select as select_from
-    from backstory.projects.deliveries import RunTerms
-    from backstory.projects.running import RunRequest, run_project
 
     project, words = read_project(file), parse_names(select)
     if not project.patterns:
         select_from(project, upstream_of(project), words)  # raises errors of the words before Spark starts
+    # These load pyspark.
+    from backstory.projects.deliveries import RunTerms
+    from backstory.projects.running import RunRequest, run_project
+
     commit_remark = Remark(**remark)
     terms = RunTerms(project.folder, dry_run, options.settings().rights, commit_remark, on_schema_change)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Unpack
 
 from cyclopts import Parameter
 
@@ -26,9 +26,10 @@ from backstory.cli.output import (
     short_time,
     show,
 )
-from backstory.engine.run_context import RemarkOptions
+from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
+from backstory.engine.run_context import RemarkOptions, collect_rehearsals, with_remark
 from backstory.errors import UsageError
-from backstory.model.instant import instant_of
+from backstory.model.instant import optional_instant
 from backstory.model.receipt import exit_code
 from backstory.spark.process import raise_interrupts
 
@@ -39,7 +40,6 @@ if TYPE_CHECKING:
     from backstory.model.table import TableName
     from backstory.observe.progress import ProgressLine
 
-InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
 COLUMNS = ("dataset", "status", "counts", "offsets", "watermark", "system_time", "error")
 ADDED = {
     "added": "Added: {0}",
@@ -80,16 +80,16 @@ def add(
         schema: Print the JSON Schema of manifests, for editors, and change nothing.
         options: Common options.
     """
-    from backstory.doors.odf import door
-    from backstory.doors.odf.manifest.dataset import json_schema
-    from backstory.engine.run_context import collect_rehearsals
-
     _ = recursive
     if schema:
+        from backstory.doors.odf.manifest.dataset import json_schema
+
         sys.stdout.write(json.dumps(json_schema(), indent=2) + "\n")
         return 0
     if not files:
         raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
+    from backstory.doors.odf import door
+
     if len(files) == 1 and not files[0].is_dir():
         door.inspect_file(files[0])  # raises its errors before Spark starts
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
@@ -123,19 +123,13 @@ def _show_added(
             print_error(manifest.error.to_dict(), f"{manifest.file}: ")
 
 
-@with_flags(RemarkOptions)
+@with_flags(PullOptions, RunOptions, RemarkOptions)
 def pull(
     *datasets: str,
     all: Flag = False,  # noqa: A002 - the option's name
-    system_time: str | None = None,
-    fetch_uncacheable: Flag = False,
-    refetch: Flag = False,
-    set_watermark: str | None = None,
-    run_id: str | None = None,
-    namespace: str = "odf",
-    dry_run: Flag = False,
     options: Options = DEFAULTS,
-    **remark: Unpack[RemarkOptions],
+    namespace: str = "odf",
+    **words: Unpack[PullOptions],
 ) -> int:
     """Ask the sources of Open Data Fabric datasets, and ingest new data, one commit for each file.
 
@@ -145,37 +139,19 @@ def pull(
     Args:
         datasets: Names of datasets, or manifests (YAML) to add first.
         all: Pull every dataset of the warehouse.
-        system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
-        fetch_uncacheable: Also fetch from sources that do not show whether they changed.
-        refetch: Fetch again, even if the download of an earlier run was kept.
-        set_watermark: Raise the watermark to this time, without asking the source.
-        run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
-        dry_run: Print the same counts, and write nothing.
         options: Common options.
     """
     from backstory.doors.odf import door
-    from backstory.engine.run_context import collect_rehearsals, with_remark
 
-    for time in (system_time, set_watermark):
-        _ = time and instant_of(time)
+    line = _progress_line(options)
+    request = door.IngestRequest.of(options.settings().rights, line.tell, **words)
     for name_or_file in datasets:
         if door.is_file(name_or_file):
             door.inspect_file(Path(name_or_file))  # raises its errors before Spark starts
-    line = _progress_line(options)
-    request = door.IngestRequest(
-        system_time=None if system_time is None else instant_of(system_time),
-        fetch_uncacheable=fetch_uncacheable,
-        refetch=refetch,
-        set_watermark=None if set_watermark is None else instant_of(set_watermark),
-        run_id=run_id,
-        dry_run=dry_run,
-        rights=options.settings().rights,
-        progress=line.tell,
-    )
-    with collect_rehearsals() as changes, with_remark(**remark):
+    with collect_rehearsals() as changes, with_remark(words["note"], words["author"]):
         receipts = _pull_datasets(datasets, namespace, request, options, line, every=all)
-    _show_receipts(receipts, options, changes, dry_run=dry_run)
+    _show_receipts(receipts, options, changes, dry_run=request.dry_run)
     return exit_code(receipts)
 
 
@@ -234,7 +210,7 @@ def _ask_sources(
     return receipts
 
 
-@with_flags(RemarkOptions)
+@with_flags(RunOptions, RemarkOptions)
 def ingest(
     dataset: str,
     /,
@@ -243,12 +219,9 @@ def ingest(
     source_name: str | None = None,
     event_time: str | None = None,
     input_format: InputFormat | None = None,
-    system_time: str | None = None,
-    run_id: str | None = None,
-    namespace: str = "odf",
-    dry_run: Flag = False,
     options: Options = DEFAULTS,
-    **remark: Unpack[RemarkOptions],
+    namespace: str = "odf",
+    **words: Unpack[RunOptions],
 ) -> int:
     """Ingest files into an Open Data Fabric dataset, one commit for each file.
 
@@ -262,16 +235,11 @@ def ingest(
         source_name: Name of the push source. Default: the only one, or `default`.
         event_time: Event time of rows without one, ISO 8601. Default: the system time.
         input_format: Format of the files, instead of the source's.
-        system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
-        run_id: Name of the run; a file that this run has already ingested is skipped.
         namespace: Schema of the datasets' tables.
-        dry_run: Print the same counts, and write nothing.
         options: Common options.
     """
-    from backstory.engine.run_context import collect_rehearsals
-
-    for time in (system_time, event_time):
-        _ = time and instant_of(time)
+    time = optional_instant(event_time)
+    words["system_time"] = optional_instant(words["system_time"])
     if not files and not stdin:
         raise UsageError("no-file", "No file is given.", "Name at least one, or use `--stdin`.")
     with (
@@ -285,17 +253,14 @@ def ingest(
             dataset,
             *paths,
             source_name=source_name,
-            event_time=event_time,
+            event_time=time,
             input_format=input_format,
-            system_time=system_time,
-            run_id=run_id,
             namespace=namespace,
-            dry_run=dry_run,
             watcher=watcher,
-            **remark,
+            **words,
         )
         watcher.ended(receipt)
-    _show_receipts([receipt], options, changes, dry_run=dry_run)
+    _show_receipts([receipt], options, changes, dry_run=words["dry_run"])
     return receipt.exit_code
 
 

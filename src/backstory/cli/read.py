@@ -1,54 +1,57 @@
 """The rows, records and commits of one table: `current`, `as-of`, `timeline`, `log`, `export`."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from dataclasses import dataclass
+from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, TypeAlias, Unpack
 
 from cyclopts import Parameter
 
-from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, show_state
+from backstory.cli.answers import answer, answer_from_files, collect_rows, open_warehouse, print_remark
+from backstory.cli.flags import with_flags
 from backstory.cli.options import (
     DEFAULTS,
-    Flag,
     Key,
     Limit,
-    Names,
     Options,
-    SelectionFlags,
     describe_key,
     no_known_times,
     parse_key,
     parse_named_key,
-    parse_names,
     require_key,
 )
 from backstory.cli.output import console, drop_idle_columns, line_width, short_time, show, show_one
 from backstory.cli.progress import show_activity
-from backstory.model.instant import optional_instant, parse_instant
+from backstory.model.instant import optional_instant
 from backstory.model.table import resolve_name, table_name
 from backstory.model.values import key_of_words
+from backstory.reading.options import ExportOptions, KnownOptions, TimelineOptions
 from backstory.reading.selection import Selection
-from backstory.reading.timelines import Axis, Timeline, require_axis
+from backstory.reading.timelines import Timeline, require_axis
 
 if TYPE_CHECKING:
+    import pyarrow as pa
+    from pyspark.sql import DataFrame
+
     from backstory.stores.metadata.table_metadata import Catalog
     from backstory.stores.metadata.table_rows import TableReader
+    from backstory.table import Table
 
 LOG = ["committed_at", "snapshot_id", "operation", "door", "token", "counts", "note", "author"]
 LOG_OF_VERSIONS = ["committed_at", "recorded_at", *LOG[1:]]
 LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "block"]
 
 
+@with_flags(KnownOptions)
 def current(
     table: str,
     *,
     key: Key = (),
-    columns: Names = (),
-    known_at: str | None = None,
+    options: Options = DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
-    options: Options = DEFAULTS,
+    **words: Unpack[KnownOptions],
 ) -> None:
     """Show the rows that are true now, in the order of their key.
 
@@ -57,39 +60,23 @@ def current(
     Args:
         table: The table, as schema.table.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
-        columns: Show only these columns, a,b, with the key and the times.
-        known_at: Answer with the data that the table held at this time.
         url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         limit: Largest number of rows to show.
         options: Common options.
     """
-    known, selected = optional_instant(known_at), SelectionFlags(key, columns)
-    if url is not None:
-        if not _show_from_database(url, table, (None, known), selected, limit, options):
-            print_remark(options, _no_rows_text((), key))
-        return
-    from backstory.reading.arrow import point_in_time
-
-    show_state(
-        options,
-        table,
-        limit,
-        lambda files: point_in_time.current(files, known, selected.selection(files.table.shape), limit),
-        lambda stored: stored.current(known_at=known, **selected.arguments(stored)),
-        lambda names: _no_rows_text(names, key, known_at=known_at),
-    )
+    _show_rows(options, table, _Question(None, key, **words), url, limit)
 
 
+@with_flags(KnownOptions)
 def as_of(
     table: str,
     time: str,
     *,
     key: Key = (),
-    columns: Names = (),
-    known_at: str | None = None,
+    options: Options = DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
-    options: Options = DEFAULTS,
+    **words: Unpack[KnownOptions],
 ) -> None:
     """Show the rows that were true at a time, in the order of their key.
 
@@ -99,75 +86,122 @@ def as_of(
         table: The table, as schema.table.
         time: A time in ISO 8601; without an offset it is UTC, and a date is its first instant.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
-        columns: Show only these columns, a,b, with the key and the times.
-        known_at: Answer with the data that the table held at this time.
         url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         limit: Largest number of rows to show.
         options: Common options.
     """
-    instant, known = parse_instant(time), optional_instant(known_at)
-    selected = SelectionFlags(key, columns)
-    if url is not None:
-        if not _show_from_database(url, table, (instant, known), selected, limit, options):
-            print_remark(options, _no_rows_text((), key, time))
-        return
-    from backstory.reading.arrow import point_in_time
+    _show_rows(options, table, _Question(time, key, **words), url, limit)
 
-    show_state(
-        options,
-        table,
-        limit,
-        lambda files: point_in_time.as_of(
-            files, instant, known, selected.selection(files.table.shape), limit
-        ),
-        lambda stored: stored.as_of(instant, known_at=known, **selected.arguments(stored)),
-        lambda names: _no_rows_text(names, key, time, known_at),
+
+@dataclass(frozen=True, slots=True)
+class _Question:
+    """A question for rows in the words of a command: the valid time, None for now, a key and options."""
+
+    time: str | None
+    key: tuple[str, ...]
+    columns: str | Sequence[str] | None
+    known_at: str | date | None
+
+    def __post_init__(self) -> None:
+        _ = self.instant, self.time_of_knowledge  # raises their errors before Spark starts
+
+    @property
+    def instant(self) -> datetime | None:
+        """The valid time; None for now."""
+        return optional_instant(self.time)
+
+    @property
+    def time_of_knowledge(self) -> datetime | None:
+        """The known time; None for now."""
+        return optional_instant(self.known_at)
+
+    def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
+        """The answer from the files of a table; with `limit` perhaps only the first rows and others."""
+        from backstory.reading.arrow import point_in_time
+
+        key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
+        selection = Selection.of(key, self.columns)
+        if (instant := self.instant) is None:
+            return point_in_time.current(files, self.time_of_knowledge, selection, limit)
+        return point_in_time.as_of(files, instant, self.time_of_knowledge, selection, limit)
+
+    def of_table(self, stored: "Table") -> "DataFrame":
+        """The answer by Spark."""
+        key = parse_key(stored, self.key) if self.key else None
+        if self.time is None:
+            return stored.current(key=key, columns=self.columns, known_at=self.known_at)
+        return stored.as_of(self.time, key=key, columns=self.columns, known_at=self.known_at)
+
+    def no_rows_text(self, names: Sequence[str]) -> str:
+        """The remark that no rows match; `names` are the columns of the key."""
+        record = f"record with key {describe_key(names, self.key)}" if self.key else "rows"
+        at = f" at {self.time}" if self.time else ""
+        return f"No {record}{at}{f', as known at {self.known_at}' if self.known_at else ''}."
+
+
+_Rows: TypeAlias = "tuple[Sequence[str], Sequence[str], list[dict[str, Any]]]"
+
+
+def _show_rows(options: Options, table: str, question: _Question, url: str | None, limit: int | None) -> None:
+    """Print rows of a table in a warehouse or, with `url`, in a database."""
+    if url is None:
+        key_names, names, rows = _read_rows(options, table, question, limit)
+    else:
+        key_names, names, rows = (), *_read_rows_in_database(url, table, question)
+    show(rows[:limit], options.output_format, names, wide=options.wide)
+    if not rows:
+        print_remark(options, question.no_rows_text(key_names))
+
+
+def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
+    """The columns of the key, all columns, and the first rows in the order of the key."""
+    from backstory.reading.arrow.sorting import sort_rows
+    from backstory.reading.histories import order_columns
+    from backstory.stores.metadata.values import rows_of
+
+    small = answer_from_files(
+        options, table, lambda files: (question.of_files(files, limit), files.table.shape)
     )
+    if small is not None:
+        unsorted, shape = small
+        first = order_columns(shape, unsorted.column_names)
+    else:
+        from backstory.reading.frames.versions import sortable_columns
+        from backstory.stores.iceberg.store import existing
+
+        with open_warehouse(options, table) as warehouse:
+            stored = warehouse.table(table)
+            frame = question.of_table(stored)
+            shape = existing(stored.store, stored.name).shape
+            first = order_columns(shape, frame.columns)
+            if limit is not None:
+                frame = frame.orderBy(*sortable_columns(frame, first))
+            unsorted = collect_rows(frame, limit, options, table)
+    rows = rows_of(sort_rows(unsorted, first).slice(0, limit))
+    return shape.source_key, unsorted.column_names, rows
 
 
-def _no_rows_text(
-    names: Sequence[str], key: tuple[str, ...], time: str | None = None, known_at: str | None = None
-) -> str:
-    """The remark that no rows match this key and these times."""
-    record = f"record with key {describe_key(names, key)}" if key else "rows"
-    at = f" at {time}" if time else ""
-    return f"No {record}{at}{f', as known at {known_at}' if known_at else ''}."
-
-
-def _show_from_database(
-    url: str,
-    table: str,
-    times: tuple[datetime | None, datetime | None],
-    selected: SelectionFlags,
-    limit: int | None,
-    options: Options,
-) -> bool:
-    """Print the rows of a history in a database, and return whether there are any.
-
-    `times` are the valid time, None for now, and the known time, for which a UsageError is raised.
-    """
+def _read_rows_in_database(
+    url: str, table: str, question: _Question
+) -> tuple[Sequence[str], list[dict[str, Any]]]:
+    """The columns and rows of a history in a database; UsageError for a question about a known time."""
     from backstory.reading.databases.database_history import read_rows
 
-    time, known_at = times
-    if known_at is not None:
+    if question.time_of_knowledge is not None:
         raise no_known_times()
-    selection = Selection(parse_named_key(selected.key) if selected.key else None, selected.names)
-    columns, rows = read_rows(url, table_name(table), time, selection)
-    show(rows[:limit], options.output_format, columns, wide=options.wide)
-    return bool(rows)
+    selection = Selection.of(parse_named_key(question.key) if question.key else None, question.columns)
+    return read_rows(url, table_name(table), question.instant, selection)
 
 
+@with_flags(TimelineOptions, KnownOptions)
 def timeline(
     table: str,
     *key: str,
     named: Annotated[Key, Parameter(name="--key")] = (),
-    axis: Axis = "valid",
-    known_at: str | None = None,
-    columns: Names = (),
-    svg: Path | None = None,
+    options: Options = DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
-    options: Options = DEFAULTS,
+    **words: Unpack[TimelineOptions],
 ) -> None:
     """Draw the life of one record: a bar for each version, and the values that changed.
 
@@ -181,22 +215,18 @@ def timeline(
         table: The table, as schema.table.
         key: The key's value, or name=value for each column of a composite key.
         named: The key as an option, as in other commands.
-        axis: Show when the record was true (valid), or also when that was known (both).
-        known_at: Show the data that the table held at this time.
-        columns: Show only these columns, a,b, with the key and the times.
-        svg: Also write the drawing to this file.
         url: Database with the history of a model; the key is then given as name=value.
         limit: Largest number of versions to list, oldest first; a drawing has all versions.
         options: Common options.
     """
-    known, key = optional_instant(known_at), (*key, *named)
+    key, svg = (*key, *named), words.pop("svg")
     require_key(key)
-    require_axis(axis, known)
-    names = parse_names(columns)
-    if url is None:
-        life = _read_life(options, table, key, axis, known, names)
-    else:
-        life = _read_life_in_database(url, table, key, names, plain=axis == "valid" and known is None)
+    require_axis(words["axis"], words["known_at"])
+    life = (
+        _read_life(options, table, key, words)
+        if url is None
+        else _read_life_in_database(url, table, key, words)
+    )
     if svg is not None:
         life.save(svg)
     empty = "" if life.versions else f"{life} ({life.title})"
@@ -208,35 +238,29 @@ def timeline(
             print_remark(options, empty)
 
 
-def _read_life(
-    options: Options,
-    table: str,
-    key: tuple[str, ...],
-    axis: Axis,
-    known_at: datetime | None,
-    columns: list[str],
-) -> Timeline:
+def _read_life(options: Options, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
     from backstory.reading.arrow import life
+
+    known_at, columns = optional_instant(words["known_at"]), Selection.of(None, words["columns"]).columns
 
     def of_files(files: "TableReader") -> Timeline:
         values = key_of_words(files.table.shape.source_key, key)
-        return life.life(files, values, axis, known_at, columns)
+        return life.life(files, values, words["axis"], known_at, columns)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
         return small
     with open_warehouse(options, table, brief=True) as warehouse, show_activity(options, "Reading ..."):
         stored = warehouse.table(table)
-        return stored.timeline(parse_key(stored, key), axis=axis, known_at=known_at, columns=columns)
+        return stored.timeline(parse_key(stored, key), **words)
 
 
-def _read_life_in_database(
-    url: str, table: str, key: tuple[str, ...], columns: list[str], *, plain: bool
-) -> Timeline:
+def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
     from backstory.reading.databases.database_history import read_life
 
-    if not plain:
+    if words["axis"] != "valid" or words["known_at"] is not None:
         raise no_known_times()
+    columns = Selection.of(None, words["columns"]).columns
     return read_life(url, table_name(table), parse_named_key(key), columns)
 
 
@@ -281,14 +305,8 @@ def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
     return {**commit, **times, "offsets": text, "block": block and block[:16]}
 
 
-def export(
-    table: str,
-    file: Path,
-    *,
-    axis: Axis = "valid",
-    overwrite: Flag = False,
-    options: Options = DEFAULTS,
-) -> None:
+@with_flags(ExportOptions)
+def export(table: str, file: Path, *, options: Options = DEFAULTS, **words: Unpack[ExportOptions]) -> None:
     """Write the whole history of a table into one CSV or Parquet file.
 
     The file has every version with valid_from and valid_to, in the order of the key. --axis both adds every
@@ -300,18 +318,16 @@ def export(
     Args:
         table: The table, as schema.table.
         file: The file, which ends in .csv or .parquet.
-        axis: Write when rows were true (valid), or also when that was known (both).
-        overwrite: Replace an existing file.
         options: Common options.
     """
     from backstory.reading.exports import ExportFile
     from backstory.reading.exports import export_files as export_small
 
-    place = ExportFile(file, axis, overwrite)
+    place = ExportFile(file, **words)
     done = answer_from_files(options, table, lambda files: export_small(files, place))
     if done is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
-            done = warehouse.table(table).export(file, axis=axis, overwrite=overwrite)
+            done = warehouse.table(table).export(file, **words)
     if options.output_format == "table":
         console.print(f"{done.table}: {done.rows} rows in {done.file}", markup=False)
     else:

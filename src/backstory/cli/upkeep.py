@@ -30,6 +30,7 @@ from backstory.model.instant import optional_instant, parse_instant
 from backstory.model.receipt import exit_code
 from backstory.model.values import key_text
 from backstory.settings import CATALOG
+from backstory.upkeep.options import MaintainOptions
 
 if TYPE_CHECKING:
     from backstory.upkeep.relocating import Relocated
@@ -169,15 +170,12 @@ def _print_certificate(certificate: Mapping[str, Any]) -> None:
         console.print(f"  consumers that keep copies: {consumers}", markup=False)
 
 
-@with_flags(RemarkOptions)
+@with_flags(MaintainOptions, RemarkOptions)
 def maintain(
     *tables: str,
     all: Flag = False,  # noqa: A002 - the option's name
-    settle_before: str | None = None,
-    known_from: str | None = None,
-    dry_run: Flag = False,
     options: Options = DEFAULTS,
-    **remark: Unpack[RemarkOptions],
+    **words: Unpack[MaintainOptions],
 ) -> int:
     """Compact small files and expire old snapshots; queries give the same answers as before.
 
@@ -191,31 +189,21 @@ def maintain(
     Args:
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
-        settle_before: Delete the rows that native tables keep for late copies and changes up to this time;
-            older copies and changes are refused from then on.
-        known_from: Delete earlier knowledge of native tables: as-of --known-at then starts at this time.
-        dry_run: Show the changes, and write nothing.
         options: Common options.
     """
     from backstory.stores.refusals import require_some
 
     require_some(tables, every=all)
-    before, since = optional_instant(settle_before), optional_instant(known_from)
+    for time in ("settle_before", "known_from"):
+        words[time] = optional_instant(words[time])
     with open_warehouse(options, *tables) as warehouse, show_activity(options, "Maintaining tables ..."):
-        receipts = warehouse.maintain(
-            *tables,
-            all=all,
-            settle_before=before,
-            known_from=since,
-            dry_run=dry_run,
-            **remark,
-        )
+        receipts = warehouse.maintain(*tables, all=all, **words)
     documents = [receipt.to_dict() for receipt in receipts]
     if options.output_format != "table":
         show(documents, options.output_format, () if documents else MAINTENANCE_COLUMNS)
     else:
         _print_maintained(documents)
-        if dry_run:
+        if words["dry_run"]:
             console.print(NOTHING_WRITTEN)
     return exit_code(receipts)
 

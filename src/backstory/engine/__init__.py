@@ -1,1 +1,1 @@
-"""The sentence: a delivery is planned and committed once."""
+"""The engine: it plans each delivery and commits it once."""

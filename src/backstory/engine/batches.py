@@ -1,7 +1,7 @@
 """A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks.
 
 All kinds of file form one side. Its rows carry their kind, file, place, and a bit for each known column. The
-table's columns are numbered on both sides, so that their names never collide with ours.
+table's columns are numbered on both sides, so that their names never collide with the added columns.
 """
 
 import json
@@ -10,11 +10,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final, Protocol
+from typing import Final, Protocol
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import collect_list, lit, unix_micros
+from pyspark.sql.functions import min as least
 
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.plans import PlanTerms
@@ -44,26 +47,26 @@ from backstory.strategies.actions import Actions
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, Whole
 from backstory.strategies.versions import refuse_broken_versions
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 DELIVERED, SLICE = "delivered", "stored rows"
-# The count of parts whose versions would overlap.
+# The count of parts in which versions would overlap.
 OUT_OF_ORDER: Final = "out of order"
 _PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "known": pa.binary()}
 _SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
 
 class DecodedBatch(Protocol):
-    """The decoded rows of a batch, and their plan against stored rows."""
+    """The decoded rows of a batch. They can be planned against stored rows."""
 
     @property
     def keys(self) -> pa.Table:
-        """The key columns of every row, repeated keys included."""
+        """The key columns of every row, including repeated keys."""
 
     @property
     def since(self) -> int | None:
-        """Versions that ended before this instant (in microseconds) are not read; None reads all."""
+        """An instant in microseconds: versions that ended before it are not read.
+
+        None means that all are read.
+        """
 
     @property
     def mended(self) -> Mended:
@@ -74,15 +77,15 @@ class DecodedBatch(Protocol):
         """The rows by kind."""
 
     def plan(self, stored: pa.Table) -> Actions:
-        """The actions against these stored rows."""
+        """Plan the actions of the batch on these stored rows."""
 
 
 class Shipment(Protocol):
-    """The files of a delivery, which are read here or in Spark's tasks."""
+    """The files of a delivery, which are read on the driver or in Spark's tasks."""
 
     @property
     def types(self) -> Mapping[str, ColumnType]:
-        """The table's columns."""
+        """The types of the table's columns, by name."""
 
     @property
     def key(self) -> Sequence[str]:
@@ -97,20 +100,24 @@ class Shipment(Protocol):
         """Every file with its kind."""
 
     def decode(self, lease: MemoryLease) -> DecodedBatch:
-        """All rows at once; raises Refused for unreadable rows, TooLarge if the memory does not suffice."""
+        """All rows at once.
+
+        Raises Refused for unreadable rows, and TooLarge if there is not enough memory.
+        """
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
-        """The rows of one file, some at a time, with every column of the table."""
+        """The rows of one file in parts, with every column of the table."""
 
     def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
-        """The meaning of the rows of each kind."""
+        """The decoded batch for the rows of each kind."""
 
 
 @dataclass
 class BatchSides:
-    """A batch and its table as sides of a plan; rows that Spark keeps are released with `kept`.
+    """A batch and its table as sides of a plan.
 
-    `mended` are the repairs that readers made to values, once the rows are read.
+    Rows that Spark keeps are released with `kept`. `mended` are the repairs that readers made to values. It
+    is set once the rows are read.
     """
 
     store: Store
@@ -152,7 +159,7 @@ class BatchSides:
         return self.kept.enter_context(ship_files(self.store, self.batch.parts))
 
     def _rows_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide:
-        # The rows are counted again with the rows of parts.
+        # The rows are counted again when they are divided into parts.
         with time_stage("decode"), self.store.memory.lease() as lease:
             self._decoded = self.batch.decode(lease)
         self.mended = self._decoded.mended
@@ -169,8 +176,8 @@ class BatchSides:
         rows = stored.rename_columns([names.get(name, name) for name in stored.column_names])
         return LocalSide(SideRows(rows.schema, lambda: [rows]))
 
-    def _rows_frame(self) -> "DataFrame":
-        """Every row of every file; each file is a task.
+    def _rows_frame(self) -> DataFrame:
+        """Every row of every file, as a frame in which each file is one task.
 
         The first row of a part lists the repairs of the part.
         """
@@ -187,10 +194,8 @@ class BatchSides:
         self._since = None if self.table.disorderly else min(named, default=None)
         return rows.drop("mended")
 
-    def _slice_frame(self) -> "DataFrame":
+    def _slice_frame(self) -> DataFrame:
         """The stored rows, without versions that ended before the first instant of the batch."""
-        from pyspark.sql.functions import lit
-
         assert isinstance(self.store, IcebergStore)
         assert isinstance(self.table, IcebergTable)
         frame = self.store.spark.table(self.store.sql_name(self.table.shape.table))
@@ -206,7 +211,7 @@ def _names(batch: Shipment) -> dict[str, str]:
 
 
 def _kinds(batch: Shipment) -> list[str]:
-    """The kinds of file in the batch; rows carry their places in this list."""
+    """The kinds of file in the batch. Rows contain their index in this list."""
     return list(dict.fromkeys(kind for kind, _ in batch.parts))
 
 
@@ -220,7 +225,7 @@ def _join_kinds(batch: Shipment, rows: Mapping[str, Rows]) -> pa.Table:
 
 
 def _with_places(batch: Shipment, kind: str, file: int, first: int, rows: Rows) -> pa.Table:
-    """Add the places to rows of one kind and file."""
+    """Add columns for the kind, file and place of each row; `first` is the place of the first row."""
     count, schema = rows.count, arrow_schema(batch.types)
     whole = rows.align(schema)
     place = {
@@ -253,7 +258,7 @@ def _as_json(mended: Mended) -> str | None:
 
 
 def _pack_flags(known: pa.Table) -> pa.Array:
-    """A bit for each column in each row; NULL if all columns of all rows are known."""
+    """One bit for each column in each row, or NULL if all columns of all rows are known."""
     if all(pc.all(column).as_py() for column in known.columns):
         return pa.nulls(known.num_rows, pa.binary())
     bits = np.packbits(np.column_stack([np.asarray(column) for column in known.columns]), axis=1)
@@ -272,11 +277,8 @@ def _unpack_flags(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
     return pa.table([pa.array(flags[:, place]) for place in range(len(names))], names=list(names))
 
 
-def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int | None, int | None, Mended]:
-    """The least start and end in microseconds, and all repairs."""
-    from pyspark.sql.functions import collect_list, unix_micros
-    from pyspark.sql.functions import min as least
-
+def _facts(rows: DataFrame, batch: Shipment) -> tuple[int | None, int | None, Mended]:
+    """The least start and end in microseconds, and all repairs of values."""
     names = _names(batch)
     aggregates = [collect_list(column("mended")).alias("mended")]
     if batch.keeps_history:
@@ -292,7 +294,7 @@ def _facts(rows: "DataFrame", batch: Shipment) -> tuple[int | None, int | None, 
 def _plan_part(
     batch: Shipment, orderly: Shape | None, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
-    """Plan the rows of some keys; raises Refused if their stored versions are inconsistent."""
+    """Plan the rows of some keys. Raises Refused if their stored versions are inconsistent."""
     named = {number: name for name, number in _names(batch).items()}
     stored = sides[SLICE]
     stored = stored.rename_columns([named.get(name, name) for name in stored.column_names])
@@ -323,11 +325,11 @@ def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:
 
 
 class BatchFiles(Protocol):
-    """The files of a door for a table."""
+    """The files that a door delivers for one table."""
 
     @property
     def table(self) -> TableName:
-        """The table that they change."""
+        """The table that the files change."""
 
     @property
     def door(self) -> str:
@@ -338,19 +340,19 @@ class BatchFiles(Protocol):
         """The layouts of the tables that the door writes."""
 
     def refuse_changes(self) -> AbstractContextManager[None]:
-        """A context for reading the files; raises Refused if one changes meanwhile."""
+        """A context for reading the files. Raises Refused if a file changes in the meantime."""
 
     def token(self, table: StoredTable) -> str:
-        """A digest that identifies a repeated delivery."""
+        """A digest by which a repeated delivery is recognized."""
 
     def batch(self, table: StoredTable) -> Shipment:
-        """The files as rows of the table; raises Refused if they do not fit it."""
+        """The files as rows of the table. Raises Refused if they do not fit the table."""
 
 
 def deliver_batch(store: Store, delivered: BatchFiles) -> Commit:
     """Load the files into their table: one commit, or none if nothing changes.
 
-    A delivery whose token is the newest one of the table is a repetition and writes nothing.
+    A delivery whose token is the newest token of the table is a repetition, and writes nothing.
     """
     return deliver(store, BatchDelivery(delivered))
 
@@ -363,7 +365,7 @@ class BatchDelivery:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The table that they change."""
+        """The table that the files change."""
         return [self.delivered.table]
 
     @contextmanager

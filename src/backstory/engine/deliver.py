@@ -1,6 +1,7 @@
 """Plan a delivery against the slice of a table that it can touch, and commit it once.
 
-A conflict with another writer is planned again. Archived tables are refused.
+After a conflict with another writer, the delivery is planned again. Deliveries to archived tables are
+refused.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -42,9 +43,9 @@ Result = TypeVar("Result")
 
 
 def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]) -> Result:
-    """Hold the locks of the tables in this process, and return the result of `act`; `retry` it.
+    """Return the result of `act`, retried as in `retry`, while this process locks the tables.
 
-    `act` must load the tables each time. Raises what `retry` raises; the error for a full disk names the
+    `act` must load the tables each time. Raises the errors of `retry`; the error for a full disk names the
     folders.
     """
     with lock_tables(store, *tables):
@@ -57,18 +58,21 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
 
 
 def _with_folders(full: TryAgain, store: Store) -> TryAgain:
-    """Add the folders that may be on the full disk."""
+    """Add the folders that may be on the full disk to the error."""
     where = f"Tables are in {store.description}, temporary files in {gettempdir()}."
     return TryAgain(full.code, f"{full.message} {where}", full.remedy, full.keys)
 
 
 def _may_pass(error: BaseException) -> bool:
-    """Whether another attempt may succeed; a full disk needs somebody to make room."""
+    """Whether another attempt may succeed.
+
+    It cannot if the disk is full, because a person must free space.
+    """
     return isinstance(error, TryAgain) and error.code != DISK_FULL
 
 
 def _is_over(state: RetryCallState) -> bool:
-    """Whether to give up: after `ATTEMPTS`, or after `SECONDS` if writers conflict."""
+    """Whether to give up: after `ATTEMPTS` attempts, or after `SECONDS` if writers conflict."""
     assert state.outcome is not None
     error = state.outcome.exception()
     turns = isinstance(error, TryAgain) and error.code == CONFLICT
@@ -76,11 +80,12 @@ def _is_over(state: RetryCallState) -> bool:
 
 
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
-    """Return the result of `act`; retry a conflict or a busy catalog, then raise TryAgain.
+    """Return the result of `act`.
 
-    Pauses grow and have a random part, so that two writers do not meet again. Conflicts are retried for two
-    minutes, because a stream commits all the time; other errors `ATTEMPTS` times. Each pause is logged.
-    `failed` is called with the error of each attempt that is followed by another.
+    Retry after a conflict or if a catalog is busy, then raise TryAgain. Pauses grow and have a random part,
+    so that two writers do not collide again. Conflicts are retried for two minutes, because a stream commits
+    all the time; other errors `ATTEMPTS` times. Each pause is logged. `failed` is called with the error of
+    each attempt that is followed by another attempt.
     """
 
     def log_retry(state: RetryCallState) -> None:
@@ -111,12 +116,15 @@ def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lamb
     return retrying(once)
 
 
-# A table property: the time since when the table is archived.
+# A table property: the time when the table was archived.
 ARCHIVED: Final = "backstory.archived"
 
 
 def refuse_archived(table: StoredTable | None, change: Change | None) -> None:
-    """Raise Refused for a delivery to an archived table; it may be dropped, renamed, and read by cursors."""
+    """Raise Refused for a delivery to an archived table.
+
+    An archived table may be dropped, renamed, and read by cursors.
+    """
     since = table and table.properties.get(ARCHIVED)
     if table is None or not since:
         return
@@ -139,8 +147,8 @@ Place_contra = TypeVar("Place_contra", bound=Store, contravariant=True)
 class Plan(Generic[Result]):
     """The effect of a delivery on a table: a change, or None if there is nothing to commit.
 
-    `table` is None if the change creates it. `receipt` is called with the commit, or with None if there is
-    none. In a dry run the change is reported, not committed.
+    `table` is None if the change creates it. `receipt` is called with the commit, or with None if there is no
+    commit. In a dry run the change is only reported.
     """
 
     table: StoredTable | None
@@ -155,15 +163,15 @@ class Delivery(Protocol[Place_contra, Result]):
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The tables that this process locks meanwhile."""
+        """The tables that this process locks during the delivery."""
 
     def open_plan(self, store: Place_contra) -> AbstractContextManager[Plan[Result]]:
-        """The plan against the current tables; raises Refused if the result would be wrong."""
+        """The plan against the current tables, as a context. Raises Refused if the result would be wrong."""
 
 
 @dataclass(frozen=True, slots=True)
 class TableChange:
-    """A change of one table as a delivery; `plan` returns the current table and its change."""
+    """A change of one table as a delivery. `plan` returns the current table and its change."""
 
     tables: Sequence[TableName]
     note: Note
@@ -180,8 +188,8 @@ class TableChange:
 def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
     """Plan and commit the delivery: one commit, or none if nothing changes.
 
-    A conflict with another writer is planned again on the newer table, for two minutes. Raises TryAgain after
-    that, and for a full disk.
+    After a conflict with another writer, it is planned again on the newer table, for up to two minutes.
+    Raises TryAgain after that, and for a full disk.
     """
     with translate_disk_errors(", ".join(map(str, delivery.tables))):
         return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
@@ -196,9 +204,9 @@ def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
 
 
 def carry_out(store: Store, plan: Plan[Result]) -> Result:
-    """Commit a plan, and return its receipt; the only call of a store's commit.
+    """Commit a plan, and return its receipt.
 
-    Writes of other programs to the table are logged as warnings.
+    No other function calls a store's commit. Writes of other programs to the table are logged as warnings.
     """
     refuse_archived(plan.table, plan.change)
     for foreign_write in () if plan.table is None else plan.table.foreign_writes:

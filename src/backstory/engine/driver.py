@@ -1,4 +1,4 @@
-"""Plan a delivery on the driver: whole if its memory holds the rows, otherwise sifted or in parts by key."""
+"""Plan a delivery on the driver: whole if its rows fit into memory, otherwise sifted or in parts by key."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
@@ -36,34 +36,35 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-# Stored rows are collected without looking for the delivered keys up to SHORT; with these keys, up to MANY.
+# Up to SHORT, stored rows are collected without a filter by the delivered keys; with this filter, up to MANY.
 SHORT: Final = 20_000
 MANY: Final = 200_000
-# An array of texts has room for 2 GiB.
+# An array of strings has room for 2 GiB.
 LONGEST: Final = (1 << 31) - 1
 
 
 @dataclass(frozen=True, slots=True)
 class DriverPlan:
-    """The result of a plan on the driver, by kind: rows in memory or files, and places of stored rows."""
+    """The result of a plan on the driver, by kind: rows in memory or in files, and places of stored rows."""
 
     sums: PlanSums
     added: Mapping[str, pa.Table | RowBatches | None]
     removed: Mapping[str, pa.Table | None]
 
     def rows(self, kind: str) -> pa.Table | RowBatches | None:
-        """The rows of a kind; None if there are none."""
+        """The rows of a kind, or None if there are no such rows."""
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The places of stored rows; None if there are none."""
+        """The places of stored rows of a kind, or None if there are none."""
         return self.removed[kind]
 
 
 def plan_on_driver(terms: PlanTerms, stack: ExitStack) -> PlanResult | None:
-    """Plan a delivery; None if Spark must read its rows. Raises TooLarge if there are too many.
+    """Plan a delivery on the driver.
 
-    Held and spilled rows are released with `stack`.
+    Returns None if Spark must read its rows. Rows in memory and spilled rows are released with `stack`.
+    Raises TooLarge if there are too many rows.
     """
     if terms.only_tasks:
         return None
@@ -95,7 +96,7 @@ def _plan_sides(
 
 
 def _is_large(terms: PlanTerms, name: str) -> bool:
-    """Whether the rows of a side are more than a step; a side of unknown size is small."""
+    """Whether a side has more rows than fit into one step. A side of unknown size counts as small."""
     size = terms.sides[name].size
     return size is not None and size >= terms.store.memory.most // STEPS_HELD
 
@@ -107,7 +108,7 @@ def _plan_sifted(
     count = max(side.count or 0 for side in terms.sides.values())
     try:
         sift = sift_sides(by, terms.key, sides, terms.store.memory, lease, count)
-    except TooLarge:  # there is no memory for digests: parts are spilled
+    except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
     planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)
     planned.sums.counts.update(sift.count_unchanged(planned.sums.counts))
@@ -122,7 +123,7 @@ def _plan_by_key(
     local = _spills(terms.store)
     with suppress(*([TooLarge] if local else [])):
         return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, stack)
-    # The memory holds the rows, but not their plan.
+    # The rows fit into memory, but their plan does not.
     return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, stack)
 
 
@@ -159,7 +160,7 @@ def _plan_parts(
 
 
 def _spills(store: Store) -> bool:
-    """Whether rows may be spilled: only if Spark's tasks run on this machine."""
+    """Whether rows may be spilled to disk, which requires that Spark's tasks run on this machine."""
     return isinstance(store, IcebergStore) and is_local(store)
 
 
@@ -168,7 +169,7 @@ def _whole(sides: Mapping[str, LocalSide]) -> Whole:
 
 
 def _require_room(part: Mapping[str, pa.Table]) -> None:
-    """Raises TooLarge if a column of all sides together is longer than an array can be."""
+    """Raise TooLarge if a column of all sides together is longer than an array can be."""
     sizes = [{name: rows[name].nbytes for name in rows.column_names} for rows in part.values()]
     for name in {name for side_sizes in sizes for name in side_sizes}:
         if sum(side_sizes.get(name, 0) for side_sizes in sizes) > LONGEST:
@@ -176,9 +177,9 @@ def _require_room(part: Mapping[str, pa.Table]) -> None:
 
 
 def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[str, LocalSide]:
-    """Read the rows of all sides here, if `reads` and possible; otherwise Spark collects them.
+    """Read the rows of all sides on the driver, if `reads` is set and it is possible.
 
-    Raises TooLarge.
+    Otherwise Spark collects them. Raises TooLarge if the rows do not fit into memory.
     """
     local: dict[str, LocalSide] = {}
     for meets in (False, True):
@@ -198,7 +199,7 @@ def _local_sides(terms: PlanTerms, lease: MemoryLease, *, reads: bool) -> dict[s
 
 
 def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str, LocalSide]:
-    """Collect the rows of the named sides by Spark, in one query."""
+    """Collect the rows of the named sides with one Spark query."""
     frames: dict[str, DataFrame] = {}
     bounds: dict[str, int] = {}
     if not names:
@@ -212,14 +213,17 @@ def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str
         frames[name] = frame
     rows = collect_sides(frames)
     for name in names:
-        lease.hold(name, 0)  # they are counted again with the rows of parts
+        lease.hold(name, 0)  # the rows are counted again when they are divided into parts
         if name in bounds and len(rows[name]) > bounds[name]:
             raise TooLarge
     return {name: _as_side(rows[name], terms.sides[name].schema) for name in names}
 
 
 def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease) -> LocalSide:
-    """The rows of a long side that have keys of the other side, by Spark; raises TooLarge for too many."""
+    """Collect the rows of a long side whose keys are in the other side.
+
+    Raises TooLarge if there are too many.
+    """
     side, key = terms.sides[name], list(terms.key)
     tables = [rows.select(key) for rows in other.rows.tables()]
     keys = pa.concat_tables([*tables, other.rows.schema.empty_table().select(key)])

@@ -1,4 +1,7 @@
-"""The size of a frame, estimated from its plan before it runs: whether the driver can hold its rows."""
+"""The size of a frame, estimated from its plan before it runs.
+
+It shows whether the driver can hold the rows.
+"""
 
 from contextlib import suppress
 from typing import TYPE_CHECKING, Any, Final
@@ -12,23 +15,24 @@ from backstory.stores.iceberg.store import IcebergStore
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A frame of unknown size may have at most this many partitions: each is read for a few rows.
+# A frame of unknown size may have at most this many partitions, because each is read for a few rows.
 PARTS: Final = 64
 UNKNOWN_SIZE: Final = 1 << 60
 NARROWING: Final = frozenset(["Project", "Filter"])
 
 
 def few_rows(store: IcebergStore, columns: int) -> int:
-    """The number of rows with this many columns that are collected without knowing their size."""
+    """The number of rows with this many columns that may be collected without knowing their size."""
     return min(FEW, store.memory.most // (CELL * max(1, columns)))
 
 
 def hold_frame(
     store: IcebergStore, frame: "DataFrame", size: int | None, what: str, lease: MemoryLease
 ) -> bool:
-    """Hold memory for the rows of a frame; returns whether the estimate is an upper bound.
+    """Reserve memory for the rows of a frame, and return whether the estimate is an upper bound.
 
-    `size` is the number of bytes, None to estimate it from the plan. Raises TooLarge.
+    `size` is the number of bytes, or None to estimate it from the plan. Raises TooLarge if there is too
+    little memory.
     """
     if size is not None:
         hold_memory_of_rows(store, lease, what, size)
@@ -46,9 +50,10 @@ def hold_frame(
 
 
 def _scanned_size(plan: Any) -> int | None:
-    """The size of the files that a frame reads, as an upper bound; None for frames that do more than filter.
+    """An upper bound of the bytes in the files that a frame reads.
 
-    Spark assumes short texts, so that its own estimate could be too small.
+    Returns None if the frame does more than filter rows. Spark assumes short strings, so its own estimate
+    could be too small.
     """
     while plan.nodeName() in NARROWING:
         plan = plan.child()
@@ -59,7 +64,7 @@ def _scanned_size(plan: Any) -> int | None:
 
 
 def _planned_size(plan: Any) -> int:
-    """The size that Spark's plan estimates; 1 if it is unknown and the frame has few partitions."""
+    """The bytes that Spark's plan estimates, or 1 if the size is unknown and there are few partitions."""
     size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
     if size < UNKNOWN_SIZE:
         return max(1, size * UNPACKED)

@@ -1,4 +1,4 @@
-"""The input of a plan, from a door to the runner, and its result."""
+"""The input of a plan, which a door passes to the runner, and the plan's result."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ RowsToWrite: TypeAlias = "pa.Table | RowBatches | DataFrame | None"
 
 
 def join_rows(store: Store, *rows: RowsToWrite) -> Any:
-    """Concatenate rows with the same columns; None if there are none."""
+    """Concatenate rows with the same columns. Returns None if there are no rows."""
     nonempty: list[Any] = [one for one in rows if one is not None and not _is_empty(one)]
     if not nonempty:
         return None
@@ -42,7 +42,7 @@ def join_rows(store: Store, *rows: RowsToWrite) -> Any:
 
 
 def tables_of(rows: pa.Table | RowBatches) -> Iterable[pa.Table]:
-    """The driver's rows, some at a time."""
+    """The driver's rows as one or more tables."""
     return rows.tables() if isinstance(rows, RowBatches) else [rows]
 
 
@@ -55,18 +55,18 @@ class PlanResult(Protocol):
 
     @property
     def sums(self) -> PlanSums:
-        """Counts and samples."""
+        """The counts and samples of all parts."""
 
     def rows(self, kind: str) -> RowsToWrite:
-        """The rows of a kind; None if there are none."""
+        """The rows of a kind, or None if there are no such rows."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The places of stored rows of a kind, in the form for a Change; None if there are none."""
+        """The places of stored rows of a kind, in the form for a Change, or None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
 class FirstRows:
-    """The rows for an empty table, as frames by kind, with the counts and samples of their plan."""
+    """The rows for an empty table, as one frame for each kind, with the counts and samples of their plan."""
 
     sums: PlanSums
     rows: "Mapping[str, DataFrame]"
@@ -74,17 +74,17 @@ class FirstRows:
 
 @dataclass(frozen=True, slots=True)
 class PlanTerms:
-    """A delivery of one table, ready to be planned.
+    """A delivery to one table, ready to be planned.
 
-    `sides` are its rows, the delivered ones first. `plan` plans a part: rows by side, with all rows of the
+    `sides` are its rows, the delivered rows first. `plan` plans a part: rows by side, with all rows of the
     part's keys. It is sent to tasks; its second argument completes rows of a side that lacks columns. `kinds`
     are the columns of the planned rows, by kind. `key` divides the rows into parts; without a key any rows
     may be planned together.
 
-    `first` plans rows for an empty table in their order, `first_in_tasks` as frames; each returns None if the
-    plan is needed. With `sift` a large delivery plans only rows that may differ between the sides.
-    `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the rows are read. In
-    tasks, files are numbers made with the `salt`.
+    `first` plans rows for an empty table in their order, and `first_in_tasks` plans them as frames. Each
+    returns None if the full plan is needed. With `sift`, a large delivery plans only rows that may differ
+    between the sides. `only_tasks` excludes the driver. `checkpointed` is true if the table changes while the
+    rows are read. In tasks, files are numbers made with the `salt`.
     """
 
     store: Store
@@ -102,7 +102,7 @@ class PlanTerms:
 
     @property
     def spark_store(self) -> IcebergStore:
-        """The store that Spark reads; raises TooLarge for a store that only the driver reads."""
+        """The store that Spark reads. Raises TooLarge if only the driver can read the store."""
         if not isinstance(self.store, IcebergStore):
             raise TooLarge
         return self.store

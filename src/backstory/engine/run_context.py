@@ -1,6 +1,6 @@
 """The context of deliveries in this thread: note and author, the run, and dry runs.
 
-Commits carry note, author and run in their properties. A dry run collects its changes here.
+Commits contain note, author and run in their properties. A dry run collects its changes here.
 """
 
 import json
@@ -18,12 +18,12 @@ from backstory.model.table import Shape, TableName
 # Snapshot properties.
 NOTE: Final = "backstory.note"
 AUTHOR: Final = "backstory.author"
-# The metadata of every later commit repeats the properties of all snapshots.
+# The limit is low because the metadata of every later commit repeat the properties of all snapshots.
 LONGEST: Final = 2_000
 
 
 class RemarkOptions(TypedDict, total=False):
-    """The options of calls that describe a commit; `log` and the explorer show them.
+    """The options that describe a commit. `log` and the explorer show them.
 
     Attributes:
         note: Reason for the commit.
@@ -36,7 +36,7 @@ class RemarkOptions(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class Remark:
-    """A note and an author; raises UsageError for a text of more than `LONGEST` characters."""
+    """A note and an author. Raises UsageError if one has more than `LONGEST` characters."""
 
     note: str | None = None
     author: str | None = None
@@ -54,7 +54,7 @@ class Remark:
                 )
 
     def properties(self) -> dict[str, str]:
-        """The snapshot properties of this remark."""
+        """The snapshot properties that contain this remark."""
         return {name: text for name, text in ((NOTE, self.note), (AUTHOR, self.author)) if text}
 
 
@@ -64,7 +64,10 @@ _remark: ContextVar[Remark] = ContextVar("remark", default=_NONE)
 
 @contextmanager
 def with_remark(note: str | None = None, author: str | None = None) -> Iterator[None]:
-    """Give this note and author to the commits of this thread; None keeps the outer value."""
+    """Add this note and author to the commits of this thread, within the block.
+
+    None keeps the outer value.
+    """
     outer, inner = _remark.get(), Remark(note, author)
     before = _remark.set(Remark(inner.note or outer.note, inner.author or outer.author))
     try:
@@ -74,11 +77,11 @@ def with_remark(note: str | None = None, author: str | None = None) -> Iterator[
 
 
 def remark_properties() -> dict[str, str]:
-    """The snapshot properties of the remark that is set now."""
+    """The snapshot properties for the current remark."""
     return _remark.get().properties()
 
 
-# Commit properties: the run that made the commit, and the files that it had loaded into the table by then.
+# Commit properties: the run that made the commit, and the files that it had loaded into the table up to then.
 RUN: Final = "backstory.run"
 FILES: Final = "backstory.run-files"
 TASKS, DRIVER = "tasks", "driver"
@@ -86,10 +89,10 @@ TASKS, DRIVER = "tasks", "driver"
 
 @dataclass(slots=True)
 class RunNotes:
-    """Notes on the deliveries of one table in a run: where they were planned, and seconds by stage.
+    """Notes on the deliveries to one table in a run: where they were planned, and seconds by stage.
 
-    `files` are the files that the next commit completes, as JSON texts. `archives` are the tables under which
-    former histories of the table were archived.
+    `files` are the files that the next commit completes, each as JSON. `archives` are the table names under
+    which former histories of the table were archived.
     """
 
     run_id: str
@@ -104,7 +107,7 @@ _notes: ContextVar[RunNotes | None] = ContextVar("run_notes", default=None)
 
 @contextmanager
 def take_notes(notes: RunNotes) -> Iterator[None]:
-    """Note the deliveries of this thread."""
+    """Record the deliveries of this thread in these notes, within the block."""
     before = _notes.set(notes)
     try:
         yield
@@ -113,7 +116,7 @@ def take_notes(notes: RunNotes) -> Iterator[None]:
 
 
 def complete_note(note: Note) -> Note:
-    """Add the remark and, if there is one, the run to a commit's properties."""
+    """Add the remark and, if there is one, the run to the properties of a commit."""
     notes, note = _notes.get(), replace(note, more={**note.more, **remark_properties()})
     if notes is None:
         return note
@@ -122,7 +125,7 @@ def complete_note(note: Note) -> Note:
 
 
 def note_way(way: str) -> None:
-    """Note where a delivery is planned; `TASKS` stays once it is noted."""
+    """Note whether a delivery is planned on the driver or in tasks. `TASKS` is never overwritten."""
     notes = _notes.get()
     if notes is not None and notes.way != TASKS:
         notes.way = way
@@ -130,7 +133,7 @@ def note_way(way: str) -> None:
 
 @contextmanager
 def note_seconds(stage: str) -> Iterator[None]:
-    """Count the time of the block for this stage."""
+    """Add the time of the block to the seconds of this stage."""
     notes, began = _notes.get(), time.monotonic()
     try:
         yield
@@ -139,14 +142,14 @@ def note_seconds(stage: str) -> Iterator[None]:
             notes.seconds[stage] = notes.seconds.get(stage, 0.0) + time.monotonic() - began
 
 
-# Tables and their planned changes in words.
+# Tables, and descriptions of their planned changes.
 Rehearsals = list[tuple[TableName, Sequence[str]]]
 _rehearsals: ContextVar[Rehearsals | None] = ContextVar("rehearsals", default=None)
 
 
 @contextmanager
 def collect_rehearsals() -> Iterator[Rehearsals]:
-    """Collect the changes of dry runs."""
+    """Collect the changes of dry runs, within the block."""
     rehearsals: Rehearsals = []
     before = _rehearsals.set(rehearsals)
     try:
@@ -156,7 +159,10 @@ def collect_rehearsals() -> Iterator[Rehearsals]:
 
 
 def rehearse(shape: Shape | None, change: Change) -> None:
-    """Report a change of a table of this shape, or of a table that it would create; each change once."""
+    """Report a planned change once.
+
+    `shape` is the table's current shape, or None if the change creates the table.
+    """
     rehearsals, table = _rehearsals.get(), change.into or shape
     lines = change.lines(shape)
     if rehearsals is not None and table is not None and lines and (table.table, lines) not in rehearsals:

@@ -1,4 +1,4 @@
-"""The one way in: every plan of a delivery runs whole, in parts by key, or in Spark's tasks.
+"""The single entry point for plans of deliveries: whole, in parts by key, or in Spark's tasks.
 
 Tasks plan if the driver cannot hold or read the rows (E7).
 """
@@ -36,10 +36,10 @@ def plan_here_or_in_tasks(
     here: Callable[[ExitStack], Planned | None],
     tasks: Callable[[], AbstractContextManager[Planned]],
 ) -> Iterator[Planned]:
-    """The plan of `here`, or else of `tasks`, as a context; a log line gives the reason for tasks.
+    """The plan that `here` makes, or else `tasks`, as a context.
 
-    `here` returns None or raises TooLarge if the driver cannot plan. Its held and spilled rows are released
-    with its stack.
+    A log line gives the reason for tasks. `here` returns None or raises TooLarge if the driver cannot plan.
+    Its rows in memory and spilled rows are released with its stack.
     """
     reason = NO_MEMORY
     if store.memory.most:
@@ -66,7 +66,7 @@ def _try_driver(here: Callable[[ExitStack], Planned | None], kept: ExitStack) ->
 
 @contextmanager
 def run_plan(terms: PlanTerms) -> Iterator[PlanResult]:
-    """The plan of a delivery, as a context: by the driver if its memory suffices, else in Spark's tasks.
+    """The plan of a delivery, as a context: from the driver if its memory suffices, else from Spark's tasks.
 
     A log line gives the reason for tasks. Raises Refused if the plan refuses the delivery.
     """

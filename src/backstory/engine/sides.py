@@ -1,6 +1,6 @@
-"""The sides of a plan, which are the delivered rows and stored rows, and their division into parts.
+"""The sides of a plan, which are the delivered and the stored rows, and their division into parts.
 
-All rows are one part if the driver can hold them; otherwise parts by key are spilled. A large delivery into
+If the driver can hold all rows, they are one part; otherwise parts by key are spilled. A large delivery into
 an empty table is divided in the order of its rows.
 """
 
@@ -25,14 +25,14 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 PARTS: Final = 16
-# Three levels of parts suffice for a full disk, unless most rows have the same key.
+# Three levels of parts are enough to fill a disk, unless most rows have the same key.
 DEEPEST: Final = 3
 LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True, slots=True)
 class SideRows:
-    """The rows of a side, some at a time; each call of `tables` reads them again."""
+    """The rows of a side in several tables. Each call of `tables` reads them again."""
 
     schema: pa.Schema
     tables: Callable[[], Iterable[pa.Table]]
@@ -46,11 +46,12 @@ def parts_by_key(
     spills: bool = True,
     spread: bool = False,
 ) -> Iterator[Mapping[str, pa.Table]]:
-    """The rows of the sides in one or more parts; all rows of a key are in the same part.
+    """The rows of the sides in one or more parts.
 
-    Bytes are counted while rows are read. Rows beyond the lease are spilled, or all rows with `spread`. A
-    part's rows are not held once the next part is requested. Raises TooLarge if a part of the deepest level
-    is too large, or without `spills` if the lease cannot hold all rows.
+    All rows of a key are in the same part. Bytes are counted while rows are read. Rows that exceed the lease
+    are spilled; with `spread` all rows are spilled. A part's rows are released when the next part is
+    requested. Raises TooLarge if a part of the deepest level is too large. Without `spills`, raises it also
+    if the lease cannot hold all rows.
     """
     yield from _parts(sides, key, lease, depth=0, spills=spills, spread=spread)
 
@@ -95,7 +96,7 @@ def _hold(
     tables_by_side: Mapping[str, list[pa.Table]],
     lease: MemoryLease,
 ) -> bool:
-    """Read the sides until the lease is full; whether it can hold all rows."""
+    """Read the sides until the lease is full. Returns whether the lease can hold all rows."""
     for name, tables in reading.items():
         size = 0
         for table in tables:
@@ -109,7 +110,7 @@ def _hold(
 
 
 def _spread(spill: Spill, name: str, rows: pa.Table, key: Sequence[str], depth: int) -> None:
-    """Spill rows to their parts, in their order."""
+    """Spill rows to the parts of their keys, in their order."""
     parts = key_parts(rows, key, PARTS, salt=depth)
     order = np.argsort(parts, kind="stable")
     ends = np.searchsorted(parts[order], np.arange(PARTS + 1))
@@ -127,7 +128,7 @@ def _concat_side(side: SideRows, tables: Sequence[pa.Table]) -> pa.Table:
 
 
 def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables, and drop each from the list."""
+    """Yield the tables, and remove each from the list."""
     tables.reverse()
     while tables:
         yield tables.pop()
@@ -140,11 +141,12 @@ def _release(lease: MemoryLease, sides: Iterable[str]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class LocalSide:
-    """Rows of a side that the driver reads from files or memory; reading may raise Unreadable.
+    """Rows of a side that the driver reads from files or memory.
 
-    `rows` may lack columns; `whole` adds them to some of the rows. `columns` returns all rows with only the
-    named columns; large sides need it to be sifted. `select` returns the rows that a function of their keys
-    chooses; it is set if columns are computed. `is_empty` is true only if nothing is stored.
+    Reading may raise Unreadable. `rows` may lack columns; `whole` adds them to some of the rows. `columns`
+    returns all rows with only the named columns; a large side must have it to be sifted. `select` returns the
+    rows that a function of their keys chooses; it is set if columns are computed. `is_empty` is true only if
+    nothing is stored.
     """
 
     rows: SideRows
@@ -155,7 +157,7 @@ class LocalSide:
 
 
 def no_local_rows(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-    """For a side that only Spark reads."""
+    """The `local` function of a side that only Spark reads."""
     return None
 
 
@@ -164,11 +166,11 @@ class Side:
     """The rows of one side of a plan.
 
     `frame` returns a frame with the columns of `schema`, in their order. `local` returns the rows without
-    Spark, or None if only Spark reads them; its argument is the side that this one meets. `size` is the
-    memory in bytes that the frame's rows may need, None to estimate it from the frame's plan. `count` is the
-    approximate number of rows, None if Spark must count them. `meets` names an earlier side: only rows whose
-    key is in that side are planned. `cached` is true if the frame's rows are computed once however often they
-    are read.
+    Spark, or None if only Spark reads them. Its argument is the side that this side meets. `size` is the
+    memory in bytes that the frame's rows may need, or None to estimate it from the frame's plan. `count` is
+    the approximate number of rows, or None if Spark must count them. `meets` names an earlier side: only rows
+    whose key is in that side are planned. `cached` is true if the frame's rows are computed only once,
+    however often they are read.
     """
 
     schema: pa.Schema
@@ -185,22 +187,22 @@ def empty_side(schema: pa.Schema) -> LocalSide:
     return LocalSide(SideRows(schema, lambda: ()), is_empty=True)
 
 
-# The number of steps whose rows may be in memory: rows read ahead, and the rows made of them.
+# The number of steps whose rows may be in memory: rows read ahead, and rows made from them.
 STEPS_HELD: Final = 16
 
 
 class KeyInTwoParts(Exception):
-    """Rows of one key were in two parts."""
+    """Two parts had rows of the same key."""
 
 
 @contextmanager
 def parts_in_order(
     key: Sequence[str], sides: Mapping[str, LocalSide], memory: Memory
 ) -> Iterator[Iterator[Mapping[str, pa.Table]]]:
-    """The rows of the first side, read once, in parts that fit into memory; the other sides are empty.
+    """The rows of the first side, read once, in parts that fit into memory.
 
-    Iterating raises KeyInTwoParts at the end if a key is in two parts, and TooLarge if the memory cannot hold
-    a number for each key.
+    The other sides are empty. Iterating raises KeyInTwoParts at the end if two parts have the same key, and
+    TooLarge if the memory cannot hold a number for each key.
     """
     (name, delivered), *others = sides.items()
     empty_sides = {other: side.rows.schema.empty_table() for other, side in others}

@@ -1,8 +1,8 @@
-"""Leave out records that are the same on all sides: they are counted, not planned.
+"""Sift the sides of a plan: records that are the same on all sides are counted instead of planned.
 
-Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts the
-other side's. Zero means that both sides have the same rows. The driver reads the rows twice; Spark adds up by
-key in one query.
+Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts those
+of the other side. Zero means that both sides have the same rows. The driver reads the rows twice; Spark adds
+up by key in one query.
 """
 
 from collections import Counter
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# If 1 % of the records differ, about 2 % of the buckets do.
+# If 1 % of the records differ, about 2 % of the buckets differ.
 RECORDS_IN_BUCKET: Final = 2
 LEAST_BUCKETS, MOST_BUCKETS = 1 << 10, 1 << 24
 BYTES_OF_BUCKET: Final = 16
@@ -48,10 +48,10 @@ Plan = Callable[[Mapping[str, pa.Table], Whole], PartPlan]
 
 @dataclass(frozen=True, slots=True)
 class ComparedSide:
-    """The columns of a side to compare, for rows where the column `where` is true; without it, for all.
+    """The columns of a side to compare, for rows in which the column `where` is true, or for all rows.
 
-    Rows are always planned if a `required` column is NULL, or if a text is longer than `lengths` allows. A
-    row cancels another one if the column of `takes_back` has one of its numbers.
+    Rows are always planned if a `required` column is NULL, or if a string is longer than `lengths` allows. A
+    row cancels another row if the column `takes_back` has one of its numbers.
     """
 
     side: str
@@ -70,7 +70,7 @@ class ComparedSide:
 
 @dataclass(frozen=True, slots=True)
 class RowCounts:
-    """The number of rows of a side, and by column the number of values that are not NULL.
+    """The number of rows of a side and, by column, the number of values that are not NULL.
 
     `content` is the sum of the fingerprints of all rows of the side, including planned rows.
     """
@@ -82,11 +82,11 @@ class RowCounts:
 
 @dataclass(frozen=True, slots=True)
 class SiftTerms:
-    """Pairs of sides whose rows are the same if the columns of both are equal, in their order.
+    """Pairs of sides, in order.
 
-    `count_unchanged` returns the counts that a plan of the unchanged rows would have, from row counts by
-    side. `counted_columns` are columns by side whose values may be counted; `columns_to_count` chooses from
-    them by the counts of a plan.
+    Two rows are the same if the compared columns of both are equal. `count_unchanged` returns the counts that
+    a plan of the unchanged rows would have, from the row counts by side. `counted_columns` are columns by
+    side whose values may be counted; `columns_to_count` chooses some of them by the counts of a plan.
     """
 
     pairs: Sequence[tuple[ComparedSide, ComparedSide]]
@@ -95,7 +95,7 @@ class SiftTerms:
     columns_to_count: "Callable[[Mapping[str, int]], Mapping[str, Sequence[str]]]" = lambda _: {}
 
     def of_side(self, name: str) -> list[tuple[int, int, ComparedSide]]:
-        """The comparisons of a side: number of the pair, place in the pair, and columns."""
+        """The comparisons that include a side: number of the pair, position in the pair, and columns."""
         return [
             (number, place, compared)
             for number, pair in enumerate(self.pairs)
@@ -106,24 +106,24 @@ class SiftTerms:
 
 @dataclass(frozen=True, slots=True)
 class Buckets:
-    """The digests of buckets of keys, two numbers for each."""
+    """The digests of buckets of keys, two numbers for each bucket."""
 
     halves: np.ndarray
     adding: Lock = field(default_factory=Lock)
 
     @classmethod
     def for_rows(cls, count: int, memory: Memory) -> "Buckets":
-        """Buckets for this many rows, within the limits of the memory."""
+        """Make buckets for this many rows, within the limits of the memory."""
         most = max(1, min(MOST_BUCKETS, memory.most // SHARE // BYTES_OF_BUCKET))
         wanted = max(LEAST_BUCKETS, count // RECORDS_IN_BUCKET)
         return cls(np.zeros((2, 1 << (min(wanted, most).bit_length() - 1)), np.uint64))
 
     def of_keys(self, numbers: np.ndarray) -> np.ndarray:
-        """The bucket of each key."""
+        """The bucket number of each key."""
         return (numbers & np.uint64(self.halves.shape[1] - 1)).view(np.int64)
 
     def add(self, numbers: np.ndarray, prints: np.ndarray) -> None:
-        """Add fingerprints of rows to the buckets of their keys."""
+        """Add the fingerprints of rows to the buckets of the rows' keys."""
         buckets = self.of_keys(numbers)
         with self.adding:
             for half, added in zip(self.halves, prints, strict=True):
@@ -136,7 +136,7 @@ class Buckets:
 
 @dataclass(frozen=True, slots=True)
 class Sift:
-    """The sides of a plan without the rows that are the same on all of them.
+    """The sides of a plan, without the rows that are the same on all of them.
 
     `totals` counts all rows of each side.
     """
@@ -146,14 +146,14 @@ class Sift:
     sides: Mapping[str, LocalSide]
 
     def count_unchanged(self, counts: Counter[str]) -> Counter[str]:
-        """The counts of the unchanged rows, from the counts of all planned parts."""
+        """The counts of the unchanged rows, computed from the counts of all planned parts."""
         return counts_of_unchanged(self.terms, self.totals, counts)
 
 
 def counts_of_unchanged(
     terms: SiftTerms, totals: Mapping[str, RowCounts], counts: Mapping[str, int]
 ) -> Counter[str]:
-    """The counts of the rows that are in no part, from the `counts` of all parts."""
+    """The counts of the rows that are in no part, computed from the `counts` of all parts."""
     rest = {}
     for name, total in totals.items():
         values = {
@@ -164,7 +164,7 @@ def counts_of_unchanged(
 
 
 def with_counts(plan: Plan, terms: SiftTerms) -> Plan:
-    """The plan, with the numbers of rows by side and of their non-NULL values added to its counts."""
+    """Wrap a plan so that its counts include the numbers of rows and of non-NULL values by side."""
     return partial(_plan_and_count, plan, terms.counted_columns)
 
 
@@ -193,9 +193,10 @@ def sift_sides(
     lease: MemoryLease,
     count: int,
 ) -> Sift:
-    """The sides without the rows that are the same; `count` is the approximate number of rows of a side.
+    """The sides without the rows that are the same.
 
-    The lease holds the digests of buckets. Errors of reading the sides are raised.
+    `count` is the approximate number of rows of a side. The lease holds the digests of buckets. Errors in
+    reading the sides are raised.
     """
     buckets = Buckets.for_rows(count, memory)
     lease.hold(DIGESTS, buckets.halves.nbytes)
@@ -218,7 +219,7 @@ def sift_sides(
 
 
 def _rows_left(side: LocalSide, may_differ: Callable[[pa.Table], pa.Array], *, some: bool) -> SideRows:
-    """The rows of a side that may differ; the side is not read if no row does."""
+    """The rows of a side that may differ. The side is not read if no row may differ."""
     if not some:
         return SideRows(side.rows.schema, lambda: ())
     if side.select is not None:
@@ -288,7 +289,7 @@ MOST_SENT: Final = 1_000_000
 
 @dataclass(frozen=True, slots=True)
 class FrameSift:
-    """The frames of sides without the rows that are the same on all; about a `share` of all rows is left."""
+    """The frames of sides without the rows that are the same on all. About a `share` of all rows remains."""
 
     frames: "Mapping[str, DataFrame]"
     totals: Mapping[str, RowCounts]
@@ -333,7 +334,7 @@ def sift_frames(
         (_fingerprint_rows(terms, key, name, side, own) for name, side in sides.items()),
     )
     digests = rows.groupBy(NUMBER).agg(*(total(column).alias(column) for column in sums))
-    all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another
+    all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
     digests = digests.observe(all_rows, *(total(column).alias(column) for column in (*own.values(), CONTENT)))
     other = reduce(or_, (col(column) != 0 for column in QUARTERS))
     differing = persist_on_disk(digests.where(other).select(NUMBER))
@@ -357,7 +358,7 @@ def count_values(
     schemas: Mapping[str, pa.Schema],
     columns: Mapping[str, Sequence[str]],
 ) -> dict[str, RowCounts]:
-    """Add the numbers of non-NULL values of these columns to the counts, by side."""
+    """Add the numbers of non-NULL values of the given columns to the row counts of each side."""
     from pyspark.sql.functions import count
 
     counts = dict(totals)
@@ -371,7 +372,7 @@ def count_values(
 
 
 def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
-    """The hash of a row's key, a number of 64 bits."""
+    """A 64-bit hash of a row's key."""
     from pyspark.sql.functions import xxhash64
 
     return xxhash64(*map(side.column, key))
@@ -380,7 +381,7 @@ def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
 def _fingerprint_rows(
     terms: SiftTerms, key: Sequence[str], name: str, side: _FrameOfSide, own: Mapping[str, str]
 ) -> "DataFrame":
-    """Key hash and fingerprint for each row of a side and each pair that includes it.
+    """The key hash and fingerprint of each row of a side, for each pair that includes the side.
 
     A row is counted in the first of these pairs, in the column of its side.
     """
@@ -409,7 +410,7 @@ def _fingerprint_rows(
 def _quarters(
     pair: int, place: int, key: Sequence[str], compared: ComparedSide, side: _FrameOfSide
 ) -> "list[Column]":
-    """A fingerprint as four numbers of 32 bits, whose sums do not overflow; negative on the second side."""
+    """A fingerprint as four 32-bit numbers, whose sums do not overflow. It is negative on the second side."""
     from pyspark.sql.functions import coalesce, length, lit, shiftrightunsigned, when, xxhash64
 
     halves = fingerprint([(side.column(name), side.type(name)) for name in (*key, *compared.columns)], pair)

@@ -1,6 +1,6 @@
-"""Rows that exceed the driver's memory, in encrypted temporary files.
+"""Encrypted temporary files for rows that exceed the driver's memory.
 
-Buffers spill rows to write, and sorting spreads large tables over ranges of the order.
+Buffers spill rows that wait to be written. Sorting spreads large tables over ranges of the sort order.
 """
 
 import tempfile
@@ -20,17 +20,17 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import RowBatches
 
 NONCE, LENGTH = 12, 8
-# Bytes per write: larger buffers would be allocated page by page each time.
+# Bytes in each write: larger buffers would be allocated page by page each time.
 AT_ONCE = 4 << 20
 # The maximum number of tables that wait for the writing thread.
 WAITING = 16
 
 
 class Spill:
-    """A temporary folder of encrypted row files; their key exists only in this process."""
+    """A temporary folder of encrypted row files. Their key exists only in this process."""
 
     def __init__(self, kept: ExitStack) -> None:
-        """Files that are deleted when `kept` closes."""
+        """Make an empty spill, whose files are deleted when `kept` closes."""
         self._folder = Path(kept.enter_context(tempfile.TemporaryDirectory(prefix="backstory-rows-")))
         self._cipher = AESGCM(AESGCM.generate_key(256))
         self._files: dict[Any, BinaryIO] = {}
@@ -40,7 +40,7 @@ class Spill:
         kept.callback(self._close)
 
     def put(self, name: Any, rows: pa.Table) -> None:
-        """Add rows to the file of this name; a later call raises write errors."""
+        """Add rows to the file with this name. Write errors are raised by a later call."""
         self._waiting.append(self._writer.submit(self._write, name, rows))
         self._wait(WAITING)
 
@@ -59,7 +59,7 @@ class Spill:
             file.write(nonce + len(sealed).to_bytes(LENGTH, "big") + sealed)
 
     def rows(self, name: Any) -> Iterator[pa.Table]:
-        """The rows of a file, some at a time, in their order."""
+        """The rows of a file in their order, in several tables."""
         self._wait(0)
         file = self._files.get(name)
         if file is None:
@@ -80,7 +80,7 @@ class Spill:
             file.close()
 
     def _wait(self, count: int) -> None:
-        """Wait until at most this many tables are unwritten."""
+        """Wait until at most this many tables are still to be written."""
         while len(self._waiting) > count:
             self._waiting.popleft().result()
 
@@ -90,17 +90,17 @@ class Spill:
             file.close()
 
 
-# With fewer rows per piece, a table would get too many files.
+# With fewer rows in each piece, a table would have too many files.
 ROWS_IN_PIECE = 1_000_000
 
 
 class RowBuffer:
-    """Rows to write: in memory within the lease, otherwise spilled."""
+    """Rows that wait to be written: in memory within the lease, otherwise spilled."""
 
     def __init__(self, name: str, lease: MemoryLease, kept: ExitStack) -> None:
-        """An empty buffer; the lease holds its rows by this name.
+        """Make an empty buffer.
 
-        Spilled files are deleted with `kept`.
+        The lease holds its rows under this name. Spilled files are deleted with `kept`.
         """
         self._name, self._lease, self._kept = name, lease, kept
         self._tables: list[pa.Table] = []
@@ -117,7 +117,7 @@ class RowBuffer:
                 self._lease.gather(self._name, self.size)
             except TooLarge:
                 if len(self._tables) == 1:
-                    return  # they are in memory already, and there may be no more
+                    return  # the rows are already in memory, and there may be no more rows
                 self._spill = Spill(self._kept)
                 for table in self._tables:
                     self._spill.put(self._name, table)
@@ -132,7 +132,7 @@ class RowBuffer:
         return self._spill is not None
 
     def tables(self) -> Iterator[pa.Table]:
-        """The rows in their order; spilled rows in tables large enough for a file each."""
+        """The rows in their order. Spilled rows are in tables that are large enough for one file each."""
         if self._spill is None:
             yield from self._tables
         else:
@@ -142,14 +142,14 @@ class RowBuffer:
 def rows_of_buffers(
     tables: Callable[[], Iterator[pa.Table]], *buffers: RowBuffer
 ) -> pa.Table | RowBatches | None:
-    """The buffered rows for a Change: one table, batches if any are spilled, None for no rows."""
+    """The buffered rows for a Change: one table, or batches if any are spilled. Returns None for no rows."""
     if not any(buffer.count for buffer in buffers):
         return None
     return RowBatches(tables) if any(buffer.is_spilled for buffer in buffers) else pa.concat_tables(tables())
 
 
 def combine_tables(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]:
-    """The rows in tables of at least `count` rows each, except for the last."""
+    """The rows in tables of at least `count` rows each, except for the last table."""
     gathered: list[pa.Table] = []
     for table in tables:
         gathered.append(table)
@@ -160,17 +160,17 @@ def combine_tables(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]
         yield pa.concat_tables(gathered)
 
 
-# The rows that are sorted together and written as one file.
+# The number of rows that are sorted together and written as one file.
 ROWS_IN_RANGE: Final = 1_000_000
 BYTES_IN_RANGE: Final = 1 << 28
-# The number of rows per table in the sample that determines the ranges.
+# The number of rows from each table in the sample that determines the ranges.
 SAMPLE: Final = 1_000
 
 Order = Callable[[pa.Table], np.ndarray]
 
 
 def sort_rows(rows: pa.Table | RowBatches, order: Order, kept: ExitStack) -> pa.Table | RowBatches:
-    """Sort rows by `order`, which returns the places of a table's rows in a stable order.
+    """Sort rows by `order`, a function that returns a table's row numbers in a stable order.
 
     Spilled files are deleted with `kept`.
     """
@@ -186,7 +186,7 @@ def sort_rows(rows: pa.Table | RowBatches, order: Order, kept: ExitStack) -> pa.
         samples.append(table.take(pa.array(places)))
     ranges = max(count // ROWS_IN_RANGE, size // BYTES_IN_RANGE) + 1
     sample, spill = _sort_table(pa.concat_tables(samples), order), Spill(kept)
-    # Rows that divide all rows into ranges of about the same size.
+    # Rows that divide all rows into ranges of similar size.
     ends = sample.take(pa.array(np.arange(1, ranges) * len(sample) // ranges))
     for table in rows.tables():
         places = order(pa.concat_tables([table, ends]))

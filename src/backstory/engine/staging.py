@@ -1,4 +1,4 @@
-"""Bring rows and files to Spark: as Parquet files here, or sent to tasks on other machines."""
+"""Bring rows and files to Spark: as local Parquet files, or sent to tasks on other machines."""
 
 import os
 import shutil
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class ShippedFile:
-    """A file of a kind: its path, or on a cluster its bytes as they were delivered, still encrypted."""
+    """A file and its kind: its path or, on a cluster, its bytes as they were delivered, still encrypted."""
 
     kind: str
     file: BatchFile
@@ -38,7 +38,7 @@ class ShippedFile:
 
     @contextmanager
     def open_file(self) -> Iterator[BatchFile]:
-        """Open the file in a task; shipped bytes get a path in memory."""
+        """Open the file in a task. Shipped bytes are available under a path in memory."""
         if self.content is None:
             yield self.file
             return
@@ -53,10 +53,10 @@ class ShippedFile:
 
 @contextmanager
 def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> Iterator[list[ShippedFile]]:
-    """Make the files available to tasks, as a context: on a cluster their bytes are broadcast.
+    """Make the files available to tasks, as a context.
 
-    Executors on other machines do not see the paths. This process's memory holds one file at a time. Spark
-    keeps the bytes encrypted until the end.
+    On a cluster their bytes are broadcast. Executors on other machines cannot see the paths. This process's
+    memory holds one file at a time. Spark keeps the bytes encrypted until the end.
     """
     context = store.spark.sparkContext
     if str(context.master).startswith("local"):
@@ -74,7 +74,7 @@ def ship_files(store: IcebergStore, parts: Sequence[tuple[str, BatchFile]]) -> I
 
 
 def parquet_frame(store: IcebergStore, files: Sequence[ShippedFile], schema: pa.Schema) -> "DataFrame":
-    """The rows of Parquet files with this schema, in their order; each file is a task."""
+    """The rows of Parquet files with this schema, in their order. Each file is one task."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     numbers = store.spark.range(len(files), numPartitions=len(files))
@@ -88,11 +88,11 @@ def _rows_of(files: Sequence[ShippedFile], numbers: Iterable[pa.RecordBatch]) ->
             yield from pq.ParquetFile(file.path).iter_batches()
 
 
-# The column for the place of a row among all; no column of a source has this name.
+# The column for the row number in all rows. No column of a source has this name.
 ARRIVAL: Final = "backstory arrival"
-# Column metadata: the schema with void types, for lists or structs without a value that shows the type.
+# Column metadata: the schema with void types, for lists or structs that have no value to show their type.
 PARTLY_VOID: Final = "backstory partly void"
-# The name of the staged file.
+# The file name of the staged rows.
 STAGED: Final = "rows.parquet"
 ROWS_IN_GROUP: Final = 1 << 17
 # Up to this many bytes and rows are sent to Spark without a file.
@@ -102,10 +102,11 @@ FEW_ROWS: Final = 20_000
 
 @dataclass(frozen=True, slots=True)
 class StagedRows:
-    """Rows with their `ARRIVAL` as a frame, and whether they are few.
+    """Rows with their `ARRIVAL` as a frame.
 
-    `size` is the memory in bytes that they may need on the driver, None if unknown. `tables` reads the named
-    columns without Spark, in row order; it is None if only Spark reads them.
+    `few` is true if there are few rows. `size` is the memory in bytes that they may need on the driver, or
+    None if it is unknown. `tables` reads the named columns without Spark, in row order; it is None if only
+    Spark can read them.
     """
 
     frame: "DataFrame"
@@ -115,7 +116,7 @@ class StagedRows:
 
 
 def is_local(store: IcebergStore) -> bool:
-    """Whether tasks see the files of this machine."""
+    """Whether tasks can see the files of this machine."""
     return store.has_java and str(store.setting("spark.master")).startswith("local")
 
 
@@ -125,9 +126,10 @@ def _sends(store: IcebergStore) -> bool:
 
 
 def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
-    """Copy a file so that nobody writes to it while Spark reads it; raises Failed if it has changed.
+    """Copy a file, so that nobody writes to it while Spark reads it.
 
-    The copy has a name of ours, because Spark ignores files named `_a` or `.a`.
+    Raises Failed if the file has changed. The copy has a new name, because Spark ignores files named `_a` or
+    `.a`.
     """
     whole = folder / "delivered.parquet"
     if not whole.exists():
@@ -137,7 +139,7 @@ def copy_whole(path: Path, stamp: Stamp, folder: Path) -> Path:
 
 
 def local_parquet(store: IcebergStore, path: Path, schema: pa.Schema) -> "DataFrame":
-    """Read a Parquet file of ours; pattern characters in its path are escaped."""
+    """Read a local Parquet file with this schema. Pattern characters in its path are escaped."""
     if not store.has_java:  # the server may be on another machine
         return frame_of(store, pq.read_table(path, schema=storable_schema(schema)))
     return store.spark.read.schema(local_fields(schema)).parquet(path_literal(str(path)))
@@ -149,17 +151,20 @@ def local_fields(schema: pa.Schema) -> "StructType":
 
 
 def storable_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema for files and tasks: all columns optional, and text columns where no value shows a type."""
+    """The schema for files and tasks.
+
+    All columns are optional, and columns without a value to show their type are text.
+    """
     return pa.schema(map(_storable, schema))
 
 
 def stage_rows(
     store: IcebergStore, rows: ProducedRows, folder: Path, stack: ExitStack
 ) -> "tuple[StructType, Callable[[], DataFrame]]":
-    """Stage rows with the types of tables; returns their fields, and a function that makes the frame.
+    """Stage rows with the types of tables.
 
-    Every row is read here, so that malformed rows are refused before Spark starts. A column without values
-    has Spark's void type.
+    Returns their fields, and a function that makes the frame. Every row is read here, so that malformed rows
+    are refused before Spark starts. A column without values has Spark's void type.
     """
     schema = _with_arrival(rows.schema)
     batches, sent = _number_rows(rows, schema), None
@@ -181,7 +186,7 @@ def stage_or_hold(
 ) -> StagedRows:
     """Stage rows, or send few rows directly unless they are `queried`.
 
-    The plan of a query over few rows would know their number, and Spark would not sort a single row.
+    Rows for a query are always staged: Spark would know the number of few rows, and not sort a single row.
     """
     schema = _with_arrival(rows.schema)
     batches, buffered, few = _number_rows(rows, schema), list[pa.RecordBatch](), True
@@ -210,7 +215,7 @@ def rows_of_staged_file(frame: "DataFrame", path: Path, *, few: bool = False) ->
 
 
 def parquet_tables(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
-    """Columns of a Parquet file, some rows at a time."""
+    """The named columns of a Parquet file, in several tables."""
     with pq.ParquetFile(path) as file:
         for batch in file.iter_batches(ROWS_IN_GROUP, columns=[*names]):
             yield pa.Table.from_batches([batch]).select(names)
@@ -241,8 +246,8 @@ def send_rows(
 ) -> "DataFrame":
     """Send rows to tasks on other machines.
 
-    Rows within `driver-memory` are sent directly. More rows are sent as Parquet files, whose bytes Spark
-    keeps.
+    Rows that fit into `driver-memory` are sent directly. More rows are sent as Parquet files, whose bytes
+    Spark keeps.
     """
     lease = stack.enter_context(store.memory.lease())
     buffered: list[pa.RecordBatch] = []
@@ -263,7 +268,7 @@ def send_rows(
 
 
 def _drain(buffered: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the buffered batches, dropping each from the list, and then the further ones."""
+    """Yield the buffered batches, removing each from the list, and then the further batches."""
     buffered.reverse()
     while buffered:
         yield buffered.pop()
@@ -273,7 +278,7 @@ def _drain(buffered: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> It
 def _write_parts(
     batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, size: int
 ) -> Iterator[Path]:
-    """Write the rows in their order to files of about `size` bytes of memory each."""
+    """Write the rows in their order to files, each with rows of about `size` bytes in memory."""
     for number, first in enumerate(batches):
         path, written = folder / f"rows-{number}.parquet", 0
         with pq.ParquetWriter(path, schema, compression="snappy", store_schema=False) as writer:
@@ -299,10 +304,10 @@ def _storable(field: pa.Field) -> pa.Field:
 
 
 def _storable_type(type_: pa.DataType) -> pa.DataType:
-    """The type with text for NULL types, and everything nested in it optional.
+    """The type with text in place of NULL types, and with all nested fields optional.
 
-    Neither Parquet nor a table has a NULL type. Arrow requires the required fields of a NULL struct; readers
-    have checked already whether they exist.
+    Neither Parquet nor a table has a NULL type. Arrow requires the required fields even in a NULL struct;
+    readers have already checked that they exist.
     """
     if pa.types.is_null(type_):
         return pa.string()
@@ -316,7 +321,7 @@ def _storable_type(type_: pa.DataType) -> pa.DataType:
 
 
 def with_void_columns(frame: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """A frame of storable rows whose columns without values have Spark's void type."""
+    """A frame of storable rows, in which columns without values have Spark's void type."""
     from pyspark.sql.functions import lit
 
     void = [field.name for field in schema if pa.types.is_null(field.type)]

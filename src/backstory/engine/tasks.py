@@ -1,7 +1,8 @@
 """Plan a delivery in Spark's tasks: delivered and stored rows by bucket of the key.
 
-Tasks answer in one form: rows by kind, and sums. All kinds of rows share the form's columns by type, so that
-most columns of a row are not empty. The columns are numbered, because Spark gives some names a meaning.
+All tasks return answers in one form: rows by kind, and sums. Columns of the form are shared by type among all
+kinds of rows, so that most columns of a row have values. The columns are numbered, because some names have a
+special meaning in Spark.
 """
 
 import pickle
@@ -48,14 +49,14 @@ ROWS_IN_BATCH: Final = 1 << 16
 
 
 def with_numbered_files(schema: pa.Schema) -> pa.Schema:
-    """The schema of rows in tasks, where files are numbers."""
+    """The schema of rows in tasks, in which files are numbers."""
     if FILE not in schema.names:
         return schema
     return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
 
 
 def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
-    """A name for each column by its type and its number among columns of that type."""
+    """A name for each column, from its type and its number among the columns of that type."""
     counts: Counter[str] = Counter()
     names = []
     for type_ in types:
@@ -66,7 +67,7 @@ def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
 
 @dataclass(frozen=True)
 class Wire:
-    """The form of answers with rows of these kinds; each kind has its own columns."""
+    """The form of answers with rows of these kinds. Each kind has its own columns."""
 
     kinds: Mapping[str, pa.Schema]
 
@@ -76,7 +77,7 @@ class Wire:
 
     @cached_property
     def _shared_columns(self) -> dict[str, tuple[str, pa.DataType]]:
-        """Name and type of each shared column, by type and number."""
+        """The name and type of each shared column, by type and number."""
         types = {
             name: type_
             for schema in self._schemas.values()
@@ -90,19 +91,19 @@ class Wire:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of the form."""
+        """The columns of the form as an Arrow schema."""
         head = [(KIND, pa.int32()), (SUMS, pa.binary())]
         return pa.schema([*head, *self._shared_columns.values()])
 
     @property
     def spark_schema(self) -> "StructType":
-        """The columns of the form as Spark's."""
+        """The columns of the form as a Spark schema."""
         from pyspark.sql.pandas.types import from_arrow_schema
 
         return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
-        """The result of a part in this form."""
+        """Convert the result of a part to this form."""
         sums = PlanSums()
         sums.add(plan)
         for number, (kind, schema) in enumerate(self._schemas.items()):
@@ -120,7 +121,7 @@ class Wire:
         yield from pa.table(values, schema=self.schema).to_batches(max_chunksize=ROWS_IN_BATCH)
 
     def rows(self, answers: "DataFrame", kind: str) -> "DataFrame":
-        """The rows of a kind, with their own column names."""
+        """The rows of a kind in the answers, with their own column names."""
         from pyspark.sql.functions import col
 
         number = [*self.kinds].index(kind)
@@ -153,16 +154,19 @@ def _unpack_sums(packed: bytes) -> PlanSums:
 
 SplitBatches = Callable[[Iterator[pa.RecordBatch]], Iterator[pa.Table]]
 ROWS: Final = "rows of a bucket"
-# A longer side is first narrowed to the range of the keys that it must have.
+# A longer side is first restricted to the range of the keys that it must match.
 LONG: Final = 100_000
-# With fewer rows all are planned, because a sift costs two more queries.
+# With fewer rows, all rows are planned, because a sift needs two more queries.
 SIFTED_FROM: Final = 200_000
 LOG = structlog.get_logger()
 
 
 @dataclass(frozen=True)
 class TaskPlan:
-    """The result of a plan in tasks; files are numbers in its frames, and `unplanned` are rows by kind."""
+    """The result of a plan in tasks.
+
+    Files are numbers in its frames. `unplanned` are rows by kind that need no plan.
+    """
 
     terms: PlanTerms
     sums: PlanSums
@@ -170,7 +174,7 @@ class TaskPlan:
     unplanned: "Mapping[str, DataFrame]"
 
     def rows(self, kind: str) -> "DataFrame | None":
-        """The rows of a kind; None if there are none."""
+        """The rows of a kind, or None if there are no such rows."""
         if not self.sums.added[kind]:
             return None
         frames = [self.unplanned[kind]] if kind in self.unplanned else []
@@ -179,7 +183,7 @@ class TaskPlan:
         return reduce(lambda one, other: one.union(other), frames)
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows by the path of their file; None if there are none."""
+        """The positions of stored rows by the path of their file, or None if there are none."""
         rows = self.rows(kind)
         if rows is None:
             return None
@@ -188,10 +192,10 @@ class TaskPlan:
 
 
 def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
-    """Plan a delivery in Spark's tasks; rows that Spark keeps are released with `stack`.
+    """Plan a delivery in Spark's tasks.
 
-    All rows of a key are planned in one task, whose memory holds one bucket. Without a key, each batch of
-    rows is planned separately.
+    Rows that Spark keeps are released with `stack`. All rows of a key are planned in one task, whose memory
+    holds one bucket. Without a key, each batch of rows is planned separately.
     """
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
@@ -200,7 +204,7 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
 
 
 def _answers(terms: PlanTerms, stack: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
-    """The answers of all tasks, None if every row is unchanged, and their sums."""
+    """The answers of all tasks and their sums. The answers are None if every row is unchanged."""
     frames, by, share = _frames(terms, stack), terms.sift, 1.0
     if by is None or max(side.count or 0 for side in terms.sides.values()) < SIFTED_FROM:
         return _answers_of(terms, frames, share, stack)
@@ -219,7 +223,7 @@ def _answers(terms: PlanTerms, stack: ExitStack) -> "tuple[DataFrame | None, Pla
 def _answers_of(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, stack: ExitStack
 ) -> "tuple[DataFrame, PlanSums]":
-    """The answers for these frames, which hold about this share of the rows of the sides."""
+    """The answers for these frames, and their sums. The frames have about `share` of all rows."""
     wire, (tagged, buckets) = Wire(terms.kinds), _tagged_rows(terms, frames, share)
     sides = {
         name: (tagged.shared[name][1:], with_numbered_files(side.schema))
@@ -241,7 +245,7 @@ def _answers_of(
 
 
 def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
-    """The frames of all sides, with numbered columns; frames that are read twice are kept on disk."""
+    """The frames of all sides, with numbered columns. Frames that are read twice are kept on disk."""
     met = {side.meets for side in terms.sides.values()}
     frames: dict[str, DataFrame] = {}
     for name, side in terms.sides.items():
@@ -272,7 +276,7 @@ def _semi_join(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFram
 def within_bounds(
     frame: "DataFrame", other: "DataFrame", mine: Sequence[str], theirs: Sequence[str]
 ) -> "DataFrame":
-    """The rows between the least and the greatest key; files with other keys are not read."""
+    """The rows between the least and the greatest key of `other`. Files with only other keys are not read."""
     from pyspark.sql.functions import col, count_if, unix_micros
     from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import min as least
@@ -281,7 +285,7 @@ def within_bounds(
     bounds: list[tuple[str, Column, Callable[[Any], Column]]] = []
     for name, key in zip(mine, theirs, strict=True):
         type_ = other.schema[key].dataType
-        if isinstance(type_, TimestampType):  # Python would convert it to the zone of this machine
+        if isinstance(type_, TimestampType):  # Python would convert it to the time zone of this machine
             bounds.append((name, unix_micros(key), instant))
         elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
             bounds.append((name, col(key), literal))
@@ -308,7 +312,7 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
 
 
 def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> tuple[TaggedRows, int]:
-    """The rows of all sides in one frame, each with its bucket; and the number of buckets."""
+    """The rows of all sides in one frame, each with its bucket, and the number of buckets."""
     from pyspark.sql.functions import col, lit
 
     count, size = (int(share * number) for number in _sizes(terms, frames)) if terms.key else (0, 0)
@@ -331,14 +335,17 @@ def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: flo
 def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":
     """The rows with each bucket in one partition, sorted by bucket.
 
-    Empty partitions start Python, too; hence there are no more partitions than buckets.
+    Empty partitions also start Python, so there are no more partitions than buckets.
     """
     parted = rows.repartition(1) if buckets == 1 else rows.repartition(BUCKET)
     return parted.sortWithinPartitions(BUCKET)
 
 
 def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, int]:
-    """The approximate rows and bytes of all sides; a side that meets another is counted like that one."""
+    """The approximate number of rows and bytes of all sides.
+
+    A side that meets another side is assumed to have the size of that side.
+    """
     count = size = 0
     meeting = 1 + sum(side.meets is not None for side in terms.sides.values())
     for name, side in terms.sides.items():
@@ -355,7 +362,7 @@ def _plan_batches(
     buckets: SplitBatches,
     batches: Iterator[pa.RecordBatch],
 ) -> Iterator[pa.RecordBatch]:
-    """Plan the buckets of a partition; each side has its own part of the shared columns."""
+    """Plan the buckets of a partition. Each side has its own part of the shared columns."""
     freeze_imports()
     for rows in buckets(batches):
         with carry_errors():
@@ -368,13 +375,13 @@ def _plan_batches(
 
 
 def _tables(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows of each batch."""
+    """The rows of each batch, as tables."""
     for batch in batches:
         yield pa.Table.from_batches([batch])
 
 
 def buckets_of(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.Table]:
-    """The rows of each bucket; a bucket's rows are adjacent."""
+    """The rows of each bucket. Rows of the same bucket must be adjacent."""
     gathered: list[pa.RecordBatch] = []
     last = None
     for batch in batches:

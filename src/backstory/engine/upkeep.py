@@ -1,7 +1,7 @@
-"""Operations that keep a table in good order and change no answer; no Change describes them.
+"""Maintenance of a table that changes no query result, so that no Change describes it.
 
-Each is at most one commit of the current table, under the locks of deliveries. A conflict with another writer
-is planned again for two minutes, then TryAgain is raised.
+Each operation is at most one commit of the current table, under the same locks as deliveries. After a
+conflict with another writer it is planned again for two minutes, then TryAgain is raised.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -26,7 +26,10 @@ def compact(
     *,
     dry_run: bool = False,
 ) -> Compacted:
-    """Rewrite small files and files with deleted rows into few; `properties` returns the commit's."""
+    """Combine small files and files with deleted rows into few files.
+
+    `properties` returns the properties of the commit.
+    """
 
     def act() -> Compacted:
         table = existing(store, name)
@@ -42,7 +45,7 @@ def expire(
     name: TableName,
     choose: Callable[[IcebergTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
 ) -> Expired:
-    """Expire snapshots as `expiry.expire` does; none if `choose` returns None."""
+    """Expire snapshots as `expiry.expire` does. No snapshots expire if `choose` returns None."""
 
     def act() -> Expired:
         table = existing(store, name)
@@ -60,7 +63,7 @@ def erase(
     choose: Callable[[IcebergTable], Erasure | None],
     keeping: "Callable[[DataFrame], DataFrame]",
 ) -> Erased | None:
-    """Remove rows for good as `erasing.erase` does; None if `choose` returns None."""
+    """Remove rows permanently as `erasing.erase` does. Returns None if `choose` returns None."""
 
     def act() -> Erased | None:
         table = existing(store, name)

@@ -25,13 +25,13 @@ def arrow_schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
 
 
 def rows_as(columns: Iterable[Column], rows: Sequence[Mapping[str, Any]]) -> pa.Table:
-    """A few rows as an Arrow table with these columns; missing values are NULL."""
+    """Convert a few rows to an Arrow table with these columns. Missing values are NULL."""
     schema = arrow_schema({column.name: column.type for column in columns})
     return pa.Table.from_pylist([{name: row.get(name) for name in schema.names} for row in rows], schema)
 
 
 def shape_rows(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) -> pa.Table:
-    """The rows with these columns, and with row ids if the rows have them or `ids` is set.
+    """Give the rows exactly these columns, and row ids if the rows have them or `ids` is set.
 
     Missing columns, and missing ids, are NULL.
     """
@@ -41,7 +41,7 @@ def shape_rows(rows: pa.Table, columns: Iterable[Column], *, ids: bool = False) 
 
 
 def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
-    """The rows with these columns and types; missing columns and struct fields are NULL."""
+    """Give the rows exactly these columns and types. Missing columns and struct fields are NULL."""
     present = set(rows.column_names)
     values = [
         _in_type(rows[field.name], field.type) if field.name in present else pa.nulls(len(rows), field.type)
@@ -73,7 +73,7 @@ def read_files(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> list[tuple[BatchFile, Rows]]:
-    """The files that have rows, each with its rows, in the order of `files`, with the columns of its header.
+    """The files that have rows, in order, each with its rows and the columns of its header.
 
     Files are read in parallel threads: decryption, decompression and parsing release the interpreter lock.
     Raises Refused for the first file in order that cannot be read. Raises TooLarge if the rows exceed the
@@ -93,5 +93,5 @@ def read_files(
 def stream_file(
     file: BatchFile, encoding: Encoding, columns: Mapping[str, ColumnType], wanted: frozenset[str]
 ) -> Iterator[Rows]:
-    """One file's rows in order, in parts; the memory does not grow with the number of rows."""
+    """The rows of one file in order, in parts. Memory does not grow with the number of rows."""
     return _READERS[encoding.format](file, encoding, columns, wanted)

@@ -1,4 +1,4 @@
-"""Text files of any encoding as UTF-8, in blocks or lines, with errors that name the line."""
+"""Text files of any encoding, read as UTF-8 in blocks or lines. Errors name the line."""
 
 import codecs
 import io
@@ -17,12 +17,12 @@ LF = 10
 SHORT = 1 << 12
 BOM = "\ufeff".encode()
 REMEDY = "Fix the file, or name its encoding with `encoding` in `read`."
-# Makes the error for a malformed file from its name, place, cause and remedy.
+# A function that makes the error for a malformed file from its name, place, cause and remedy.
 Wrong = Callable[[str, str, str, str], Refused]
 
 
 def encoding(name: str) -> str:
-    """Python's name of a text encoding; UsageError if the name is unknown."""
+    """Python's name for a text encoding. Raises UsageError if the name is unknown."""
     try:
         with io.TextIOWrapper(io.BytesIO(), encoding=name):  # accepts text encodings only
             return codecs.lookup(name).name
@@ -32,9 +32,10 @@ def encoding(name: str) -> str:
 
 
 def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_row) -> Iterator[bytes]:
-    """The file's text as UTF-8 without a byte order mark.
+    """The bytes of a file converted to UTF-8, without a byte order mark.
 
-    Raises `wrong` for bytes that are invalid in the encoding. Files in UTF-8 are passed through unchecked.
+    Raises the error that `wrong` makes for bytes that are invalid in the encoding. Files in UTF-8 are passed
+    through unchecked.
     """
     decoder = None if encoding == UTF8 else codecs.getincrementaldecoder(encoding)()
     line, first = 1, True
@@ -55,7 +56,7 @@ def utf8_blocks(path: Path, name: str, encoding: str, wrong: Wrong = malformed_r
 
 
 def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]]:
-    """The file's lines, numbered from 1; Refused for bytes that are invalid in the encoding."""
+    """The file's lines with their numbers from 1. Raises Refused if bytes are invalid in the encoding."""
     rest, number = b"", 1
     for block in utf8_blocks(path, name, encoding):
         *whole, rest = (rest + block).split(b"\n")
@@ -69,9 +70,9 @@ def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]
 
 
 def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> str:
-    """UTF-8 as text; `line` is the number of its first line.
+    """Decode UTF-8 bytes that begin at line `line`.
 
-    Raises `wrong` with the line of an invalid byte.
+    Raises the error that `wrong` makes, with the line of the invalid byte.
     """
     try:
         return text.decode()
@@ -80,7 +81,7 @@ def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> s
 
 
 def lines(text: bytes) -> int:
-    """The number of lines that end in the text, after LF, CR LF or CR."""
+    """The number of line ends in the bytes: LF, CR LF or CR."""
     # `bytes.count` is slow if there are many matches; numpy counts in bulk.
     many = len(text) > SHORT
     ends = int(np.count_nonzero(np.frombuffer(text, np.uint8) == LF)) if many else text.count(b"\n")

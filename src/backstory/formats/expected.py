@@ -1,4 +1,4 @@
-"""Declared types of columns, with the manifest's names, units and lengths (section 1.9)."""
+"""Declared types of columns, with the manifest's type names, units and lengths (section 1.9)."""
 
 import json
 from collections.abc import Iterator
@@ -20,7 +20,7 @@ _ARROW = {
 }
 _TYPE = b"odf"  # the metadata key of a field's declared type
 TIME, DURATION, NULL = "time", "duration", "null"
-# The integers whose Arrow type has a wider range.
+# The integers whose Arrow type has a wider range than the declared type.
 RANGES = {
     "int8": (-(1 << 7), (1 << 7) - 1),
     "int16": (-(1 << 15), (1 << 15) - 1),
@@ -50,7 +50,7 @@ def type_name(field: pa.Field) -> str:
 
 
 def kind_of(field: pa.Field) -> str:
-    """The kind of the field's type in the manifest, in small letters; empty if it is not declared."""
+    """The type's name in the manifest, in lower case, or an empty string if no type is declared."""
     return _kind(_declared_type(field))
 
 
@@ -60,17 +60,17 @@ def unit(field: pa.Field) -> str:
 
 
 def length(field: pa.Field) -> int | None:
-    """The number of bytes or items that a value must have; None if any length is valid."""
+    """The number of bytes or items that a value must have, or None if any length is valid."""
     return _declared_type(field).get("fixedLength")
 
 
 def is_narrow(field: pa.Field) -> bool:
-    """Whether the Arrow type of the field, or of a field nested in it, allows more values than declared."""
+    """Whether the Arrow type of the field, or of a nested one, allows more values than the declared type."""
     return _is_narrow(_declared_type(field))
 
 
 def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
-    """A field of a struct or, with its `key`, of a list or map, under its name in messages.
+    """A nested field of a struct, list or map, under its name in messages. `key` selects it in a list or map.
 
     Its metadata contain its declared type, taken from the metadata of the outer field.
     """
@@ -85,7 +85,7 @@ def child_field(field: pa.Field, within: pa.Field, key: str = "") -> pa.Field:
 
 
 def inner_fields(field: pa.Field) -> list[pa.Field]:
-    """The fields inside a nested field, under their names in messages; a map has its key and its value."""
+    """The fields inside a nested field, under their names in messages. A map has a key and a value."""
     type_ = field.type
     if pa.types.is_struct(type_):
         return [child_field(field, child) for child in type_]
@@ -115,13 +115,13 @@ def _kind(declared: dict[str, Any]) -> str:
 
 
 def _declared_type(field: pa.Field) -> dict[str, Any]:
-    """The field's type in the manifest, without its Option; empty if it is not declared."""
+    """The field's type in the manifest, without its Option, or an empty dictionary if no type is declared."""
     declared = (field.metadata or {}).get(_TYPE)
     return _without_option(json.loads(declared)) if declared else {}
 
 
 def _without_option(type_: Any) -> dict[str, Any]:
-    """A type's document without the Option around it."""
+    """The document of a type, without the Option around it."""
     while isinstance(type_, dict) and _kind(type_) == "option":
         type_ = type_.get("inner")
     return type_ if isinstance(type_, dict) else {"kind": str(type_)}

@@ -16,7 +16,7 @@ from backstory.formats.json.rows import json_columns
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.produced import UNTOLD, missing
 from backstory.formats.reading import Options, rows_of
-from backstory.formats.rows import arrow_type, column_of_kept
+from backstory.formats.rows import arrow_type, column_of_kept, type_of_arrow
 from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.exactly import wider_type
 from backstory.model.types import ColumnType
@@ -30,7 +30,7 @@ Known = Mapping[str, pa.Field]
 
 @contextmanager
 def as_files_of_a_user() -> Iterator[None]:
-    """Replace remedies that mention a manifest, because the caller has none."""
+    """Replace remedies that mention a manifest within the block, because the caller has no manifest."""
     try:
         yield
     except Refused as refused:
@@ -55,7 +55,7 @@ def refuse_whole_headers(files: Sequence[SourceFile], options: Options) -> None:
 
 
 def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> pa.Schema:
-    """The columns of files with the types that the caller declared for some of them."""
+    """The columns of files, with the types that the caller declared for some columns."""
     if lacking := [column for column in types if column not in schema.names]:
         declared = {column: str(types[column]) for column in lacking}
         raise UsageError(
@@ -75,7 +75,7 @@ def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str)
 def reader_options(
     source: SourceFiles, files: Sequence[SourceFile], written: FileOptions = AS_EXPECTED
 ) -> Options:
-    """The reader's options for a source; JSON is read a row a line unless every file is an array."""
+    """The reader's options for a source. A row of JSON is one line, unless every file is an array."""
     if source.format == "csv":
         return written.csv()
     if source.format == "parquet":
@@ -93,7 +93,10 @@ def _is_array(path: Path) -> bool:
 def columns_as_written(
     files: Sequence[SourceFile], options: Options, written: FileOptions, known: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """`columns_of` files, with the separator and types in `written`; Refused if the separator is wrong."""
+    """`columns_of` files, with the separator and types in `written`.
+
+    Raises Refused if the separator is wrong.
+    """
     if written.separator is None:
         refuse_whole_headers(files, options)
     fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}
@@ -102,7 +105,7 @@ def columns_as_written(
 
 
 def comma_notes(columns: Iterable[str]) -> list[str]:
-    """Notes on text columns that would be numbers with a decimal comma."""
+    """Notes for text columns that would be numbers if commas were decimal separators."""
     return [
         f"column {name} is text with decimal commas; read as numbers with {option('decimal', ',')}"
         for name in sorted(columns)
@@ -131,14 +134,14 @@ def columns_of(
 
 
 def _json_type(field: pa.Field, known: Known) -> pa.DataType:
-    """The type of a JSON column: the table's type if the files' values may have it."""
+    """The type of a JSON column: the table's type if it fits the files' values, else the inferred type."""
     if field.name not in known or pa.types.is_null(field.type):
         return field.type
     return _of_stored(field.type, known[field.name].type)
 
 
 def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    """The stored type if JSON writes its values as `type_`; objects may lack some of its fields."""
+    """The stored type if JSON may write its values as `type_`, else `type_`. Objects may lack some fields."""
     t = pa.types
     if t.is_struct(type_) and t.is_struct(stored):
         own = {field.name: field.type for field in type_}
@@ -151,7 +154,7 @@ def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
 
 
 def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
-    """The same inside objects and arrays, where numbers also take a stored float or decimal type."""
+    """The stored type if JSON may write its values as `type_` inside objects and arrays, else `type_`."""
     number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
     wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
     return stored if pa.types.is_null(type_) or (number and wider) else _of_stored(type_, stored)
@@ -160,7 +163,7 @@ def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
 def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
     """The columns of two files, in types that hold the values of both.
 
-    Raises Refused for a missing column, and for a column without such a type.
+    Raises Refused if a column is missing, or if no type holds its values in both files.
     """
     for here, there in ((one, other), (other, one)):
         if lacking := [column for column in here.names if column not in there.names]:
@@ -172,7 +175,8 @@ def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema
         if type_ is None:
             raise Refused(
                 "type-changed",
-                f"{field.name} is of type {field.type} and {theirs} in {names}.",
+                f"{field.name} is of type {type_of_arrow(field.type)} "
+                f"and {type_of_arrow(theirs)} in {names}.",
                 "Nothing was written; write the column in one type.",
                 [field.name],
             )

@@ -1,4 +1,4 @@
-"""Options of the caller for the format of a source's files, where it differs from the default."""
+"""The caller's options for the format of a source's files, if it differs from the default."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -38,7 +38,10 @@ class FileWords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """The options that describe files, with parsed types; None keeps the reader's default (`FileWords`)."""
+    """The options that describe files, with parsed types.
+
+    None means the reader's default (see `FileWords`).
+    """
 
     separator: str | None = None
     encoding: str | None = None
@@ -58,7 +61,7 @@ class FileOptions:
             self.csv()
 
     def csv(self) -> "CsvOptions":
-        """Return the options of a CSV; raise UsageError for a value that the reader does not support."""
+        """The options of a CSV. Raises UsageError for a value that the reader does not support."""
         from backstory.formats.options import CsvOptions
         from backstory.formats.values.texts import TextForms
 
@@ -74,13 +77,13 @@ class FileOptions:
 
     @property
     def text_encoding(self) -> str:
-        """Python's name of the encoding; UsageError for an unknown one."""
+        """Python's name for the encoding. Raises UsageError if the encoding is unknown."""
         from backstory.formats.encoded import UTF8, encoding
 
         return UTF8 if self.encoding is None else encoding(self.encoding)
 
     def refuse_all(self, what: str, but: frozenset[str] = frozenset()) -> None:
-        """Raise UsageError if an option is set that does not apply to `what`; `but` lists the exceptions."""
+        """Raise UsageError if an option is set that does not apply to `what`. `but` lists the exceptions."""
         for name in self.__slots__:
             value = getattr(self, name)
             if value not in (None, {}) and name not in but:
@@ -102,12 +105,18 @@ AS_EXPECTED: Final = FileOptions()
 
 
 def parse_file_words(**words: Unpack[FileWords]) -> FileOptions:
-    """The options that describe files, of a call with these words; UsageError for an unknown type."""
+    """The options that describe files, parsed from keyword arguments.
+
+    Raises UsageError for an unknown type.
+    """
     return FileOptions(**{**words, "type": parse_types(words.get("type"))})  # type: ignore[arg-type]
 
 
 def parse_types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
-    """The types of columns, from words such as `DECIMAL(18,2)`; UsageError for an unknown type."""
+    """The types of columns, parsed from names such as `DECIMAL(18,2)`.
+
+    Raises UsageError for an unknown type.
+    """
     return {name: _type(name, word) for name, word in (words or {}).items()}
 
 
@@ -118,6 +127,6 @@ def _type(name: str, word: str) -> ColumnType:
         raise UsageError(
             "bad-option",
             f"There is no type {word} for column {name}.",
-            "The types are BOOLEAN, INT, LONG, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, TIMESTAMP "
-            "(an instant) and TIMESTAMP_NTZ (a time without a zone).",
+            "The types are BOOLEAN, INT, BIGINT, FLOAT, DOUBLE, DECIMAL(18,2), STRING, BINARY, DATE, "
+            "TIMESTAMP (an instant) and TIMESTAMP_NTZ (a time without a zone).",
         ) from None

@@ -1,4 +1,4 @@
-"""Limits on the clear text of deliveries: all deliveries together on the driver, and each file."""
+"""Limits on the unpacked bytes of deliveries: for all together on the driver, and for each file."""
 
 import threading
 from collections.abc import Iterator, Sequence
@@ -11,21 +11,22 @@ from backstory.formats.wrapping.batch_file import BatchFile
 if TYPE_CHECKING:
     import pyarrow as pa
 
-# A file that exceeds both is taken for a bomb: real files with distinct keys grow ten- to thirtyfold.
+# A file that exceeds both is treated as a decompression bomb: real files with distinct keys grow ten- to
+# thirtyfold.
 BOMB_BYTES, BOMB_RATIO = 1 << 30, 100
 
-# Bytes of the driver's memory per value of a stored row, per text value, and per byte of a Parquet file.
+# Bytes of the driver's memory for each value of a stored row, each string, and each byte of a Parquet file.
 CELL, TEXT, UNPACKED = 64, 32, 8
 
-# A plan holds the delivered rows, the stored rows, the order of both, and the resulting rows.
+# A plan holds the delivered rows, the stored rows, the sort order of both, and the resulting rows.
 CLEAR_TEXT_SHARE = 6
 
-# Collected rows leave one part in so many of the memory for rows that are not read yet.
+# Collected rows leave one part in this many of the memory free, for rows that are still unread.
 LEFT = 3
 
 
 class TooLarge(Failed):
-    """A delivery needs more of the driver's memory than is left; Spark tasks must read it."""
+    """A delivery needs more of the driver's memory than is left. Spark tasks must read it."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -36,12 +37,15 @@ class TooLarge(Failed):
 
 
 def unpacked_size(rows: int, columns: int, size: int) -> int:
-    """The estimated bytes of Parquet files' rows as Arrow tables; `size` is the files' bytes."""
+    """The estimated bytes of rows of Parquet files as Arrow tables.
+
+    `size` is the size of the files in bytes.
+    """
     return max(1, rows * columns * CELL, size * UNPACKED)
 
 
 def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
-    """A closer estimate for columns of these types; texts are assumed to be short."""
+    """A more accurate estimate for columns of these types. Strings are assumed to be short."""
     from pyarrow.types import is_decimal, is_primitive
 
     bits = [type_.bit_width for type_ in types if is_primitive(type_) or is_decimal(type_)]
@@ -52,7 +56,7 @@ def typed_size(rows: int, types: "Sequence[pa.DataType]", size: int) -> int:
 class Memory:
     """The driver's memory that all deliveries of a process share.
 
-    Their clear text may use one share of it; the rest is for the plans that are made from it.
+    Their unpacked bytes may use one share of it; the rest is for the plans that are made from them.
     """
 
     def __init__(self, most: int) -> None:
@@ -62,7 +66,7 @@ class Memory:
 
     @contextmanager
     def lease(self) -> Iterator["MemoryLease"]:
-        """A lease for one delivery, released at the end."""
+        """Lease memory to one delivery within the block."""
         lease = MemoryLease(self)
         try:
             yield lease
@@ -71,11 +75,11 @@ class Memory:
 
     @property
     def most(self) -> int:
-        """The bytes of clear text that all deliveries together may hold."""
+        """The number of unpacked bytes that all deliveries together may hold."""
         return self._most
 
     def take(self, size: int, leaving: int = 0) -> None:
-        """Reserve bytes; a negative size releases them.
+        """Reserve bytes. A negative size releases them.
 
         Raises TooLarge, and reserves nothing, if fewer than `leaving` bytes would be left.
         """
@@ -95,15 +99,21 @@ class MemoryLease:
 
     @property
     def size(self) -> int:
-        """The bytes of all its files."""
+        """The bytes leased for all files of the delivery."""
         return sum(self._files.values())
 
     def hold(self, file: str, size: int) -> None:
-        """Set the file's bytes; raise TooLarge if more are needed than are left."""
+        """Set the size of a file's unpacked bytes.
+
+        Raises TooLarge if more bytes are needed than are available.
+        """
         self._hold(file, size, 0)
 
     def gather(self, file: str, size: int) -> None:
-        """Set the bytes of a file that could also be spilled; raise TooLarge if too little would be left."""
+        """Set the size of a file that could be spilled to disk instead.
+
+        Raises TooLarge if too little would be left.
+        """
         self._hold(file, size, self._memory.most // LEFT)
 
     def _hold(self, file: str, size: int, leaving: int) -> None:
@@ -113,7 +123,7 @@ class MemoryLease:
 
 
 class Meter:
-    """Counts the clear bytes of one file during reading."""
+    """A counter of the unpacked bytes of one file while it is read."""
 
     def __init__(self, file: BatchFile, lease: MemoryLease | None = None) -> None:
         self._file = file
@@ -122,7 +132,7 @@ class Meter:
         self._count = 0
 
     def add(self, size: int) -> None:
-        """Add bytes; raise Refused for a bomb, TooLarge if the lease is exceeded."""
+        """Add bytes. Raises Refused for a decompression bomb, and TooLarge if the lease is exceeded."""
         self._count += size
         if self._count > self._most:
             raise self._file.unreadable(

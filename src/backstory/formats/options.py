@@ -11,20 +11,20 @@ _NEWLINES: Final = {"\r", "\n"}
 
 @dataclass(frozen=True, slots=True)
 class CsvOptions:
-    """A CSV file as in RFC 4180, except for the options here; UsageError for an invalid separator or quote.
+    """The format of a CSV file, where it differs from RFC 4180. Raises UsageError for an invalid option.
 
     Attributes:
         separator: one ASCII character.
-        quote: one ASCII character, empty if no value is quoted; a doubled quote means one quote.
-        escape: the character before a literal quote within quotes; empty for no escape.
+        quote: one ASCII character, or empty if no value is quoted; a doubled quote means one quote.
+        escape: the character before a literal quote within quotes, or empty if there is none.
         header: whether the first row names the columns.
         encoding: Python's name of the text's encoding.
-        null: the text that means NULL; None for no such text.
-        quoted_null: whether this text also means NULL in quotes.
+        null: the string that means NULL, or None if there is no such string.
+        quoted_null: whether this string also means NULL in quotes.
         forms: the formats of numbers, dates and times.
-        unmodified: the text of cells that leave their column unchanged; None for no such text. An extra
+        unmodified: the content of cells that leave their column unchanged, or None. An extra
             boolean column flags these cells.
-        infer: whether undeclared columns get the type that all their cells have; otherwise they are texts.
+        infer: whether undeclared columns have the type that fits all their cells; otherwise they are text.
         strict: whether undeclared columns are refused.
     """
 
@@ -62,12 +62,12 @@ def unsupported_option(option: str, why: str, remedy: str) -> UsageError:
 
 @dataclass(frozen=True, slots=True)
 class JsonOptions:
-    """A JSON file: an array of objects, or an object a line.
+    """A JSON file: an array of objects, or one object per line.
 
     Attributes:
         lines: whether each line is a row.
         geo: whether rows are the features of GeoJSON.
-        sub_path: the dotted path to the array; None for the root or the features.
+        sub_path: the dotted path to the array, or None for the root or the features.
         encoding: Python's name of the text's encoding.
         forms: the formats of numbers, dates and times.
         strict: whether undeclared keys are refused.
@@ -85,7 +85,7 @@ class JsonOptions:
 
 @dataclass(frozen=True, slots=True)
 class ParquetOptions:
-    """A Parquet file.
+    """Options for a Parquet file.
 
     Attributes:
         strict: whether undeclared columns are refused.
@@ -98,7 +98,10 @@ class ParquetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShapefileOptions:
-    """A zip with one shapefile, or with several and a `sub_path`; `strict` refuses undeclared columns."""
+    """Options for a zip file with one shapefile, or with several and a `sub_path`.
+
+    `strict` refuses undeclared columns.
+    """
 
     sub_path: str | None = None
     strict: bool = False

@@ -1,4 +1,4 @@
-"""Rows from a reader, and the errors for values that it cannot read exactly (R69)."""
+"""Rows that a reader produces, and the errors for values that it cannot read exactly (R69)."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
@@ -26,14 +26,14 @@ UNTOLD: Final[Told] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class ProducedRows:
-    """Rows in the order of their file; iterating raises Refused at the batch of an unreadable row."""
+    """Rows in the order of their file. Iterating raises Refused at the batch with an unreadable row."""
 
     schema: pa.Schema
     batches: Iterator[pa.RecordBatch]
 
 
 def malformed_row(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
-    """The error for a row or a file that violates its format; `place` is the line or row."""
+    """The error for a row or a file that violates its format. `place` is its line or row."""
     return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
 
 
@@ -83,7 +83,7 @@ def repeated_names(names: list[str]) -> list[str]:
 
 
 def refuse_repeated(name: str, names: list[str], place: str = "") -> None:
-    """Raise Refused if two columns have the same name; `place` is the header's line, if there is a header."""
+    """Raise Refused if two columns have the same name. `place` is the header's line, if there is a header."""
     if twice := repeated_names(names):
         shown = ", ".join(f"`{column}`" for column in twice[:SHOWN_NAMES])
         message = (
@@ -103,7 +103,7 @@ def typed_or_refused(
 ) -> pa.Array:
     """Return `convert(values)`, checked for the bounds of the type and for NULL in a required field.
 
-    Raises Refused for the first invalid value; `place` returns the place of a row of the array.
+    Raises Refused for the first invalid value. `place` returns the place of an array's row in error messages.
     """
     row = -1
     try:
@@ -130,7 +130,7 @@ def _text_of(value: pa.Scalar) -> str:
 
 
 def refuse_nulls(values: pa.Array, column: str, name: str, place: Callable[[int], str]) -> None:
-    """Raise Refused if a value is NULL, with the reference's wording (section 2.8)."""
+    """Raise Refused if a value is NULL, with the wording of the reference implementation (section 2.8)."""
     if values.null_count:
         first = pc.index(values.is_null(), True).as_py()
         raise Refused(

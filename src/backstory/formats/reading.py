@@ -1,4 +1,4 @@
-"""Rows of a file of any format, read with the options for that format (section 1.6)."""
+"""Rows of a file of any format, read with the options of that format (section 1.6)."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -21,7 +21,7 @@ Options = CsvOptions | JsonOptions | ParquetOptions | ShapefileOptions
 def refuse_unwritable(options: Options, schema: pa.Schema) -> None:
     """Raise UsageError for a declared type that the format cannot represent."""
     if isinstance(options, ParquetOptions):
-        return  # a conversion is checked against the file's own schema
+        return  # the conversion is checked against the file's own schema
     forms = TextForms() if isinstance(options, ShapefileOptions) else options.forms
     for field in schema:
         _refuse_unwritable(field, forms, nested=isinstance(options, JsonOptions))
@@ -46,11 +46,11 @@ def rows_of(
     """The rows of a file in its order, with the declared columns or else with the file's own columns.
 
     `name` is the file's name in messages. Without a schema, a column has its type in `dataset_types`. Every
-    other column is optional, and a column without any value has type null. An empty file has no columns
-    then. `bound` limits the unpacked bytes; its default is the limit of every door.
+    other column is optional, and has the type null if it has no values. An empty file then has no columns.
+    `bound` limits the unpacked bytes; its default is the limit of every door.
 
     Raises UsageError for a declared type that the format cannot represent. Raises Refused for a file that
-    violates its format or the schema. Errors of single rows are raised when their batch is read.
+    violates its format or the schema. Errors in single rows are raised when their batch is read.
     """
     stamp = stamp_of(path)
     with refuse_changes(stamp):

@@ -1,7 +1,7 @@
-"""Delivered rows: typed values, a flag per cell, the readers' corrections, and a digest of rows.
+"""Delivered rows: typed values, a flag for each cell, the readers' corrections, and a digest.
 
-The flag is false where a cell was left unmodified. Corrections are reported as counts, never with a value
-(F11, F18).
+The flag is false if a cell was left unmodified. Corrections are reported as counts, never with a value (F11,
+F18).
 """
 
 import io
@@ -18,13 +18,13 @@ from backstory.model.types import ColumnType, Kind
 
 log = structlog.get_logger()
 
-# Counts of corrected values by file, column (empty for a count over the whole file) and correction.
+# Counts of corrected values by file, column (empty for the whole file) and correction.
 Mended = Counter[tuple[str, str, str]]
 ROUNDED, RAW = "rounded", "raw"
 
 
 def log_mended(mended: Mended) -> None:
-    """Warn about rounded decimals per file and column, and about BINARY that is not base64 per file."""
+    """Log a warning for each column with rounded decimals, and each file with invalid base64 in BINARY."""
     for (file, column, correction), values in sorted(mended.items()):
         if correction == ROUNDED:
             log.warning(
@@ -38,7 +38,7 @@ def log_mended(mended: Mended) -> None:
 
 
 def with_mended(counts: Mapping[str, int], mended: Mended) -> dict[str, int]:
-    """The counts of a commit, with `rounded` added if any decimal was rounded."""
+    """The counts of a commit, including `rounded` if any decimal was rounded."""
     rounded = sum(values for (_, _, correction), values in mended.items() if correction == ROUNDED)
     return {**counts, **({ROUNDED: rounded} if rounded else {})}
 
@@ -49,7 +49,7 @@ _BEFORE: Final = KEEPS.format("")
 
 
 def column_of_kept(name: str) -> str | None:
-    """The column whose kept cells a column with this name flags; None if the name is not of this form."""
+    """The column whose kept cells are flagged by a column with this name, or None for any other name."""
     return name.removeprefix(_BEFORE) if name.startswith(_BEFORE) else None
 
 
@@ -62,7 +62,7 @@ def digest(rows: pa.Table) -> int:
 
 
 class _Read(io.RawIOBase):
-    """A file that hashes the written bytes without storing them."""
+    """A writable file that hashes the bytes without storing them."""
 
     def __init__(self) -> None:
         self.hash = blake2b(digest_size=8)
@@ -106,12 +106,32 @@ def arrow_type(type_: ColumnType) -> pa.DataType:
     return _ARROW.get(type_.kind, pa.string())
 
 
+_KINDS = {type_: kind for kind, type_ in _ARROW.items() if kind is not Kind.SHORT}
+
+
+def type_of_arrow(type_: pa.DataType) -> ColumnType:
+    """The type that `arrow_type` turns into this one; any other type of Arrow is foreign."""
+    if pa.types.is_decimal128(type_):
+        return ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
+    if pa.types.is_struct(type_):
+        parts = tuple((field.name, type_of_arrow(field.type)) for field in type_)
+        return ColumnType(Kind.STRUCT, parts=parts)
+    if pa.types.is_list(type_):
+        return ColumnType(Kind.LIST, parts=(("element", type_of_arrow(type_.value_type)),))
+    if pa.types.is_map(type_):
+        key, value = type_of_arrow(type_.key_type), type_of_arrow(type_.item_type)
+        return ColumnType(Kind.MAP, parts=(("key", key), ("value", value)))
+    if type_ in _KINDS:
+        return ColumnType(_KINDS[type_])
+    return ColumnType(Kind.STRING, foreign="" if pa.types.is_string(type_) else str(type_))
+
+
 @dataclass(frozen=True, slots=True)
 class Rows:
     """Rows of a delivery.
 
     `values` has the delivered columns of the table. `known` has a boolean column of the same name for each;
-    it is false where a cell was left unmodified. A column that is in neither table was not delivered.
+    it is false if a cell was left unmodified. A column that is missing in both tables was not delivered.
     `mended` counts the corrections of values that did not fit exactly.
     """
 
@@ -121,7 +141,10 @@ class Rows:
 
     @classmethod
     def concat(cls, parts: Iterable[Self], empty: pa.Schema) -> Self:
-        """All rows in order, with the columns of `empty`; missing columns of a part are unknown."""
+        """All rows in order, with the columns of `empty`.
+
+        Columns that a part lacks are unknown in its rows.
+        """
         parts = [part.align(empty) for part in parts]
         if not parts:
             nothing = empty.empty_table()
@@ -130,7 +153,7 @@ class Rows:
 
     @classmethod
     def join(cls, parts: Sequence[Self]) -> Self:
-        """All rows in order; the parts must have the same columns."""
+        """All rows in order. The parts must have the same columns."""
         return cls(
             pa.concat_tables(part.values for part in parts),
             pa.concat_tables(part.known for part in parts),
@@ -148,7 +171,7 @@ class Rows:
         return type(self)(self.values.rename_columns(new), self.known.rename_columns(new), self.mended)
 
     def align(self, schema: pa.Schema) -> Self:
-        """The same rows with exactly the columns of `schema`; columns that were not delivered are unknown."""
+        """The same rows with exactly the columns of `schema`. Columns that were not delivered are unknown."""
         count = self.count
         delivered = set(self.values.column_names)
         values = [

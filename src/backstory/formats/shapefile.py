@@ -52,7 +52,7 @@ _YES, _NO, _UNKNOWN = set("YyTt"), set("NnFf"), {"?", ""}
 
 @dataclass(frozen=True, slots=True)
 class DbfField:
-    """A column: its type letter, the place of its bytes in a record, and its digits after the point."""
+    """A column of a dBASE table: its type letter, its position in a record, and its decimal digits."""
 
     name: str
     letter: str
@@ -62,15 +62,15 @@ class DbfField:
 
     @property
     def type(self) -> pa.DataType | None:
-        """The column's type by the file; None for a letter that is not supported."""
+        """The column's Arrow type, or None for an unsupported type letter."""
         return pa.int64() if self.letter == "N" and not self.decimals else _TYPES.get(self.letter)
 
     def cell(self, record: bytes) -> bytes:
-        """The field's bytes of a record."""
+        """The field's bytes in a record."""
         return record[self.start : self.start + self.length]
 
     def text(self, cell: str) -> str | None:
-        """The cell as text of the column's type; blanks are NULL, and so are stars in a number."""
+        """The cell as a string of the column's type. Blanks are NULL, and so are asterisks in a number."""
         if self.letter == "C":
             return cell.rstrip(" \0") or None
         cell = cell.strip(" \0")
@@ -85,7 +85,7 @@ class DbfField:
 
 @dataclass(frozen=True, slots=True)
 class Dbf:
-    """A table file: its fields, and the place, number and length of its records."""
+    """A dBASE table: its fields, and the start, number and length of its records."""
 
     path: Path
     name: str
@@ -95,7 +95,7 @@ class Dbf:
     length: int
 
     def records(self) -> Iterator[bytes | None]:
-        """The records, None for a deleted one; Refused if the file ends before the last."""
+        """The records, or None for a deleted one. Raises Refused if the file ends before the last record."""
         with self.path.open("rb") as file:
             file.seek(self.start)
             for number in range(1, self.count + 1):
@@ -109,7 +109,7 @@ class Dbf:
                 yield None if record[:1] == _DELETED else record
 
     def is_utf8(self) -> bool:
-        """Whether all texts are UTF-8."""
+        """Whether all strings of the table are UTF-8."""
         texts = [field for field in self.fields if field.letter == "C"]
         try:
             for record in self.records():
@@ -122,7 +122,7 @@ class Dbf:
 
 
 def dbf(path: Path, name: str, encoding: str) -> Dbf:
-    """The table's layout; Refused if the file is not a dBASE table."""
+    """The layout of a dBASE table. Raises Refused if the file is not one."""
     with path.open("rb") as file:
         head = file.read(_TABLE_HEADER.size)
         if len(head) < _TABLE_HEADER.size:
@@ -138,7 +138,7 @@ def dbf(path: Path, name: str, encoding: str) -> Dbf:
             size, decimals = (
                 size + (decimals << 8),
                 0,
-            )  # for long texts this byte is the upper half of the size
+            )  # for long strings this byte is the upper half of the size
         named = raw.split(b"\0")[0]
         try:
             column = named.decode(encoding).strip()
@@ -161,9 +161,10 @@ _Plane = npt.NDArray[np.float64]
 
 
 def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
-    """Polygons in the order of their outer rings, each with the outer ring first, then its holes.
+    """Group rings into polygons, in the order of their outer rings.
 
-    A counterclockwise ring outside every outer ring has the wrong direction; it counts as an outer ring.
+    Each polygon is a list with the outer ring first, then its holes. A counterclockwise ring outside every
+    outer ring has the wrong direction; it counts as an outer ring.
     """
     planes = [np.array([point[:2] for point in ring], np.float64).reshape(-1, 2) for ring in rings]
     areas = [_area(plane) for plane in planes]
@@ -186,13 +187,19 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
 
 
 def _area(plane: _Plane) -> float:
-    """Twice the area, negative for a clockwise ring; measured from its first point to keep digits."""
+    """Twice the area of a ring, negative if it is clockwise.
+
+    It is measured from the first point to keep digits.
+    """
     x, y = (plane - plane[:1]).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
 
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
-    """Whether a ring is inside another, by its first point or edge middle that is not on the other."""
+    """Whether a ring is inside another.
+
+    The test uses its first corner or edge middle that is not on the other ring.
+    """
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
@@ -201,7 +208,7 @@ def _within(hole: _Plane, outer: _Plane) -> bool:
 
 
 def _side(x: float, y: float, ring: _Plane) -> int:
-    """1 for a point in the ring, -1 for one outside, 0 for one on it."""
+    """The side of a point: 1 inside the ring, -1 outside, 0 on it."""
     (x0, y0), (x1, y1) = ring[:-1].T, ring[1:].T
     turn = (x1 - x0) * (y - y0) - (x - x0) * (y1 - y0)
     between = (np.minimum(x0, x1) <= x) & (x <= np.maximum(x0, x1))
@@ -217,7 +224,7 @@ def _side(x: float, y: float, ring: _Plane) -> int:
 _FILE_CODE = struct.pack(">i", 9994)
 _HEADER = 100
 _RECORD = struct.Struct(">ii")
-_SHORTEST = 4  # bytes of a record that has only its kind
+_SHORTEST = 4  # bytes of a record that contains only its kind
 _POINTS = {shapefile.POINT, shapefile.POINTZ, shapefile.POINTM}
 _MULTIPOINTS = {shapefile.MULTIPOINT, shapefile.MULTIPOINTZ, shapefile.MULTIPOINTM}
 _LINES = {shapefile.POLYLINE, shapefile.POLYLINEZ, shapefile.POLYLINEM}
@@ -227,10 +234,13 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
-    """`count` geometries, NULL for an empty one; Refused for another count or a broken geometry."""
+    """`count` geometries as GeoJSON, or NULL for an empty one.
+
+    Raises Refused if the number differs or a geometry is broken.
+    """
     _refuse_broken_bounds(file, name, count)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # a wrong length in the header; the bounds are already checked
+        warnings.simplefilter("ignore")  # the header's length is wrong; the bounds are already checked
         shapes = shapefile.Reader(shp=file).iterShapes()
     for number in range(1, count + 1):
         try:
@@ -241,7 +251,7 @@ def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]
 
 
 def _geometry_text(shape: Any) -> str | None:
-    """A shape as GeoJSON with exact numbers; GeoJSON has no place for measures."""
+    """A shape as GeoJSON with exact numbers. Measures are dropped, because GeoJSON has no place for them."""
     if shape is None or shape.shapeType == shapefile.NULL:
         return None
     points = [(float(x), float(y)) for x, y in (point[:2] for point in shape.points)]
@@ -253,7 +263,7 @@ def _geometry_text(shape: Any) -> str | None:
 
 
 def _geojson(shape: Any, points: Sequence[Point]) -> tuple[str, Any]:
-    """The GeoJSON kind and coordinates; ValueError for a shape without a GeoJSON kind."""
+    """The GeoJSON type and the coordinates of a shape. Raises ValueError if GeoJSON has no such type."""
     if shape.shapeType in _POINTS:
         return "Point", points[0]
     if shape.shapeType in _MULTIPOINTS:
@@ -303,10 +313,10 @@ def shapefile_rows(
     dataset_types: Told = UNTOLD,
     bound: Bound | None = None,
 ) -> ProducedRows:
-    """The file's rows, with the declared columns by name, or else all fields of the table and `geometry`.
+    """The rows, with the declared columns by name, or else with all fields of the table and `geometry`.
 
     Blanks are NULL, and rows marked as deleted are left out. Raises Refused unless exactly one `.shp`
-    matches. Raises Refused for a missing or broken part, and for a missing declared column. Errors of single
+    matches. Raises Refused for a missing or broken part, and for a missing declared column. Errors in single
     values are raised when their batch is read.
     """
     with ExitStack() as resources:
@@ -334,7 +344,7 @@ def shapefile_rows(
 
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
-    """The only `.shp` of the zip, or the only one that matches `subPath`."""
+    """The path of the zip's only `.shp` file, or of the only one that matches `subPath`."""
     entries = [entry for entry in archives.files(archive) if entry.lower().endswith(SHP)]
     matches = entries if sub_path is None else archives.matching(entries, sub_path)
     if len(matches) != 1:
@@ -344,7 +354,7 @@ def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
 
 
 def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Bound) -> None:
-    """Extract the parts under fixed names; the archive's own paths are never used on disk."""
+    """Extract the parts under fixed names. The archive's own paths are never used on disk."""
     stem = str(PurePosixPath(chosen).with_suffix(""))
     parts = {
         PurePosixPath(entry).suffix.lower(): entry
@@ -359,9 +369,10 @@ def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Boun
 
 
 def _table(folder: Path, name: str) -> tuple[str, Dbf]:
-    """The encoding of the table's texts, and the table.
+    """The encoding of the table's strings, and the table's layout.
 
-    The encoding is from the .cpg; without one it is UTF-8 if all texts are valid UTF-8, else Latin-1.
+    The encoding is the one in the .cpg file. Without a .cpg file it is UTF-8 if all strings are valid UTF-8,
+    else Latin-1.
     """
     page, path = folder / f"shape{CPG}", folder / f"shape{DBF}"
     if page.is_file() and (written := page.read_bytes().decode("latin-1").strip(" \0\r\n\t")):

@@ -1,4 +1,4 @@
-"""Files that a source or a glob names, with their format and unpacked content (section 2 of the interface).
+"""The files for a source or a glob, with their format and unpacked content (section 2 of the interface).
 
 The time to match a path is bounded by the lengths of pattern and path, regardless of the number of stars.
 """
@@ -24,10 +24,11 @@ ANY_FOLDERS: Final = "**"
 
 
 def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
-    """The files that match, sorted by path; only a pattern with a leading dot matches hidden files.
+    """The files that match a glob pattern, sorted by path.
 
-    A relative pattern begins in the folder. The folder's name is taken literally, as are the pattern's first
-    folders if they exist under that name. `**` is each folder below, once, even if several links lead to it.
+    Only a pattern with a leading dot matches hidden files. A relative pattern begins in the folder. The
+    folder's name is taken literally, as are the pattern's first folders if they exist under that name. `**`
+    matches each folder below once, even if several links lead to it.
     """
     place = Path(Path(pattern).anchor) if Path(pattern).is_absolute() else folder
     *parts, last = _collapse_stars((place / pattern).parts[len(place.parts) :])
@@ -43,7 +44,7 @@ def files_of_pattern(pattern: str, folder: Path = Path()) -> list[Path]:
 
 
 def _collapse_stars(parts: Iterable[str]) -> list[str]:
-    """The parts, with consecutive `**` collapsed into one."""
+    """The parts of a pattern, with consecutive `**` collapsed into one."""
     groups = ((part, [*same]) for part, same in groupby(parts))
     return [part for name, same in groups for part in ([name] if name == ANY_FOLDERS else same)]
 
@@ -56,7 +57,7 @@ def _folders_of(folder: Path, part: str) -> Iterator[Path]:
 
 
 def _below(folder: Path) -> Iterator[Path]:
-    """A folder and all visible folders below it, each once; linked folders are last."""
+    """A folder and all visible folders below it, each once. Linked folders are last."""
     seen: set[Path] = set()
     waiting, links = [folder], list[Path]()
     while waiting or links:
@@ -83,7 +84,7 @@ def _entries(folder: Path, part: str) -> list[Path]:
 
 
 def _once(folders: Iterable[Path]) -> list[Path]:
-    """Each folder once, under its own path rather than a link's."""
+    """Each folder once, under its own path instead of the path of a link."""
     by_target: dict[Path, Path] = {}
     for folder in folders:
         target = folder.resolve()
@@ -94,26 +95,26 @@ def _once(folders: Iterable[Path]) -> list[Path]:
 
 @dataclass(frozen=True, slots=True)
 class Stars:
-    """A part of a form that matches any characters; without `folders`, any characters except a slash."""
+    """A part of a path pattern that matches any characters, except slashes unless `folders` is set."""
 
     folders: bool
 
 
 @dataclass(frozen=True, slots=True)
 class Written:
-    """A part of a form whose matching text is returned."""
+    """A part of a path pattern whose match is returned."""
 
     pattern: re.Pattern[str]
 
 
-# A text matches itself, None matches one character of a name.
+# A string matches itself, and None matches one character of a name.
 Piece = str | Stars | Written | None
 
 
 def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
-    """The texts that match the `Written` pieces, in order; None if the path does not match.
+    """The strings that match the `Written` pieces, in order, or None if the path does not match.
 
-    If several texts match, stars match as much as they can, the first star first.
+    If several matches exist, stars match as much as they can, the first star first.
     """
     fits: list[set[int]] = [set() for _ in pieces] + [{len(path)}]
     for number in reversed(range(len(pieces))):
@@ -135,7 +136,7 @@ def written_in(pieces: Sequence[Piece], path: str) -> list[str] | None:
 
 
 def _ends(piece: Piece, path: str, place: int) -> Iterable[int]:
-    """The possible ends of a piece that begins at `place`, the furthest first."""
+    """The possible ends of a piece that begins at `place`, the furthest end first."""
     if isinstance(piece, str):
         return [place + len(piece)] if path.startswith(piece, place) else []
     if isinstance(piece, Written):
@@ -162,7 +163,7 @@ _SHOWN: Final = 5
 
 @dataclass(frozen=True, slots=True)
 class SourceFile:
-    """A file to read; `name` is its name in messages, `stamp` the state of the delivered file."""
+    """A file to read, with its `name` in messages. `stamp` is the state of the delivered file."""
 
     path: Path
     name: str
@@ -171,7 +172,7 @@ class SourceFile:
 
 @dataclass(frozen=True, slots=True)
 class SourceFiles:
-    """The files of a source, all of one format, in the order of their names."""
+    """The files of a source, all of one format, sorted by name."""
 
     files: Sequence[SourceFile]
     format: FileFormat
@@ -236,7 +237,10 @@ def _format_of(path: Path) -> FileFormat | None:
 
 
 def unpack(file: SourceFile, folder: Path) -> SourceFile:
-    """The file, unpacked into the folder if it is an archive; Refused for a broken archive or a bomb."""
+    """The file, extracted into the folder if it is an archive.
+
+    Raises Refused for a broken archive or a decompression bomb.
+    """
     try:
         return _unpack_file(file, folder)
     except Refused:

@@ -12,7 +12,7 @@ Read = TypeVar("Read")
 
 
 def stamp_of(path: Path) -> Stamp:
-    """The file's path, inode, size and modification time; take it before the first byte is read."""
+    """The file's path, inode, size and modification time. Call it before the first byte is read."""
     status = path.stat()
     return path, status.st_ino, status.st_size, status.st_mtime_ns
 
@@ -32,7 +32,7 @@ def _has_changed(stamp: Stamp) -> bool:
 def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = None) -> Iterator[None]:
     """Raise the error, by default Failed, if the file changes within the block.
 
-    The change takes precedence over an error that the block raises.
+    This error takes precedence over any error from the block itself.
     """
 
     def require() -> None:
@@ -48,7 +48,7 @@ def refuse_changes(stamp: Stamp, error: Callable[[], BackstoryError] | None = No
 
 
 def while_unchanged(reads: Iterable[Read], stamp: Stamp) -> Iterator[Read]:
-    """The reads of a file; Failed if the file has changed at the end or when a read fails."""
+    """The reads of a file. Raises Failed if the file has changed by the end, or by the time a read fails."""
     with refuse_changes(stamp):
         yield from reads
 

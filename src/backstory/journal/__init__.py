@@ -1,1 +1,1 @@
-"""The record of what was done to a dataset: chain of blocks, log, hashes of rows, and their verification."""
+"""The record of all changes to a dataset: chain of blocks, log, hashes of rows, and their verification."""

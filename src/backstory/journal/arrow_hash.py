@@ -1,7 +1,7 @@
 """The logical hash of rows on the driver, as Arrow, equal to Spark's (section 6.5).
 
-`row_hash` describes the form. SHA-256 is computed row by row; the texts of rows, and the sums of hashes, are
-computed for all rows of a piece at once.
+`row_hash` describes the form. SHA-256 is computed row by row. The strings of rows, and the sums of hashes,
+are computed for all rows of a piece at once.
 """
 
 from collections.abc import Collection, Iterator
@@ -16,17 +16,17 @@ import pyarrow.compute as pc
 
 from backstory.stores.metadata.values import text_scalar
 
-# The most rows, and bytes, hashed at a time.
+# The maximum number of rows, and of bytes, that are hashed at a time.
 PIECE: Final = 1 << 16
 LARGEST: Final = 1 << 26
 # Arrow and NumPy release the interpreter's lock.
 THREADS: Final = 2
 WORDS: Final = 4
-# The constants of XXH64, and Spark's seed.
+# The constants of XXH64, and the seed that Spark uses.
 P1, P2, P3 = (np.uint64(each) for each in (0x9E3779B185EBCA87, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9))
 P4, P5 = np.uint64(0x85EBCA77C2B2AE63), np.uint64(0x27D4EB2F165667C5)
 SEED: Final = np.uint64(42)
-# The two digits of each byte.
+# The two hexadecimal digits of each byte.
 LOWER, UPPER = (
     np.frombuffer("".join(form % byte for byte in range(256)).encode(), np.uint16)
     for form in ("%02x", "%02X")
@@ -35,18 +35,21 @@ MANTISSA, HIDDEN = 52, 1023  # the bits of the fraction of a 64-bit float, and t
 
 
 def hash_of_table(rows: pa.Table, offset: str) -> str | None:
-    """The hash of rows, whose offsets are in the column `offset`; None without rows."""
+    """The hash of rows whose offsets are in the column `offset`, or None if there are no rows."""
     return hash_text(sum_of_words(rows, offset)) if len(rows) else None
 
 
 def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of the hash of rows; the exclusive or of several tables is the hash of all their rows."""
+    """The words of the hash of rows.
+
+    The exclusive or of the words of several tables is the hash of all their rows.
+    """
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
     return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
 
 
 def words_of_table(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of each row; their exclusive or is the hash of the rows."""
+    """The hash words of each row. Their exclusive or is the hash of all rows."""
     return np.concatenate([np.zeros((WORDS, 0), np.uint64), *_words(rows, offset)], axis=1)
 
 
@@ -56,7 +59,7 @@ def hash_text(words: np.ndarray) -> str:
 
 
 def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
-    """The words of the rows of each piece."""
+    """The words of the rows, one piece at a time."""
     repeating = _repeating(rows.slice(0, PIECE))
 
     def words(piece: pa.Table) -> np.ndarray:
@@ -67,7 +70,7 @@ def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
 
 
 def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
-    """The rows in pieces whose texts fit into one array of 2 GiB."""
+    """The rows in pieces whose strings fit into one array of 2 GiB."""
     for start in range(0, len(rows), size):
         piece = rows.slice(start, size)
         if piece.nbytes > LARGEST and len(piece) > 1:
@@ -77,7 +80,7 @@ def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
 
 
 def _words_of(texts: pa.Array) -> np.ndarray:
-    """The words of rows with these texts."""
+    """The words of rows with these strings."""
     hashes = b"".join([sha256(each).digest() for each in texts.to_pylist()])
     digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
     with np.errstate(over="ignore"):
@@ -85,14 +88,14 @@ def _words_of(texts: pa.Array) -> np.ndarray:
 
 
 def _repeating(rows: pa.Table) -> frozenset[str]:
-    """The columns with few distinct values; the text of each value is computed once."""
+    """The columns with few distinct values. The string of each distinct value is computed only once."""
     flat = [name for name in rows.column_names if not pa.types.is_nested(rows[name].type)]
     counts = {name: len(pc.unique(rows[name])) for name in flat}
     return frozenset(name for name, count in counts.items() if count * 2 < len(rows))
 
 
 def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
-    """The text of each row, as bytes."""
+    """The string of each row, as bytes."""
     numbers = pc.coalesce(rows[offset].combine_chunks().cast(pa.string()), text_scalar("~"))
     columns = {name: rows[name].combine_chunks() for name in sorted(rows.column_names)}
     fields = [
@@ -104,21 +107,27 @@ def _texts(rows: pa.Table, offset: str, repeating: Collection[str]) -> pa.Array:
 
 
 def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """The same as `_field_texts`, computed once for equal values."""
+    """Compute `_field_texts` only once for equal values."""
     encoded = values.dictionary_encode()
     texts = _field_texts(name, encoded.dictionary)
     return None if texts is None else texts.take(encoded.indices)
 
 
 def _field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """The part of a column in the text of each row, NULL for NULL; None if all values are NULL."""
+    """The part of each row's string for one column, NULL if the value is NULL.
+
+    Returns None if all values are NULL.
+    """
     if values.null_count == len(values):
         return None
     return _join_texts(f"{len(name.encode())}:{name}", _value(values))
 
 
 def _value(values: pa.Array) -> pa.Array:
-    """The text of each value, after the letter of its kind; NULL for NULL. `row_hash` has the same as SQL."""
+    """The string of each value, after the letter of its kind, or NULL for NULL.
+
+    `row_hash` does the same in SQL.
+    """
     if pa.types.is_struct(values.type):
         return pc.if_else(values.is_valid(), _join_texts("{", *_parts(values), "}"), None)
     if pa.types.is_map(values.type):
@@ -131,15 +140,15 @@ def _value(values: pa.Array) -> pa.Array:
 
 
 def _parts(values: pa.StructArray) -> Iterator[pa.Array]:
-    """The texts of a struct's fields that are not NULL, sorted by their names."""
+    """The strings of a struct's fields that are not NULL, sorted by the names of the fields."""
     names = [field.name for field in values.type]
     for name, part in sorted(zip(names, values.flatten(), strict=True), key=lambda each: each[0]):
         yield pc.coalesce(_join_texts(f"{len(name.encode())}:{name}", _value(part)), text_scalar(""))
 
 
 def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
-    """The texts of the entries of all maps, sorted within each map, and the number of entries of each map."""
-    whole = pa.concat_arrays([maps.drop_null()])  # its entries begin where its memory does
+    """The strings of all map entries, sorted within each map, and the number of entries of each map."""
+    whole = pa.concat_arrays([maps.drop_null()])  # offsets of the copied entries begin at 0
     lengths = np.zeros(len(maps), np.int64)
     lengths[np.asarray(maps.is_valid())] = np.diff(np.asarray(whole.offsets))
     entries = _join_texts(_value(whole.keys), pc.coalesce(_value(whole.items), text_scalar("~")))
@@ -152,7 +161,7 @@ def _entries(maps: pa.MapArray) -> tuple[pa.Array, np.ndarray]:
 
 
 def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray) -> pa.Array:
-    """The text of values with these items; `lengths` has the number of items of each value."""
+    """The string of each list or map from its items. `lengths` has the number of items of each."""
     ends = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
     content = pc.binary_join(pa.ListArray.from_arrays(ends, items), "")
     texts = _join_texts(letter, pa.array(lengths).cast(pa.string()), ":", content)
@@ -160,13 +169,13 @@ def _several(letter: str, values: pa.Array, items: pa.Array, lengths: np.ndarray
 
 
 def _join_texts(*parts: str | pa.Array) -> pa.Array:
-    """Concatenate texts; NULL if one of them is NULL."""
+    """Concatenate strings. The result is NULL if one of them is NULL."""
     texts = (text_scalar(each) if isinstance(each, str) else each for each in parts)
     return pc.binary_join_element_wise(*texts, text_scalar(""))
 
 
 def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 - a branch a kind
-    """The letter of a column's kind, and the text of each value."""
+    """The letter of a column's kind, and the string of each value."""
     is_ = pa.types
     if is_.is_integer(values.type):
         return "i", values.cast(pa.string())
@@ -187,7 +196,7 @@ def _kind_and_texts(values: pa.Array) -> tuple[str, pa.Array]:  # noqa: PLR0911 
 
 
 def _hexadecimal(values: pa.Array) -> pa.Array:
-    """The digits of each value's bytes."""
+    """The bytes of each value in hexadecimal digits."""
     lengths = np.asarray(pc.fill_null(pc.binary_length(values), 0))
     ends = np.concatenate([np.zeros(1, np.int64), np.cumsum(2 * lengths, dtype=np.int64)]).astype(np.int32)
     content = b"".join(values.drop_null().to_pylist())
@@ -197,7 +206,7 @@ def _hexadecimal(values: pa.Array) -> pa.Array:
 
 
 def _floats(values: pa.Array) -> pa.Array:
-    """Floats by their bits, as Java's `%a` writes them; 0.0 for -0.0."""
+    """Floats by their bits, in the form of Java's `%a`. The value -0.0 becomes 0.0."""
     wide = np.asarray(pc.fill_null(values.cast(pa.float64()), 0.0)) + 0.0
     bits = wide.view(np.uint64)
     parts = ((bits << np.uint64(64 - MANTISSA)).astype(">u8")).view(np.uint8)
@@ -216,7 +225,10 @@ def _floats(values: pa.Array) -> pa.Array:
 
 
 def _word(digits: np.ndarray, place: int) -> np.ndarray:
-    """XXH64 of the place and the 64 digits of each hash, as eight numbers of 64 bits each."""
+    """XXH64 of the place and of each hash's 64 digits, as 64-bit numbers.
+
+    The digits are given as eight numbers of 64 bits each.
+    """
     seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
     lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
     for stripe in (digits[:4], digits[4:]):

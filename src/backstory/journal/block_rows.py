@@ -1,4 +1,4 @@
-"""The rows of a dataset's blocks, with the columns as they were written, read by Spark or from files."""
+"""The rows of a dataset's blocks, read by Spark or from files, under their original column names."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -35,16 +35,17 @@ class SparkRows:
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """The columns in their order, each with its type as Spark's `simpleString`."""
+        """The columns in their order, each with its type in the form of Spark's `simpleString`."""
         schema = spark_schema(self.store.jvm, self.table.iceberg.schema())
         return [(each.name, each.dataType.simpleString()) for each in schema]
 
     def slices(
         self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
     ) -> dict[int | None, Slice]:
-        """The rows of each block, and under None the rows of no block; one pass for each naming of columns.
+        """The rows of each block and, under None, the rows of no block.
 
-        `namings` maps, for each block, renamed system columns to their names in that block.
+        There is one pass for each naming of columns. `namings` maps renamed system columns to their names in
+        a block, for each block.
         """
         slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
         if self.table.iceberg.currentSnapshot() is None:
@@ -64,7 +65,7 @@ class SparkRows:
         return slices
 
     def count_repeated(self, block: Block) -> int:
-        """The number of rows of a block whose offset another row has too."""
+        """The number of rows of a block whose offset is also the offset of another row."""
         from pyspark.sql.functions import count, count_distinct
 
         rows = self._rows()
@@ -75,7 +76,7 @@ class SparkRows:
         return int(row["rows"])
 
     def _rows(self) -> "DataFrame":
-        """The rows of the snapshot from which the blocks were read, with the present names of columns."""
+        """The rows of the snapshot from which the blocks were read, with the current names of columns."""
         store, table = self.store, self.table
         snapshot = table.iceberg.currentSnapshot()
         rows = rows_at(store, table.shape.table, int(snapshot.snapshotId()))
@@ -92,21 +93,25 @@ SAME: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True)
 class SmallRows:
-    """The rows and columns of a small dataset, from files; Unreadable if only Spark can read or hash them."""
+    """The rows and columns of a small dataset, from files.
+
+    Raises Unreadable if only Spark can read or hash them.
+    """
 
     files: TableReader
 
     @property
     def columns(self) -> list[tuple[str, str]]:
-        """The columns in their order, each with its type as Spark's `simpleString`."""
+        """The columns in their order, each with its type in the form of Spark's `simpleString`."""
         return [(each["name"], spark_name(each["type"])) for each in self.files.table.fields]
 
     def slices(
         self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
     ) -> dict[int | None, Slice]:
-        """The rows of each block, and under None the rows of no block; one pass for each naming of columns.
+        """The rows of each block and, under None, the rows of no block.
 
-        `namings` maps, for each block, renamed system columns to their names in that block.
+        There is one pass for each naming of columns. `namings` maps renamed system columns to their names in
+        a block, for each block.
         """
         slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
         if self.files.table.snapshot is None:
@@ -124,7 +129,7 @@ class SmallRows:
         return slices
 
     def count_repeated(self, block: Block) -> int:
-        """The number of rows of a block whose offset another row has too."""
+        """The number of rows of a block whose offset is also the offset of another row."""
         assert block.offsets is not None
         (start, end), offsets = block.offsets, whole_numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
@@ -132,7 +137,7 @@ class SmallRows:
 
     @cached_property
     def _rows(self) -> pa.Table:
-        """The rows of the newest snapshot, with the present names of columns."""
+        """The rows of the newest snapshot, with the current names of columns."""
         table, snapshot = self.files.table, self.files.table.snapshot
         assert snapshot is not None
         then = table.fields_then(snapshot.get("schema-id"))
@@ -148,18 +153,18 @@ class SmallRows:
 
 @dataclass(frozen=True, slots=True)
 class _RowWords:
-    """The words of rows, sorted by their offsets; rows without an offset are at the end."""
+    """The hash words of rows, sorted by offset. Rows without an offset are at the end."""
 
     offsets: np.ndarray
     words: np.ndarray
 
     def slice_between(self, start: int, end: int) -> Slice:
-        """The rows from one offset to another, both included."""
+        """The rows from one offset to another, including both."""
         first, last = self._span(start, end)
         return self._slice(np.arange(first, last))
 
     def slice_outside(self, spans: Iterable[tuple[int, int]]) -> dict[int | None, Slice]:
-        """The rows outside all spans, under the key None; empty if there are no such rows."""
+        """The rows outside all spans, under the key None. The result is empty if there are no such rows."""
         outside = np.ones(self.words.shape[1], dtype=bool)
         for span in spans:
             outside[slice(*self._span(*span))] = False
@@ -178,7 +183,7 @@ class _RowWords:
 
 
 def _hash_rows(rows: pa.Table, names: Mapping[str, str]) -> _RowWords:
-    """The words of rows; `names` maps renamed columns to their names when the rows were written."""
+    """The hash words of rows. `names` maps renamed columns to their names when the rows were written."""
     renamed = rows.rename_columns([names.get(name, name) for name in rows.column_names])
     words = words_of_table(renamed, renamed.column_names[0])
     has_offset, offsets = rows.column(0).is_valid().to_numpy(), whole_numbers(rows.column(0))

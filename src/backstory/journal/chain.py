@@ -1,7 +1,7 @@
-"""The chain of a dataset: a block for each commit, which names the block before it by its hash (section 6.5).
+"""The chain of a dataset: one block for each commit, with the hash of the previous block (section 6.5).
 
-Blocks are in the properties of the dataset's snapshots. A change of a block changes its hash, and so breaks
-every block that follows.
+Blocks are stored in the properties of the dataset's snapshots. A change of a block changes its hash, and so
+invalidates every later block.
 """
 
 import json
@@ -18,7 +18,7 @@ from backstory.stores.iceberg.snapshots import ancestry
 from backstory.stores.iceberg.store import IcebergTable
 
 ADD_DATA: Final = "AddData"
-OFFSETS_IN: Final = ("start", "end", "prev_offset")  # names of an event's offsets
+OFFSETS_IN: Final = ("start", "end", "prev_offset")  # the JSON keys for offsets in an event
 
 PREFIX: Final = "backstory.odf."
 SEQUENCE: Final = PREFIX + "sequence"
@@ -27,7 +27,7 @@ BLOCK: Final = PREFIX + "block"
 SYSTEM_TIME: Final = PREFIX + "system-time"
 KIND: Final = PREFIX + "event-kind"
 EVENT: Final = PREFIX + "event"
-# Parts of the event, repeated for readers of a table's commits.
+# Parts of the event, repeated for programs that read a table's commits.
 OFFSETS: Final = PREFIX + "offsets"
 WATERMARK: Final = PREFIX + "watermark"
 SOURCE_STATE: Final = PREFIX + "source-state"
@@ -40,7 +40,7 @@ PROPERTIES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class Block:
-    """The record of one commit; `previous` is the hash of the block before, None for the first."""
+    """The record of one commit. `previous` is the hash of the previous block, or None for the first block."""
 
     sequence: int
     previous: str | None
@@ -81,9 +81,9 @@ class Block:
 
 
 def from_properties(summary: Mapping[str, str]) -> Block | None:
-    """The block of a snapshot; None if the snapshot is not a commit of a dataset.
+    """The block in a snapshot's properties, or None if the snapshot is not a commit of a dataset.
 
-    Raises Violated if the properties are not a block.
+    Raises Violated if the properties are not a valid block.
     """
     sequence = summary.get(SEQUENCE)
     if sequence is None:
@@ -105,7 +105,7 @@ def from_properties(summary: Mapping[str, str]) -> Block | None:
 
 
 def event_of(text: str) -> dict[str, Any]:
-    """Read an event from JSON; ValueError if the text is not one."""
+    """Parse an event from JSON. Raises ValueError if the string is not an event."""
     event = json.loads(text)
     if not isinstance(event, dict) or any(
         type(event.get(name)) not in {int, NoneType} for name in OFFSETS_IN
@@ -117,13 +117,16 @@ def event_of(text: str) -> dict[str, Any]:
 def snapshots(table: IcebergTable) -> Iterator[dict[str, str]]:
     """The properties of the table's commits that have blocks, newest first.
 
-    Other snapshots, such as compactions, are skipped; an expired snapshot ends the walk.
+    Other snapshots, such as compactions, are skipped. The result ends at the first expired snapshot.
     """
     return block_properties(snapshot.get_property for snapshot in ancestry(table))
 
 
 def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
-    """The properties of each commit that has a block; a commit is a getter of its properties by name."""
+    """The properties of each commit that has a block.
+
+    A commit is given as a function that returns a property by name.
+    """
     for property_of in commits:
         if property_of(SEQUENCE) is not None:
             properties = ((name, property_of(name)) for name in PROPERTIES)
@@ -146,14 +149,17 @@ def blocks(table: IcebergTable) -> list[Block]:
 
 
 def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
-    """The hash of columns, each a name and its type as Spark's `simpleString`, independent of their order."""
+    """The hash of columns, independent of their order.
+
+    A column is a name and a type in the form of Spark's `simpleString`.
+    """
     return sha3(canonical(dict(columns)))
 
 
 def canonical(value: Any) -> str:
     """A value as JSON with sorted keys, no spaces and the fewest escapes.
 
-    Half a surrogate pair, which the name of a file can contain, is escaped, because it has no UTF-8.
+    Half of a surrogate pair, which a file name can contain, is escaped, because it has no UTF-8 form.
     """
     text = json.dumps(
         value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False, default=_json_value
@@ -162,12 +168,12 @@ def canonical(value: Any) -> str:
 
 
 def sha3(text: str) -> str:
-    """The SHA3-256 of a text, in hexadecimal digits."""
+    """The SHA3-256 of a string, in hexadecimal digits."""
     return sha3_256(text.encode()).hexdigest()
 
 
 def _json_value(value: object) -> object:
-    """Instants as text, and mappings as dictionaries, for `json`."""
+    """Convert instants to strings, and mappings to dictionaries, for `json`."""
     if isinstance(value, datetime):
         return iso(value)
     if isinstance(value, Mapping):

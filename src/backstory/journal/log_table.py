@@ -1,7 +1,7 @@
-"""The log of a dataset: a table with a row for each block, derived from the commits (decision O10).
+"""The log of a dataset: a table with one row for each block, derived from the commits (decision O10).
 
-It keeps the chain when the snapshots of the dataset expire. Its newest snapshot carries the newest block too,
-so no Spark job is needed to find the state of a dataset.
+The log preserves the chain when the snapshots of the dataset expire. Its newest snapshot also contains the
+newest block, so that the state of a dataset is found without a Spark job.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 
 DOOR: Final = "odf"
 SUFFIX: Final = "__log"
-# The newest sequence number in the log.
+# The property with the newest sequence number in the log.
 LOGGED: Final = PREFIX + "logged"
 
 NUMBER, PREVIOUS, TIME, KIND = "sequence_number", "prev_block_hash", "system_time", "event_kind"
@@ -61,18 +61,18 @@ def log_of(dataset: TableName) -> TableName:
 
 @dataclass(frozen=True, slots=True)
 class LogDelivery:
-    """The blocks of a dataset that its log lacks."""
+    """The blocks of a dataset that are missing from its log, as a delivery to the log."""
 
     dataset: IcebergTable
 
     @property
     def tables(self) -> list[TableName]:
-        """The log."""
+        """The log's table name."""
         return [log_of(self.dataset.shape.table)]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> "Iterator[Plan[None]]":
-        """Append them, in one commit; make the log if it is missing."""
+        """Append the blocks in one commit. Create the log if it is missing."""
         from backstory.engine.deliver import Plan
         from backstory.formats.delivered import rows_as
 
@@ -93,7 +93,7 @@ class LogDelivery:
 def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
     """Append the blocks of the dataset that its log lacks, in at most one commit.
 
-    It takes the lock of the log, and starts again if another process committed first.
+    The function locks the log, and starts again if another process committed first.
     """
     from backstory.engine.deliver import deliver
 
@@ -102,10 +102,13 @@ def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
 
 
 def newest_block(store: IcebergStore, table: IcebergTable) -> Block | None:
-    """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
+    """The block of the dataset's newest commit.
+
+    It comes from the log if the commits' snapshots have expired.
+    """
     newest = next(walk(table), None)
     if newest is not None or table.iceberg.currentSnapshot() is None:
-        return newest  # a table without a snapshot has no commits: its log belongs to a former table
+        return newest  # a table without a snapshot has no commits, so its log belongs to a former table
     log = _log_table(store, table.shape.table)
     return None if log is None else _newest_logged(store, log)
 
@@ -123,7 +126,10 @@ def read_all_blocks(store: IcebergStore, table: IcebergTable) -> list[Block]:
 def join_blocks(
     committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
 ) -> list[Block]:
-    """Join the blocks of snapshots, newest first, with older ones from the log's rows; all, oldest first."""
+    """Join the blocks of snapshots, newest first, with older blocks from the log's rows.
+
+    All blocks are returned, oldest first.
+    """
     chain = list(committed)
     if chain and chain[-1].previous is None:
         return chain[::-1]
@@ -137,7 +143,7 @@ def join_blocks(
 
 
 def log_rows(store: IcebergStore, dataset: TableName) -> list[dict[str, Any]]:
-    """The rows of a dataset's log, sorted by sequence number; empty without a log."""
+    """The rows of a dataset's log, sorted by sequence number. The list is empty if there is no log."""
     name, log = log_of(dataset), _log_table(store, dataset)
     if log is None or not log.rows:
         return []
@@ -146,7 +152,7 @@ def log_rows(store: IcebergStore, dataset: TableName) -> list[dict[str, Any]]:
 
 
 def _log_table(store: IcebergStore, dataset: TableName) -> IcebergTable | None:
-    """The dataset's log; None if there is none, or if another table has its name."""
+    """The dataset's log, or None if there is no log or another table has its name."""
     log = load(store, log_of(dataset))
     return log if log and log.shape.layout is Layout.ODF_LOG else None
 
@@ -164,7 +170,7 @@ def row_of(block: Block) -> dict[str, Any]:
 
 
 def block_of(row: Mapping[str, Any]) -> Block:
-    """The block in a row of the log; Violated if the row is not a block."""
+    """The block in a row of the log. Raises Violated if the row is not a valid block."""
     try:
         time = row[TIME].astimezone(UTC)
         return Block(int(row[NUMBER]), row[PREVIOUS], time, str(row[KIND]), event_of(row[EVENT]))
@@ -177,13 +183,13 @@ def block_of(row: Mapping[str, Any]) -> Block:
 
 
 def _missing_blocks(store: IcebergStore, table: IcebergTable, log: IcebergTable | None) -> list[Block]:
-    """The blocks of the snapshots that the log lacks, oldest first."""
+    """The blocks of the snapshots that are missing from the log, oldest first."""
     head = None if log is None else _newest_logged(store, log)
     newer: list[Block] = []
     for block in walk(table):
         if head is not None and block.sequence <= head.sequence:
             if block.hash != head.hash:
-                # The table was rolled back or created again, or is an old copy: the log keeps its rows.
+                # The table was rolled back or created again, or is an old copy. The log keeps its rows.
                 hashes = {row[HASH] for row in log_rows(store, table.shape.table)}
                 newer = [each for each in blocks(table) if each.hash not in hashes]
             break
@@ -192,7 +198,7 @@ def _missing_blocks(store: IcebergStore, table: IcebergTable, log: IcebergTable 
 
 
 def _newest_logged(store: IcebergStore, log: IcebergTable) -> Block | None:
-    """The log's newest block; its rows are read only if all snapshots with blocks have expired."""
+    """The log's newest block. The rows are read only if all snapshots with blocks have expired."""
     newest = next(walk(log), None)
     if newest is not None or not log.rows:
         return newest
@@ -209,23 +215,29 @@ def snapshots_in_files(table: TableMetadata) -> Iterator[dict[str, str]]:
 
 
 def newest_block_in_files(files: TableReader) -> Block | None:
-    """The block of the dataset's newest commit, from the log when the snapshots of commits have expired."""
+    """The block of the dataset's newest commit.
+
+    It comes from the log if the commits' snapshots have expired.
+    """
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     if newest is not None or files.table.snapshot is None:
-        return newest  # a table without a snapshot has no commits: its log belongs to a former table
+        return newest  # a table without a snapshot has no commits, so its log belongs to a former table
     log = _log_files(files)
     newest = None if log is None else next(read_blocks(snapshots_in_files(log.table)), None)
     return newest or next(map(block_of, log_rows_in_files(files)[-1:]), None)
 
 
 def all_blocks_in_files(files: TableReader) -> list[Block]:
-    """All blocks of the dataset, oldest first, read without Spark; Unreadable if only Spark can read them."""
+    """All blocks of the dataset, oldest first, read without Spark.
+
+    Raises Unreadable if only Spark can read them.
+    """
     committed = read_blocks(snapshots_in_files(files.table))
     return join_blocks(committed, lambda: newest_block_in_files(files), lambda: log_rows_in_files(files))
 
 
 def log_is_complete(files: TableReader) -> bool:
-    """Whether the log certainly has every block of the dataset's snapshots."""
+    """Whether the log is certain to have every block of the dataset's snapshots."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     log = None if newest is None else _log_files(files)
     if newest is None or log is None:
@@ -234,7 +246,10 @@ def log_is_complete(files: TableReader) -> bool:
 
 
 def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
-    """The rows of the dataset's log, sorted by sequence number, read without Spark; empty without a log."""
+    """The rows of the dataset's log, sorted by sequence number, read without Spark.
+
+    The list is empty if there is no log.
+    """
     log = _log_files(files)
     if log is None or not log.table.rows:
         return []
@@ -242,6 +257,6 @@ def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
 
 
 def _log_files(files: TableReader) -> TableReader | None:
-    """The files of the dataset's log; None if there is none, or if another table has its name."""
+    """The files of the dataset's log, or None if there is no log or another table has its name."""
     log = files.other_table(log_of(files.table.shape.table))
     return log if log and log.table.shape.layout is Layout.ODF_LOG else None

@@ -1,15 +1,15 @@
-"""The logical hash of rows by Spark: it depends on their values, whichever files contain them (section 6.5).
+"""The logical hash of rows by Spark.
 
-The text of a row is its offset and its columns in the order of their names. The text of a column is
-`<bytes of the name>:<name>`, a letter for the kind of value, `<bytes of the value>:<value>`. A NULL adds
-nothing, so a column that is added later changes no old hash. The hash of a row is the SHA-256 of this text,
-in hexadecimal digits. The hash of a slice has four words of 64 bits. Each word is the exclusive or of XXH64
-over its place and each row's hash. Offsets fix the order, so rows are summed in any order, on their way into
-the table.
+It depends on the values only, not on the files (section 6.5). A row is hashed as a string: its offset, then
+its columns in the order of their names. The string of a column is `<bytes of the name>:<name>`, a letter for
+the kind of value, `<bytes of the value>:<value>`. A NULL adds nothing, so that a column that is added later
+changes no old hash. The hash of a row is the SHA-256 of its string, in hexadecimal digits. The hash of a
+slice has four words of 64 bits. Each word is the exclusive or of XXH64 over its place and each row's hash.
+Offsets fix the order, so rows are summed in any order, while they are written to the table.
 
-Rows are not brought to the driver (`arrow_hash` hashes rows that are there). The hash does not depend on
-partitions, on the order of columns or on settings of the session. The text is SQL, because each call of a
-function on a column would be a round trip to Java.
+Rows are not moved to the driver (`arrow_hash` hashes rows that are already there). The hash does not depend
+on partitions, on the order of columns or on settings of the session. The string is computed in SQL, because
+each call of a function on a column would be a round trip to Java.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -26,19 +26,22 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType, MapType, StructType
 
 
-NOTHING: Final = "'~'"  # a NULL where its place matters: in a list, or as a value in a map
+NOTHING: Final = "'~'"  # a NULL whose position matters: in a list, or as a value in a map
 Variables = Iterable[int]
 
 
 def digest(columns: "StructType", offset: str, names: Mapping[str, str]) -> str:
-    """The SQL for each row's hash, in hexadecimal digits; `names` maps renamed columns to former names."""
+    """The SQL for each row's hash in hexadecimal digits.
+
+    `names` maps renamed columns to their former names.
+    """
     own = [(names.get(each.name, each.name), quote(each.name), each.dataType) for each in columns]
     number = f"coalesce(CAST(CAST({quote(offset)} AS BIGINT) AS STRING), {NOTHING})"
     return f"sha2(concat({number}, ' ', {_fields(own, count())}), 256)"
 
 
 def _fields(fields: "Iterable[tuple[str, str, DataType]]", variables: Variables) -> str:
-    """The text of the values that are not NULL, sorted by their names."""
+    """The SQL for the string of the values that are not NULL, sorted by their names."""
     parts = ["''"]
     for name, value, type_ in sorted(fields, key=lambda each: each[0]):
         label = _exactly(f"{len(name.encode())}:{name}")
@@ -47,12 +50,12 @@ def _fields(fields: "Iterable[tuple[str, str, DataType]]", variables: Variables)
 
 
 def _exactly(text: str) -> str:
-    """The SQL for a text by its bytes, because the session sets how quotes and backslashes are written."""
+    """The SQL for a string by its bytes, because the session's settings determine how it is escaped."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 
 def _value(value: str, type_: "DataType", variables: Variables) -> str:
-    """The text of a value, after the letter of its kind; NULL for NULL.
+    """The SQL for the string of a value, after the letter of its kind, or NULL for NULL.
 
     Nested values contain the number of their parts or an end mark, and each part contains its length.
     """
@@ -66,7 +69,7 @@ def _value(value: str, type_: "DataType", variables: Variables) -> str:
         case spark.MapType():
             return f"concat('m', CAST(size({value}) AS STRING), ':', {_entries(value, type_, variables)})"
         case spark.StructType():
-            # Without `coalesce`, Spark would first read the name and its field as a table and a column.
+            # Without `coalesce`, Spark would first interpret the name and its field as a table and a column.
             parts = ((f.name, f"coalesce({value}).{quote(f.name)}", f.dataType) for f in type_)
             return f"CASE WHEN {value} IS NOT NULL THEN concat('{{', {_fields(parts, variables)}, '}}') END"
     letter, text = _scalar(value, type_)
@@ -78,7 +81,7 @@ def _place(value: str, type_: "DataType", variables: Variables) -> str:
 
 
 def _entries(value: str, type_: "MapType", variables: Variables) -> str:
-    """The entries of a map, sorted by their text, because a map has no order."""
+    """The SQL for the entries of a map, sorted by their strings, because a map has no order."""
     each = _variable(variables)
     key = _value(f"{each}.key", type_.keyType, variables)
     entry = f"concat({key}, {_place(f'{each}.value', type_.valueType, variables)})"
@@ -86,12 +89,15 @@ def _entries(value: str, type_: "MapType", variables: Variables) -> str:
 
 
 def _variable(variables: Variables) -> str:
-    """A name for a variable that no other variable and no column has."""
+    """A variable name that no other variable and no column has."""
     return quote(f"each value {next(iter(variables))}")
 
 
 def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 - a branch a kind
-    """The letter of a value's kind, and its text; integers of any width have one kind, and so do floats."""
+    """The letter of a value's kind, and the SQL for its string.
+
+    Integers of any width have one kind, and so do floats.
+    """
     from pyspark.sql import types as spark
 
     text = f"CAST({value} AS STRING)"
@@ -99,12 +105,13 @@ def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 
         case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
             return "i", text
         case spark.FloatType() | spark.DoubleType():
-            # Decimal digits of floats depend on the release of Java; -0.0 equals 0.0.
+            # The decimal digits of floats depend on the release of Java. -0.0 equals 0.0.
             wide = f"CAST({value} AS DOUBLE)"
             unsigned = f"CASE WHEN {wide} = 0D THEN 0D ELSE {wide} END"
             return "f", f"CASE WHEN {value} IS NOT NULL THEN format_string('%a', {unsigned}) END"
         case spark.DecimalType():
-            # Java's text has the unscaled digits and the scale; a cast gives the same without an exponent.
+            # Java's string has the unscaled digits and the scale. A cast returns the same without an
+            # exponent.
             if type_.scale <= 6:  # noqa: PLR2004 - Java writes 0.0000001 with an exponent
                 return "n", text
             return "n", f"CASE WHEN {value} IS NOT NULL THEN format_string('%s', {value}) END"
@@ -122,17 +129,17 @@ def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 
 
 
 def _wall(value: str) -> str:
-    """The microseconds since 1970-01-01 00:00:00 of the same clock, in any time zone of the session."""
+    """The SQL for local microseconds since 1970-01-01 00:00:00, in any time zone of the session."""
     span = f"CAST({value} - timestamp_ntz'1970-01-01 00:00:00' AS INTERVAL SECOND)"
     return f"CAST(CAST(CAST({span} AS DECIMAL(38,6)) * 1000000 AS DECIMAL(38,0)) AS STRING)"
 
 
 ROWS_IN_BUCKET: Final = 10_000
 
-# Names of temporary columns; the user's own columns are no longer there.
+# Names of temporary columns, when the user's own columns are no longer in the frame.
 OFFSET, DIGEST, BUCKET = "offset", "digest", "bucket"
 SEQUENCE, START, END, ROWS = "sequence", "start", "end", "rows"
-# The four words of a hash, 64 bits each; no column of a dataset has such a name.
+# The four 64-bit words of a hash. No column of a dataset has such a name.
 WORDS: Final = tuple(f"backstory word {place}" for place in range(4))
 
 
@@ -148,19 +155,19 @@ class Slice(NamedTuple):
 def observe_hash(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
     """The same rows, with the sums of their hashes in the observation `seen`, for `hash_of`.
 
-    The column `offset` contains their offsets.
+    The column `offset` has the rows' offsets.
     """
     from pyspark.sql.functions import col, count, lit
 
     words = _words(_digest(frame, offset, {}))
-    # An observation interprets its aggregates, so compiled code computes the words before.
+    # An observation interprets its aggregates, so the words are computed earlier, in compiled code.
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
     built = built.observe(seen, count(lit(1)).alias(ROWS), *(_total(col(word), word) for word in WORDS))
     return built.drop(*WORDS)
 
 
 def hash_of(sums: Mapping[str, Any]) -> str | None:
-    """The hash of rows, from their number and the sums of their words; None without rows."""
+    """The hash of rows from their number and the sums of their words, or None if there are no rows."""
     return "".join(f"{sums[word] % (1 << 64):016x}" for word in WORDS) if sums[ROWS] else None
 
 
@@ -170,10 +177,10 @@ def slice_hashes(
     slices: Sequence[tuple[int, int, int]],
     names: Mapping[str, str] = MappingProxyType({}),
 ) -> dict[int | None, Slice]:
-    """The rows and hash of each slice (its number, first and last offset), in one pass.
+    """The rows and hash of each slice, in one pass.
 
-    The key None has the rows that are in no slice, if there are any. `names` maps columns that were renamed
-    to their names when the rows were written.
+    A slice is given as its number, first and last offset. The key None has the rows that are in no slice, if
+    there are any. `names` maps renamed columns to their names when the rows were written.
     """
     from pyspark.sql.functions import broadcast, col, count, explode, lit, sequence
     from pyspark.sql.functions import max as greatest
@@ -208,7 +215,7 @@ def _digest(frame: "DataFrame", offset: str, names: Mapping[str, str]) -> "Colum
 
 
 def _words(digest: "Column") -> "list[Column]":
-    """The words of a hash; parsing its digits as numbers would take longer than the hash itself."""
+    """The words of a hash. Parsing its digits as numbers would take longer than the hash itself."""
     from pyspark.sql.functions import lit, xxhash64
 
     return [xxhash64(lit(place), digest) for place in range(len(WORDS))]

@@ -1,4 +1,4 @@
-"""Verify that a dataset is as its commits recorded: chain, log, offsets, rows and columns (section 6.5)."""
+"""Verify that a dataset agrees with its commits: chain, log, offsets, rows and columns (section 6.5)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -26,13 +26,14 @@ from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 
 Defect = Literal["rows", "schema", "chain", "log", "offsets"]
-# Maps renamed system columns to their names in a manifest; None if the manifest cannot be read.
+# A function that maps renamed system columns to their names in a manifest, or None for an unreadable
+# manifest.
 Renamings = Callable[[TableLike, Mapping[str, Any]], Mapping[str, str] | None]
 
 
 @dataclass(frozen=True, slots=True)
 class Problem:
-    """A defect of a block, with its offsets; rows that belong to no block have no `sequence`."""
+    """A defect of a block, with its offsets. Rows that belong to no block have no `sequence`."""
 
     sequence: int | None
     offsets: tuple[int, int] | None
@@ -60,15 +61,15 @@ class Verdict:
 
 
 def verdict_of(dataset: TableName, result: Verdict | BackstoryError) -> Verdict:
-    """The verdict on a dataset, or one with the error for which it could not be read."""
+    """The verdict on a dataset, or a verdict with the error that prevented reading it."""
     return result if isinstance(result, Verdict) else Verdict(dataset, 0, 0, error=result)
 
 
 def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdict:
     """Compute the chain and the hashes of all rows again, and compare them with the commits.
 
-    Compaction, expired snapshots (if the log has their blocks) and added columns change nothing. `renamings`
-    reads the manifests in blocks. Raises UsageError if there is no such table.
+    Compaction, expired snapshots (if the log has their blocks) and added columns do not affect the result.
+    `renamings` reads the manifests in blocks. Raises UsageError if there is no such table.
     """
     with translate_faults(table):
         rows = log_rows(store, table)  # first, so that the table loaded next has every block of the log
@@ -77,7 +78,7 @@ def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdi
 
 
 def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
-    """Verify a small dataset from its files; Unreadable if only Spark can read or hash them."""
+    """Verify a small dataset from its files. Raises Unreadable if only Spark can read or hash them."""
     rows = log_rows_in_files(files)
     stored = replace(files, table=described(files.catalog, files.table.shape.table))
     history = read_history(rows, snapshots_in_files(stored.table))
@@ -90,7 +91,7 @@ def _verdict(
     rows: SparkRows | SmallRows,
     renamings: Renamings,
 ) -> Verdict:
-    """The verdict from the blocks with their problems, and from the rows and columns of the dataset."""
+    """The verdict, from the blocks with their problems and from the rows and columns of the dataset."""
     blocks, problems = history
     namings = _namings(table, blocks, renamings)
     slices = rows.slices(blocks, namings)
@@ -128,7 +129,7 @@ def _problem(block: Block, what: Defect, message: str) -> Problem:
 def _blocks_of_commits(
     snapshots_properties: Iterable[Mapping[str, str]],
 ) -> tuple[dict[int, Block], list[Problem]]:
-    """The blocks of the snapshots, and problems with properties that their block does not have."""
+    """The blocks of the snapshots, and a problem for each property that differs from its block."""
     blocks: dict[int, Block] = {}
     problems = []
     for properties in snapshots_properties:
@@ -151,7 +152,7 @@ def _blocks_of_commits(
 def _blocks_of_log(
     rows: Sequence[Mapping[str, Any]], committed: Mapping[int, Block]
 ) -> tuple[dict[int, Block], list[Problem]]:
-    """The blocks of the log, and problems with rows that differ from their commit or their own hash."""
+    """The blocks of the log, and a problem for each row that differs from its commit or its own hash."""
     blocks: dict[int, Block] = {}
     problems = list(_log_problems([row[NUMBER] for row in rows], committed))
     for row in rows:
@@ -192,7 +193,7 @@ def _log_problems(logged: Sequence[int], committed: Mapping[int, Block]) -> Iter
 
 
 def _chain_problems(blocks: Sequence[Block]) -> Iterator[Problem]:
-    """Problems of the chain: wrong hashes of the block before, gaps of offsets, decreasing times."""
+    """Problems of the chain: wrong hashes of the previous block, gaps of offsets, decreasing times."""
     before: Block | None = None
     offset = 0
     for block in blocks:
@@ -224,7 +225,7 @@ def _start(block: Block) -> int:
 
 
 def _continues(block: Block, offset: int) -> bool:
-    """Whether a block has the right offset before it, and rows from this offset on or none."""
+    """Whether a block follows the given offset: it names the offset, and its rows, if any, begin after it."""
     start, end, previous = (block.event.get(name) for name in ("start", "end", "prev_offset"))
     follows = previous == (offset - 1 if offset else None)
     return follows and (
@@ -246,9 +247,9 @@ def _time_problems(before: Block, block: Block) -> Iterator[Problem]:
 
 
 def _namings(table: TableLike, blocks: Sequence[Block], renamings: Renamings) -> dict[int, dict[str, str]]:
-    """For each block, renamed system columns and their names in that block.
+    """For each block, the renamed system columns and their names in that block.
 
-    A block contains its manifest if that had changed; a manifest may rename system columns.
+    A block contains its manifest if the manifest had changed. A manifest may rename system columns.
     """
     namings: dict[int, dict[str, str]] = {}
     names: dict[str, str] = {}
@@ -266,7 +267,7 @@ def _column_problems(
     blocks: Sequence[Block],
     namings: Mapping[int, Mapping[str, str]],
 ) -> Iterator[Problem]:
-    """A problem if the table does not begin with the newest block's columns; others may have been added."""
+    """A problem if the table does not begin with the newest block's columns. Added columns may follow."""
     if not any(block.offsets for block in blocks):
         return  # columns of an empty dataset may still change
     newest = blocks[-1]
@@ -287,7 +288,7 @@ def _differs(block: Block, rows: Slice) -> bool:
 def _row_problems(
     wrong: Sequence[Block], slices: Mapping[int | None, Slice], twice: Mapping[int, int]
 ) -> Iterator[Problem]:
-    """Problems of the rows of blocks, and rows without a block."""
+    """Problems of the rows of blocks, and of rows that belong to no block."""
     for block in wrong:
         assert block.offsets is not None
         rows, (start, end) = slices[block.sequence], block.offsets

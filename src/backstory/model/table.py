@@ -74,7 +74,7 @@ class Column:
     @property
     def doc(self) -> str:
         """The comment of the column in its table; by default its type, as `ColumnType.parse` reads it."""
-        return self.comment or str(self.type)
+        return self.comment or self.type.stored_name
 
 
 @dataclass(frozen=True, slots=True)

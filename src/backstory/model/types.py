@@ -1,6 +1,7 @@
-"""The types of columns: one lattice for all, named as in the Fivetran contract (section 3.3).
+"""The types of columns: one lattice for all; its kinds are those of the Fivetran contract (section 3.3).
 
-Arrow, Iceberg, Spark, SQL, Open Data Fabric and the wire each have a small mapping onto them.
+People read and write the names of SQL; tables store the names of the kinds. Arrow, Iceberg, Spark, SQL,
+Open Data Fabric and the wire each have a small mapping onto them.
 """
 
 from dataclasses import dataclass
@@ -34,6 +35,16 @@ class Kind(StrEnum):
     STRUCT = "STRUCT"
 
 
+# The names of SQL, where they differ from the kind's.
+_SQL_NAMES = {
+    Kind.SHORT: "SMALLINT",
+    Kind.LONG: "BIGINT",
+    Kind.NAIVE_DATE: "DATE",
+    Kind.NAIVE_DATETIME: "TIMESTAMP_NTZ",
+    Kind.UTC_DATETIME: "TIMESTAMP",
+    Kind.NAIVE_TIME: "TIME",
+    Kind.LIST: "ARRAY",
+}
 TEXT_KINDS = frozenset({Kind.STRING, Kind.JSON, Kind.XML, Kind.NAIVE_TIME})
 NESTED_KINDS = frozenset({Kind.LIST, Kind.MAP, Kind.STRUCT})
 _INTEGERS = (Kind.SHORT, Kind.INT, Kind.LONG)
@@ -67,7 +78,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The flat type that `str()` wrote, such as `LONG` or `DECIMAL(12,2)`; ValueError for other texts."""
+        """The flat type of a `stored_name`, such as `LONG` or `DECIMAL(12,2)`; ValueError for other texts."""
         name, _, rest = text.partition("(")
         if not rest:
             return cls(Kind(name))
@@ -75,20 +86,26 @@ class ColumnType:
         return cls(Kind(name), int(precision), int(scale))
 
     def __str__(self) -> str:
-        if self.foreign:
-            return self.foreign
-        if self.kind is Kind.DECIMAL:
-            return f"{self.kind}({self.precision},{self.scale})"
-        if self.kind is Kind.STRUCT:
-            return f"{self.kind}({', '.join(f'{name} {part}' for name, part in self.parts)})"
-        if self.parts:
-            return f"{self.kind}({', '.join(str(part) for _, part in self.parts)})"
-        return str(self.kind)
+        """The name for people, such as `BIGINT` or `ARRAY<DATE>`; `type_named` reads the flat ones."""
+        name = _SQL_NAMES.get(self.kind, str(self.kind))
+        if self.foreign or not self.parts:
+            return self.foreign or f"{name}{self._digits}"
+        labels = self.kind is Kind.STRUCT
+        parts = (f"{label}: {part}" if labels else str(part) for label, part in self.parts)
+        return f"{name}<{', '.join(parts)}>"
 
     @property
-    def name(self) -> str:
-        """The type without its parts; for a foreign type its own name, such as `list` or `uuid`."""
-        return str(self) if self.foreign or self.kind not in NESTED_KINDS else self.kind.lower()
+    def stored_name(self) -> str:
+        """The name in comments and properties of tables; `parse` reads the flat ones."""
+        if self.foreign or not self.parts:
+            return self.foreign or f"{self.kind}{self._digits}"
+        labels = self.kind is Kind.STRUCT
+        parts = (f"{label} {part.stored_name}" if labels else part.stored_name for label, part in self.parts)
+        return f"{self.kind}({', '.join(parts)})"
+
+    @property
+    def _digits(self) -> str:
+        return f"({self.precision},{self.scale})" if self.kind is Kind.DECIMAL else ""
 
     @property
     def flat(self) -> bool:
@@ -98,14 +115,11 @@ class ColumnType:
 
 # Names of types that people use, besides the kinds.
 _WORDS = {
+    **{name: kind for kind, name in _SQL_NAMES.items()},
     "BOOL": Kind.BOOLEAN,
     "INTEGER": Kind.INT,
-    "BIGINT": Kind.LONG,
     "REAL": Kind.FLOAT,
     "TEXT": Kind.STRING,
-    "DATE": Kind.NAIVE_DATE,
-    "TIMESTAMP": Kind.UTC_DATETIME,
-    "TIMESTAMP_NTZ": Kind.NAIVE_DATETIME,
 }
 # Tables store these as a wider type, or as text.
 _UNKEPT = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS

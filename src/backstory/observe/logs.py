@@ -1,4 +1,4 @@
-"""Log lines: JSON for Fivetran on standard output, plain ones for people on standard error."""
+"""Log lines: in JSON for Fivetran on standard output, in plain text for people on standard error."""
 
 import json
 import os
@@ -15,7 +15,7 @@ LEVELS = {"debug": "INFO", "info": "INFO", "warning": "WARNING"}
 
 
 def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
-    """An event in the only form that Fivetran reads: level, message and message-origin (section 7.2)."""
+    """Render an event as Fivetran reads it: level, message and message-origin only (section 7.2)."""
     fields = "".join(f" {name}={shorten(str(value))}" for name, value in event.items() if name != "event")
     return json.dumps(
         {
@@ -28,7 +28,7 @@ def fivetran_line(_: Any, method: str, event: MutableMapping[str, Any]) -> str:
 
 
 class _Lines:
-    """A stream of lines; a line that cannot be written is lost, and the work continues."""
+    """A stream of log lines. A line that cannot be written is lost, and the program continues."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -43,7 +43,7 @@ class _Lines:
 
 
 def log_for_fivetran() -> None:
-    """Log JSON lines to standard output, which contains nothing else from now on.
+    """Log JSON lines to standard output, which from then on contains nothing else.
 
     Output of this process or its children to file descriptor 1 goes to standard error.
     """
@@ -58,11 +58,14 @@ def log_for_fivetran() -> None:
 
 
 def log_for_people(*, quiet: bool = False, verbose: bool = False) -> None:
-    """Log warnings and worse to standard error, a line each; with `quiet` only errors, with `verbose` all."""
+    """Log warnings and errors to standard error, one per line.
+
+    With `quiet` only errors are logged, with `verbose` all events.
+    """
     level = "error" if quiet else "info" if verbose else "warning"
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        # Standard error is looked up for each line, because a progress line may replace it.
+        # Standard error is read again for each line, because a progress line may replace it.
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )

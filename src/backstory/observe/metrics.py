@@ -22,13 +22,13 @@ SECONDS = Histogram(
     ["stage"],
     buckets=(0.01, 0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300),
 )
-# The seconds of stages within the current stage.
+# The seconds of the stages inside the current stage.
 _within: ContextVar[list[float] | None] = ContextVar("within", default=None)
 
 
 @contextmanager
 def time_stage(name: str) -> Iterator[None]:
-    """Time the block as this stage of a batch, without the stages within it."""
+    """Add the time of the block to this stage of a batch, without the time of stages inside it."""
     outer, within = _within.get(), [0.0]
     token = _within.set(within)
     began = time.monotonic()
@@ -43,14 +43,14 @@ def time_stage(name: str) -> Iterator[None]:
 
 
 def count_batch(outcome: str, rows: Mapping[str, int]) -> None:
-    """Count a batch by its outcome: committed, nothing (to commit) or known (from before)."""
+    """Count a batch by its outcome: `committed`, `nothing` (to commit) or `known` (a repetition)."""
     BATCHES.labels(outcome).inc()
     for name, count in rows.items():
         ROWS.labels(name).inc(count)
 
 
 def serve_metrics(host: str, port: int) -> WSGIServer:
-    """Serve `/metrics` for Prometheus; raises Failed if the port is taken."""
+    """Serve `/metrics` for Prometheus. Raises Failed if the port is in use."""
     try:
         server, _ = start_http_server(port, host)
     except OSError:

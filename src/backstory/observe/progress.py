@@ -30,7 +30,7 @@ STAGES: Final = (
 
 
 class ProgressLine:
-    """A line with stage and bytes, from `begin` to `end`; nothing without a terminal."""
+    """A line with stage and bytes, shown from `begin` to `end`. Without a terminal nothing is shown."""
 
     def __init__(self, terminal: Console | None) -> None:
         self._terminal = terminal
@@ -39,7 +39,7 @@ class ProgressLine:
         self._dataset, self._stage = "", ""
 
     def begin(self, dataset: str) -> None:
-        """Start the line of a dataset."""
+        """Start the line for a dataset."""
         self.end()
         self._dataset, self._stage = dataset, ""
         if self._terminal is not None:
@@ -48,7 +48,7 @@ class ProgressLine:
             self.tell(STAGES[0], 0, None)
 
     def tell(self, stage: str, done: int, total: int | None) -> None:
-        """Show the stage and its bytes, of the total if it is known."""
+        """Show the stage, its bytes so far, and the total bytes if they are known."""
         if self._drawn is None:
             return
         if stage != self._stage:
@@ -71,7 +71,7 @@ def _numbered_stage(stage: str) -> str:
 
 
 class _Bytes(ProgressColumn):
-    """The bytes so far, and the total if it is known; nothing before the first byte."""
+    """The bytes so far, and the total if it is known. Nothing is shown before the first byte."""
 
     def render(self, task: Task) -> Text:
         if not task.completed:
@@ -81,7 +81,7 @@ class _Bytes(ProgressColumn):
 
 
 class _IfLengthKnown(ProgressColumn):
-    """Another column, while the total is known."""
+    """A column that is shown only while the total is known."""
 
     def __init__(self, column: ProgressColumn) -> None:
         super().__init__()

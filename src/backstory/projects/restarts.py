@@ -1,11 +1,13 @@
 """Restart a history if its source returned under another shape: archive it, then make a first load.
 
 The archive's name is recorded by the commit that archives the history. So the next run completes a restart
-that was interrupted at any step: the rename, or the first load of a table that no longer exists.
+that was interrupted at any step: the rename, or the first load of a table that no longer exists. Its
+report names the archive.
 """
 
+import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from itertools import chain, count
@@ -15,8 +17,8 @@ from backstory.doors.native.instants import StoredInstants, is_newest
 from backstory.engine.deliver import ARCHIVED
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.table import TableName, table_name
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
-from backstory.upkeep.ending import end
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
+from backstory.upkeep.ending import archive_history
 
 # A property of an archived table: the name that a restart gives it.
 RESTARTED: Final = "backstory.restarted-as"
@@ -60,7 +62,7 @@ def deliver_copy(
     if unfinished is not None:
         if dry_run:
             return copy.deliver(unfinished, dry_run=True)
-        end(store, table, unfinished, apply=True)
+        archive_history(store, table, unfinished)
         archives.append(str(unfinished))
     try:
         return copy.deliver(table, dry_run=dry_run)
@@ -82,12 +84,18 @@ def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
     return None if name is None else table_name(name)
 
 
-def archives_of(store: IcebergStore, table: TableName) -> list[IcebergTable]:
-    """The former histories of a table that restarts have archived."""
+def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName]) -> list[IcebergTable]:
+    """The former histories of a table that restarts have archived, oldest first; `names` are its schema's."""
     form = re.compile(f"{re.escape(table.name)}{_UNTIL}{_TIME}")
-    listed = (name for name in tables(store, table.schema) if form.fullmatch(name.name))
-    loaded = (load(store, name) for name in listed)
+    loaded = (load(store, name) for name in sorted(names) if form.fullmatch(name.name))
     return [each for each in loaded if each is not None and RESTARTED in each.properties]
+
+
+def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapping[str, Any]]) -> str | None:
+    """The newest of a missing table's archives, if no report names it; `logged` are the rows of the log."""
+    newest = str(archives[-1].shape.table)
+    reports = (json.loads(row["archives"]) for row in logged if row["archives"])
+    return None if any(newest in names for names in reports) else newest
 
 
 def _restart(
@@ -103,7 +111,7 @@ def _restart(
         remedy = f"{stop.remedy} No new history is begun, because its first load is refused: {cause}"
         raise stop.reword(remedy=remedy) from None
     if not dry_run:
-        end(store, copy.table, archive, apply=True, properties={RESTARTED: str(archive)})
+        archive_history(store, copy.table, archive, {RESTARTED: str(archive)})
     archives.append(str(archive))
     if not dry_run:
         receipt = copy.deliver(copy.table, dry_run=False)

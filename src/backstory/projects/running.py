@@ -19,7 +19,7 @@ from functools import partial
 from itertools import islice
 from pathlib import Path
 from tempfile import gettempdir
-from threading import Event
+from threading import Event, Lock
 from typing import IO, Any, Final
 
 import structlog
@@ -29,7 +29,7 @@ from backstory.doors.native.options import names_files
 from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
 from backstory.formats.wrapping.room import DISK_FULL, translate_disk_errors
-from backstory.model.table import table_name
+from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, Project, fill_in, select, upstream_of
 from backstory.projects.deliveries import RunTerms, carry_out
 from backstory.projects.log import (
@@ -47,11 +47,11 @@ from backstory.projects.log import (
     uuid_of,
 )
 from backstory.projects.patterns import declare_tables
-from backstory.projects.restarts import archive_to_complete, archives_of
+from backstory.projects.restarts import archive_to_complete, archive_without_load, archives_of
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.keys import Keys, declared_keys
 from backstory.stores.iceberg.snapshots import all_snapshots
-from backstory.stores.iceberg.store import IcebergStore, exists, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
 
 FOLDER: Final = ".runs"  # in the folder of an embedded warehouse
 RUN_ENDING: Final = ".run"
@@ -294,7 +294,7 @@ def _warn(lost: str, error: BackstoryError) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """One run: the data for all of its declarations."""
+    """One run: the data for all of its declarations. `listed` has the tables of schemas, listed once."""
 
     store: IcebergStore
     request: RunRequest
@@ -302,6 +302,8 @@ class _Run:
     run_id: str
     logged: Sequence[Mapping[str, Any]]
     upstream: Mapping[str, frozenset[str]]
+    listed: dict[str, Sequence[TableName]] = field(default_factory=dict)
+    listing: Lock = field(default_factory=Lock)
 
     def receipts(self, turns: Mapping[str, _Turn]) -> Iterator[RunReceipt]:
         """The receipts of all turns, in the order of their ends."""
@@ -378,7 +380,10 @@ class _Run:
             with nullcontext() if self.request.dry_run else hold_tables(self.store, declared.writes):
                 if declared.times is not None and declared.times.each:
                     self._note_marks(turn)
+                archive = self._archive_without_load(declared)
                 receipt = carry_out(self.store, declared, self.terms, notes, turn.marks)
+                if archive is not None and load(self.store, table_name(declared.name)) is not None:
+                    notes.archives.insert(0, archive)
         except BackstoryError as error:
             receipt = RunReceipt(declared.name, declared.kind, status_of(error), error=error)
         except Exception as bug:  # an error of one table must not end the run
@@ -398,11 +403,14 @@ class _Run:
             stages={name: round(each, 3) for name, each in stages.items()},
             way=notes.way,
             attempts=turn.attempts,
-            archives=[*(turn.receipt.archives if turn.receipt else ()), *notes.archives],
+            archives=[*dict.fromkeys([*(turn.receipt.archives if turn.receipt else ()), *notes.archives])],
         )
 
     def _note_marks(self, turn: _Turn) -> None:
-        """Note the files that the table, or a former history of it, has taken."""
+        """Note the files that the table, or a former history of it, has taken.
+
+        The log repeats the files of former histories once the restart is logged.
+        """
         name = turn.declared.name
         stored = load(self.store, table_name(name))
         turn.logged = marks_of_log(self.logged, name, stored)
@@ -411,9 +419,24 @@ class _Run:
         others = any(
             row["name"] == name and row["files"] and row["table_uuid"] != uuid for row in self.logged
         )
-        if stored is None or others or turn.declared.restart:
-            for archive in archives_of(self.store, table_name(name)):
+        if not turn.logged and (stored is None or others or turn.declared.restart):
+            for archive in self._archives(table_name(name)):
                 turn.marks |= marks_of_log(self.logged, name, archive) | marks_of_commits(archive)
+
+    def _archive_without_load(self, declared: Declaration) -> str | None:
+        """The archive of a restart that a killed run began, if the new history has no first load yet."""
+        table = table_name(declared.name)
+        if not declared.restart or self.request.dry_run or load(self.store, table) is not None:
+            return None
+        archives = self._archives(table)
+        return archive_without_load(archives, rows_of_log(self.store)) if archives else None
+
+    def _archives(self, table: TableName) -> list[IcebergTable]:
+        """The former histories of a table; its schema is listed once in a run."""
+        with self.listing:
+            if table.schema not in self.listed:
+                self.listed[table.schema] = tables(self.store, table.schema)
+        return archives_of(self.store, table, self.listed[table.schema])
 
 
 def _add_attempts(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:

@@ -5,7 +5,7 @@
 from collections.abc import Sequence
 from typing import Final
 
-from backstory.reading.lifetimes import END_THEN, NO_FACT, TRUE_THEN, SqlSyntax
+from backstory.reading.lifetimes import END_THEN, NO_FACT, TRUE_AT, SqlSyntax
 
 ADDED, REMOVED, CHANGED = "added", "removed", "changed"
 RETURNED, REVERTED, PASSED = "returned", "reverted", "passed"
@@ -21,9 +21,8 @@ ANSWER: Final = ("change", "otherwise", "row", "was", "is", "away")
 _STEPS: Final = ("copy", "gone", "renewed", "reverted")
 
 # Whether a row was known, at a recorded time, to be true at an instant (V6).
-_KNOWN: Final = f"""
-COALESCE({{recorded}} <= {{until}} AND {{start}} <= {{at}} AND COALESCE({{at}} < {END_THEN}, TRUE), FALSE)
-"""
+_HELD: Final = TRUE_AT.format(started="{start}", ended=END_THEN, at="{at}")
+_KNOWN: Final = f"COALESCE({{recorded}} <= {{until}} AND {_HELD}, FALSE)"
 _MOVES: Final = """
 SELECT * FROM (SELECT *, {first} AS {before}, {second} AS {after} FROM {source}) AS sides WHERE {moved}
 """
@@ -69,7 +68,7 @@ def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, t
     instant, and at the second. With `through` it has all versions that begin or end between them.
     """
     low, high = map(syntax.at, sorted(between))
-    one, other = (syntax.fill(TRUE_THEN, at=syntax.at(each)) for each in between)
+    one, other = (syntax.fill(f"COALESCE({TRUE_AT}, FALSE)", at=syntax.at(each)) for each in between)
     moved = _TOUCHED if through else _MOVED
     source = f"({versions}) AS versions"
     return _fill(

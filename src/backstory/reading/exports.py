@@ -13,9 +13,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import date
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.csv
@@ -47,48 +47,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
-class ParquetRows:
-    """A Parquet file with the types of the table."""
-
-    def __init__(self, file: Path, schema: pa.Schema) -> None:
-        self._writer = pq.ParquetWriter(file, schema, compression="zstd")
-
-    def write(self, rows: pa.Table) -> None:
-        """Add rows as a row group."""
-        self._writer.write_table(rows)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, stop: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.close()
-
-
-class CsvRows:
+def _open_csv(file: Path, schema: pa.Schema) -> pyarrow.csv.CSVWriter:
     """A CSV file: text in quotes if needed, NULL as an empty cell, bytes as base64, nested values as JSON."""
+    options = pyarrow.csv.WriteOptions(quoting_style="needed")
+    return pyarrow.csv.CSVWriter(file, _csv_rows(schema.empty_table()).schema, write_options=options)
 
-    def __init__(self, file: Path, schema: pa.Schema) -> None:
-        self._schema = pa.schema(
-            [(each.name, pa.string() if _needs_text(each.type) else each.type) for each in schema]
-        )
 
-        options = pyarrow.csv.WriteOptions(quoting_style="needed")
-        self._writer = pyarrow.csv.CSVWriter(file, self._schema, write_options=options)
-
-    def write(self, rows: pa.Table) -> None:
-        """Add rows."""
-        columns = [_text(each) if _needs_text(each.type) else each for each in rows.columns]
-        self._writer.write_table(pa.Table.from_arrays(columns, schema=self._schema))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, stop: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self._writer.close()
+def _csv_rows(rows: pa.Table) -> pa.Table:
+    """The rows, with values that Arrow cannot write as CSV as their texts."""
+    columns = [_text(each) if _needs_text(each.type) else each for each in rows.columns]
+    return pa.table(columns, rows.column_names)
 
 
 def _needs_text(type_: pa.DataType) -> bool:
@@ -153,8 +121,8 @@ class ExportFile:
     """The file of an export and the axis of the history; UsageError if the file cannot be written."""
 
     file: Path
-    axis: Axis
-    overwrite: bool
+    axis: Axis = "valid"
+    overwrite: bool = False
 
     def __post_init__(self) -> None:
         require_axis(self.axis)
@@ -177,11 +145,13 @@ class ExportFile:
         """Write the rows. If the process is killed, the file is unchanged or complete."""
         rows, names = 0, export_names(schema.names)
         shown = pa.schema([(name, all_optional(each.type)) for name, each in zip(names, schema, strict=True)])
-        kind = CsvRows if self.file.suffix.lower() == ".csv" else ParquetRows
-        with _temporary_file(self.file) as beside, kind(beside, shown) as sink:
+        is_csv = self.file.suffix.lower() == ".csv"
+        open_file = _open_csv if is_csv else partial(pq.ParquetWriter, compression="zstd")
+        with _temporary_file(self.file) as beside, open_file(beside, shown) as sink:
             for group in _groups(batches):
                 columns = [each.cast(type_) for each, type_ in zip(group.columns, shown.types, strict=True)]
-                sink.write(pa.Table.from_arrays(columns, schema=shown))
+                rows_of_group = pa.Table.from_arrays(columns, schema=shown)
+                sink.write_table(_csv_rows(rows_of_group) if is_csv else rows_of_group)
                 rows += group.num_rows
         return Export(str(table), str(self.file), self.axis, rows)
 

@@ -7,7 +7,7 @@ import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import Any, Final, Protocol, TypeVar
+from typing import Any, Final, TypeVar
 
 import structlog
 
@@ -90,35 +90,26 @@ def require_knowledge(table: TableLike, known_at: datetime) -> None:
         )
 
 
-Commit = TypeVar("Commit", bound="Dated")
+Commit = TypeVar("Commit")
 
 
-class Dated(Protocol):
-    """A commit with its time and its parent."""
+def commit_at(
+    ancestry: Iterable[tuple[datetime, int | None, Commit]], table: TableName, known_at: datetime
+) -> Commit | None:
+    """The newest commit not after a time; None before the first commit.
 
-    @property
-    def committed_at(self) -> datetime:
-        """The time of the commit."""
-
-    @property
-    def parent(self) -> int | None:
-        """The snapshot id of the commit before; None for the first."""
-
-
-def commit_at(ancestry: Iterable[Commit], table: TableName, known_at: datetime) -> Commit | None:
-    """The newest commit not after a time, from `ancestry`, newest first; None before the first commit.
-
-    Raises Refused if the commit has expired.
+    `ancestry` has commits, newest first, each with its time and the snapshot id of the commit before. Raises
+    Refused if the commit has expired.
     """
-    oldest = None
-    for snapshot in ancestry:
-        if snapshot.committed_at <= known_at:
-            return snapshot
-        oldest = snapshot
-    if oldest is not None and oldest.parent is not None:
+    oldest: tuple[datetime, int | None] | None = None
+    for committed_at, parent, commit in ancestry:
+        if committed_at <= known_at:
+            return commit
+        oldest = committed_at, parent
+    if oldest is not None and oldest[1] is not None:
         raise Refused(
             "snapshots-expired",
-            f"The commits of {table} before {iso(oldest.committed_at)} have expired.",
+            f"The commits of {table} before {iso(oldest[0])} have expired.",
             "Ask for a later known time; `backstory log` lists the commits that are kept.",
         )
     return None

@@ -7,14 +7,18 @@ of each row; instants are times in UTC. The answer has the rows that are version
 
 # ruff: noqa: S608 - all names and values in these queries are our own
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
-from backstory.model.layout import Layout
-from backstory.model.versions_layout import Role
-from backstory.strategies.events.terms import Op
+from backstory.model.layout import MEMORY, RECORDED_AT, Layout
+from backstory.model.table import Shape
+from backstory.model.types import Kind
+from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE, Role
+from backstory.strategies.events.terms import LETTERS, Op
 
+# Kinds of columns whose values are instants.
+TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
 # The values that rows record, by their names here; `internal_name` keeps them apart from a source's columns.
 COLUMNS: Final = (
     *("start", "end", "flag", "gone"),
@@ -33,14 +37,19 @@ def internal_name(column: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class SqlSyntax:
-    """The syntax of an engine: quotes, instants from microseconds since 1970, and the relation `rows`.
+    """The syntax of an engine: quotes, instants from and in microseconds since 1970, and the relation `rows`.
 
-    `endless` is the end of a version that has no end and is not open.
+    `utc`, `naive` and `date` read a column of such times as instants. `endless` is the end of a version that
+    has no end and is not open.
     """
 
     quote: str
     instant: str
-    rows: str
+    micros: str
+    utc: str
+    naive: str
+    date: str
+    rows: str = "recorded"
     endless: str = "NULL"
 
     def name(self, name: str) -> str:
@@ -50,6 +59,11 @@ class SqlSyntax:
     def at(self, micros: int) -> str:
         """Write an instant, in microseconds since 1970."""
         return self.instant.format(micros)
+
+    def read_instant(self, column: str, kind: Kind | None) -> str:
+        """The instant in a column: a date is its midnight in UTC, and a naive time is a time in UTC."""
+        forms = {Kind.NAIVE_DATE: self.date, Kind.NAIVE_DATETIME: self.naive}
+        return (self.utc if kind is None else forms.get(kind, self.utc)).format(column)
 
     def fill(
         self, text: str, key: Sequence[str] = (), columns: Sequence[str] | None = None, **more: str
@@ -70,9 +84,20 @@ class SqlSyntax:
         )
 
 
-# For DuckDB, rows without an end are refused before the query.
-DUCKDB: Final = SqlSyntax('"', "make_timestamp({})", "recorded")
-SPARK: Final = SqlSyntax("`", "timestamp_micros({})", "recorded")
+# For DuckDB, rows without an end are refused before the query, and times in UTC have no time zone.
+DUCKDB: Final = SqlSyntax(
+    '"', "make_timestamp({})", "epoch_us({})", utc="{}", naive="{}", date="CAST({} AS TIMESTAMP)"
+)
+SPARK: Final = SqlSyntax(
+    "`",
+    "timestamp_micros({})",
+    "unix_micros({})",
+    utc="CAST({} AS TIMESTAMP_LTZ)",
+    naive="timestamp_micros(timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {}))",
+    date="timestamp_seconds(CAST(unix_date({}) AS BIGINT) * 86400)",
+)
+# The SQL of a column of a table, or of a field of a struct.
+ColumnSql = Callable[..., str]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,8 +121,8 @@ NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
 _NATIVE: Final = """
 SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows} WHERE {end} IS NULL OR {end} > {start}
 """
-# Whether a version is true at an instant (V99).
-TRUE_THEN: Final = "COALESCE({started} <= {at} AND COALESCE({at} < {ended}, TRUE), FALSE)"
+# Whether a version is true at an instant; NULL if it has no start (V99).
+TRUE_AT: Final = "{started} <= {at} AND ({ended} IS NULL OR {ended} > {at})"
 # The end of a row as it was known at a time: before or after its end was last moved (V6, V93).
 END_THEN: Final = "CASE WHEN {moved} > {until} THEN {end_before} ELSE {end} END"
 _NATIVE_THEN: Final = f"""
@@ -194,6 +219,51 @@ SELECT * FROM (
 """
 
 
+def recorded_columns(
+    syntax: SqlSyntax, shape: Shape, column: ColumnSql, names: Mapping[str, Any], *, remembered: bool = True
+) -> str:
+    """The values of `COLUMNS` that the layout records of each row, as the list of a SELECT.
+
+    `names` are the system columns of an event log. Without `remembered`, rows of layout `versions` are read
+    without their recorded times.
+    """
+    kinds = {each.name: each.type.kind for each in shape.columns}
+
+    def instant(name: str) -> str:
+        return syntax.read_instant(column(name), kinds.get(name))
+
+    span, layout = shape.layout.span, shape.layout
+    if layout is Layout.ODF:
+        columns = {"offset": column(names["offset"]), "op": operation_sql(column, names)}
+        columns |= {"time": instant(names["event_time"]), "recorded": instant(names["system_time"])}
+    else:
+        assert span is not None
+        read = instant if layout.is_adopted else column
+        columns = {"start": read(span.start), "end": read(span.end)}
+        if layout is Layout.VERSIONS and remembered:
+            memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
+            columns |= {"recorded": column(RECORDED_AT)}
+            columns |= {name: column(MEMORY, field) for name, field in memory.items()}
+        elif layout is Layout.FIVETRAN_HISTORY:
+            columns["flag"] = column(span.open)
+        elif layout.tombstone in shape.names:
+            text = f"CAST({column(layout.tombstone)} AS STRING)"
+            columns["gone"] = f"lower(coalesce({text}, 'false')) = 'true'"
+        elif layout.is_adopted:
+            columns["gone"] = "FALSE"
+    return ", ".join(f"{sql} AS {syntax.name(internal_name(name))}" for name, sql in columns.items())
+
+
+def operation_sql(column: ColumnSql, names: Mapping[str, Any]) -> str:
+    """The code of an event's operation, by the system columns of its log."""
+    if names["op"] is not None:
+        return column(names["op"])
+    if names["observed"] is None:
+        return str(int(Op.APPEND))
+    cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
+    return f"CASE {column(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
+
+
 def versions_query(
     syntax: SqlSyntax,
     layout: Layout,
@@ -219,7 +289,7 @@ def versions_query(
 
 def true_query(syntax: SqlSyntax, versions: str, instant: int) -> str:
     """The query for the versions, out of the query `versions`, that are true at an instant (microseconds)."""
-    true = syntax.fill(TRUE_THEN, at=syntax.at(instant))
+    true = syntax.fill(TRUE_AT, at=syntax.at(instant))
     return f"SELECT * FROM ({versions}) AS versions WHERE {true}"
 
 

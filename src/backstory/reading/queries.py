@@ -2,7 +2,12 @@
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.errors.exceptions.captured import UnsupportedOperationException
+from pyspark.sql import DataFrame
 
 from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
@@ -12,9 +17,6 @@ from backstory.stores.iceberg.sessions import refresh
 from backstory.stores.iceberg.store import IcebergStore, require_here
 from backstory.stores.iceberg.workers import error_of_worker
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 PLANS: Final = "org.apache.spark.sql.catalyst.plans.logical."
 LOOKING_UP: Final = ("DescribeColumn", "DescribeRelation", "ShowColumns", "ShowNamespaces", "ShowTables")
 NAMED: Final = ("UnresolvedTable", "UnresolvedTableOrView", "UnresolvedView")
@@ -22,15 +24,12 @@ FILES: Final = "spark.sql.runSQLOnFiles"
 REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual names."
 
 
-def run_query(store: IcebergStore, query: str) -> "DataFrame":
+def run_query(store: IcebergStore, query: str) -> DataFrame:
     """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
 
     The query may read rows, list tables or describe a table; its parsed plan is checked before Spark runs it.
     Raises UsageError for any other statement, and for a query that Spark cannot analyze.
     """
-    from pyspark.errors import AnalysisException
-    from pyspark.errors.exceptions.captured import UnsupportedOperationException
-
     with _within_catalog(store):
         looked_up = _names_to_look_up(store, query)
         read = [] if looked_up is not None else list(tables_read(store.spark, query))
@@ -63,8 +62,6 @@ def _require_here(store: IcebergStore, name: Sequence[str]) -> None:
 
 def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] | None:
     """The names that a statement such as DESCRIBE or SHOW looks up; None for a query."""
-    from pyspark.errors import AnalysisException
-
     try:
         plan = store.spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except AnalysisException:
@@ -83,9 +80,6 @@ def translate_query_faults(table: TableName | str) -> Iterator[None]:
 
     `table` is the table that the error names.
     """
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except PySparkException as stop:

@@ -204,21 +204,6 @@ class Comparison:
 ENDS: Final = Comparison()
 
 
-def require_times(axis: str, known_at: object, at: object) -> None:
-    """Raise UsageError for an unknown axis, or a time that belongs to the other axis."""
-    valid, recorded = option("axis", "valid"), option("axis", "recorded")
-    if axis not in {"valid", "recorded"}:
-        raise UsageError(
-            "bad-option", f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}."
-        )
-    if (known_at if axis == "recorded" else at) is not None:
-        raise UsageError(
-            "bad-option",
-            f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
-            "Use the one that belongs to the axis.",
-        )
-
-
 def as_object(difference: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:
     """A difference as JSON: `key`, `change`, and `columns` for changed records.
 

@@ -1,4 +1,4 @@
-"""Fetch from a polling source, by the kind of its fetch step (sections 1.3, 1.4 and 5.1)."""
+"""Fetch from a polling source, according to the kind of its fetch step (sections 1.3, 1.4 and 5.1)."""
 
 from typing import Final
 
@@ -22,10 +22,10 @@ SCHEMES: Final = {"", "file", "http", "https", "ftp"}
 
 
 def fetch(step: FetchStep, context: FetchContext) -> Answer:
-    """Fetch the data that the source has and the dataset does not.
+    """Fetch the data of the source that the dataset does not have yet.
 
     Raises UsageError for an unsupported step, Failed if the source does not exist, and TryAgain if it cannot
-    be reached now. Raises Refused for a file path without the time that the step expects.
+    be reached now. Raises Refused if a file path lacks the time that the step expects.
     """
     check(step)
     if step.once and context.complete:
@@ -44,9 +44,9 @@ def fetch(step: FetchStep, context: FetchContext) -> Answer:
 
 
 def check(step: FetchStep) -> None:
-    """Raise UsageError if the scheme or the event time of the step is not supported; no request is made.
+    """Raise UsageError if the scheme or the event time of the step is unsupported.
 
-    A scheme in a template is not checked.
+    No request is made. A scheme that comes from a template is not checked.
     """
     scheme = scheme_of(step.url) if isinstance(step, Resource) else ""
     if scheme not in SCHEMES:

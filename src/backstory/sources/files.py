@@ -1,4 +1,4 @@
-"""Files of this machine as sources, used in place: a single file, or each file that matches a glob.
+"""Local files as sources, used in place: a single file, or each file that matches a glob.
 
 The state of a file is its modification time. The state of a glob is the *mark* of its last file: the name, or
 with `ByEventTime` the time and the name. A file is new if its mark sorts after the state, by time, name and
@@ -36,7 +36,7 @@ from backstory.sources.source import (
 from backstory.sources.templates import has_templates, without_secrets
 
 JAVA: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
-# Codes of strftime that `datetime.strptime` does not take, though other implementations do.
+# Codes of strftime that `datetime.strptime` rejects, though other implementations accept them.
 LONGER: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y"}
 _JAVA_TOKEN = re.compile(r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|(?P<other>[^A-Za-z']+)|'")
 
@@ -49,9 +49,10 @@ _HERE: Final = {"", "localhost", "127.0.0.1"}
 
 
 def codes(timestamp_format: str) -> str:
-    """The format in codes of strptime; letters of Java are translated if the text has no `%`.
+    """The format in codes of strptime.
 
-    Raises UsageError for letters of Java other than `yyyy MM dd HH mm ss`.
+    Letters of Java are translated if the format has no `%`. Raises UsageError for Java letters other than
+    `yyyy MM dd HH mm ss`.
     """
     if "%" in timestamp_format:
         return re.sub("%.", lambda code: LONGER.get(code[0], code[0]), timestamp_format, flags=re.DOTALL)
@@ -63,7 +64,7 @@ def check_format(timestamp_format: str) -> None:
     try:
         datetime.strptime("", codes(timestamp_format))  # noqa: DTZ007
     except (ValueError, re.error) as error:
-        # An empty text never matches a format; other errors are the format's.
+        # An empty string never matches a format. Any other error is a fault of the format.
         if "does not match format" not in str(error):
             raise UsageError(
                 "event-time",
@@ -73,9 +74,10 @@ def check_format(timestamp_format: str) -> None:
 
 
 def path_time(source: PathTime, name: str, paths: Sequence[str]) -> datetime:
-    """The time in the first of a file's paths that matches the pattern; a time without a zone is in UTC.
+    """The time in the first of a file's paths that matches the pattern.
 
-    Raises Refused, with the file's name, if no path matches or the time cannot be parsed.
+    A time without a zone is in UTC. Raises Refused, with the file's name, if no path matches or the time
+    cannot be parsed.
     """
     match = next(filter(None, (re.search(source.pattern, path) for path in paths)), None)
     text = match[1] if match else None
@@ -118,10 +120,11 @@ def fixed_folders(pattern: str) -> Path:
 
 
 def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
-    """The files that match, spelled as in the glob; names with a leading dot match only an explicit dot.
+    """The files that match a glob, with paths as in the glob.
 
-    Each file is listed once, however many links lead to it: with its spelling in `known`, else its own path,
-    else the first path. Raises Refused for a link that leads out of the glob's folder.
+    Names with a leading dot match only an explicit dot. Each file is listed once, however many links lead to
+    it: with its path in `known`, else its own path, else the first path. Raises Refused for a link that leads
+    out of the glob's folder.
     """
     top = fixed_folders(pattern)
     inside = (folder / top).resolve()
@@ -145,7 +148,7 @@ def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[s
 
 
 def _matching_places(folder: Path, places: Iterable[Path], part: str) -> Iterator[Path]:
-    """The paths that match one part of a glob in these folders."""
+    """The paths in these folders that match one part of a glob."""
     for place in places:
         for name in glob.iglob(part, root_dir=folder / place):  # noqa: PTH207 - Path.glob shows hidden files
             yield place / name
@@ -155,13 +158,13 @@ def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]
     """These folders and all folders below them."""
     reached: set[Path] = set()
     for place in sorted(places, key=lambda path: len(path.parts)):
-        if place not in reached:  # else it was reached from another place
+        if place not in reached:  # otherwise it was reached from another place
             reached |= {place / path.relative_to(folder / place) for path in _folders(folder / place, inside)}
     yield from reached
 
 
 def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
-    """One path for each folder, preferably its own, and the paths of known files.
+    """One path for each folder, preferably its own path, and the paths of known files.
 
     This bounds the number of paths, which links to each other could make endless.
     """
@@ -180,7 +183,7 @@ def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str])
 
 
 def _folders(top: Path, inside: Path) -> Iterator[Path]:
-    """A folder and the visible folders below it, each once; linked folders are last."""
+    """A folder and the visible folders below it, each once. Linked folders are last."""
     visited: set[Path] = set()
     links = [top]
     while links:
@@ -196,7 +199,7 @@ def _folders(top: Path, inside: Path) -> Iterator[Path]:
 
 
 def _within(path: Path, inside: Path) -> Path:
-    """The real path; Refused if it is outside of the folder."""
+    """The real path. Raises Refused if it is outside the folder."""
     real = path.resolve()
     if not real.is_relative_to(inside):
         raise Refused(
@@ -214,9 +217,9 @@ class GlobFile:
 
     Attributes:
         path: the path to open.
-        spelled: the path as the glob spells it, relative if the glob is; it identifies the file.
+        spelled: the path in the form of the glob, relative if the glob is; it identifies the file.
         name: the path below the glob's fixed folders, for messages.
-        mark: the text that determines its place in the order.
+        mark: the string that determines its place in the order.
     """
 
     path: Path
@@ -226,7 +229,7 @@ class GlobFile:
 
     @property
     def place(self) -> tuple[str, str, str]:
-        """The sort key: time, file name, whole name."""
+        """The sort key of the file: time, file name, path below the fixed folders."""
         return _place(self.mark)
 
 
@@ -237,10 +240,10 @@ def _place(mark: str) -> tuple[str, str, str]:
 
 
 def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
-    """The new files after the last ingested one, in order; new files before it are named in warnings.
+    """The new files after the last ingested file, in order.
 
-    Raises Failed if the first fetch finds no file, Refused for a path without the expected time and for links
-    out of the folder.
+    New files that sort before it are named in warnings. Raises Failed if the first fetch finds no file.
+    Raises Refused for a path without the expected time, and for links out of the folder.
     """
     context.progress(CHECKING, 0, None)
     last = of_kind(context.state, ETAG)
@@ -251,12 +254,12 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
             f"No file matches {step.path}.",
             "Put files there, or fix the path; a relative path starts at the manifest's folder.",
         )
-    # A mark of the other order has no place in this one; ingested files are known by name anyway.
+    # A mark of the other order has no place in this order. Ingested files are known by name anyway.
     since = last if last is not None and bool(_TIMED.fullmatch(last)) == _is_timed(step) else None
     unseen = [file for file in files if file.spelled not in context.seen]
     new = [file for file in unseen if since is None or file.place > _place(since)]
     late = [file for file in unseen if since is not None and file.place <= _place(since)]
-    # Before the first file is ingested: one path without a time refuses the whole pull.
+    # Checked before the first file is ingested: one path without a time refuses the whole pull.
     times = [_event_time(file, step, context) for file in new]
     deliveries = (
         FetchedFile(
@@ -275,19 +278,19 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
 
 
 def _is_timed(step: GlobOfFiles) -> bool:
-    """Whether files are ordered by the times in their paths; otherwise by name."""
+    """Whether files are ordered by the times in their paths, instead of by name."""
     return step.by_event_time and isinstance(step.event_time, PathTime)
 
 
 def _files(step: GlobOfFiles, context: FetchContext) -> list[GlobFile]:
-    """All matching files, in order."""
+    """All files that match the glob, in order."""
     spelled = matching_files(context.folder, step.path, context.seen)
     files = [_glob_file(context.folder / text, text, step, context) for text in spelled]
     return sorted(files, key=lambda file: file.place)
 
 
 def _glob_file(path: Path, spelled: str, step: GlobOfFiles, context: FetchContext) -> GlobFile:
-    """The file with its name below the glob's fixed folders and its mark."""
+    """Describe a file: its name below the glob's fixed folders, and its mark."""
     name = Path(spelled).relative_to(fixed_folders(step.path)).as_posix()
     file = GlobFile(path, Path(spelled).as_posix(), name, name)
     if not _is_timed(step):
@@ -300,14 +303,14 @@ def _glob_file(path: Path, spelled: str, step: GlobOfFiles, context: FetchContex
 
 def _event_time(file: GlobFile, step: GlobOfFiles, context: FetchContext) -> datetime | None:
     if isinstance(step.event_time, PathTime):
-        # The manifest's spelling first: the folders above it differ from machine to machine.
+        # The form in the manifest is first: the folders above it differ from machine to machine.
         paths = [file.spelled, file.path.absolute().as_posix()]
         return path_time(step.event_time, file.name, paths).astimezone(UTC)
     return context.system_time if isinstance(step.event_time, SystemTime) else None
 
 
 def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]:
-    """A warning for each file that sorts before the last ingested one and was never ingested (D20)."""
+    """One warning for each file that sorts before the last ingested file and was never ingested (D20)."""
     parts = _TIMED.fullmatch(since)
     last = parts[2] if parts else since
     sorts = "has an earlier time than" if timed else "sorts before"
@@ -323,15 +326,16 @@ def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]
 
 
 def scheme_of(url: str) -> str:
-    """The scheme of an address in lower case; empty for a plain path."""
+    """The scheme of an address in lower case, or an empty string for a plain path."""
     match = _SCHEME.match(url)
     return match[1].lower() if match else ""
 
 
 def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
-    """The file of a url or path; up to date if it was not modified since the last pull.
+    """The file at a URL or path.
 
-    Raises UsageError for a file on another machine, Failed if the file does not exist or cannot be read.
+    It is up to date if it was not modified since the last pull. Raises UsageError for a file on another
+    machine. Raises Failed if the file does not exist or cannot be read.
     """
     context.progress(CHECKING, 0, None)
     path = _path_of(url, step, context.folder)

@@ -1,4 +1,4 @@
-"""A file on an FTP server as a source; it has no state, so pulls after the first skip it."""
+"""A file on an FTP server as a source. It has no state, so pulls after the first one skip it."""
 
 import ftplib
 import os
@@ -35,8 +35,8 @@ ABSENT: Final = "550"
 def fetch_ftp(step: Resource, url: str, context: FetchContext) -> Answer:
     """Download the file into the cache, or use the download that an earlier run kept.
 
-    The event time of its rows is the run's (1.4).
-    Raises Failed if the file does not exist, TryAgain if the server returns nothing after several attempts.
+    The event time of its rows is the time of the run (1.4). Raises Failed if the file does not exist. Raises
+    TryAgain if the server returns nothing after several attempts.
     """
     forced = context.fetch_uncacheable or step.always
     if context.asked_before and not forced:
@@ -87,7 +87,10 @@ def _download(
 
 
 def _retrieve(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
-    """Write the whole file and return its size, which must equal the size that the server reports, if any."""
+    """Write the whole file, and return its size in bytes.
+
+    If the server reports a size, the two must be equal.
+    """
     done, total = 0, None
 
     def keep(chunk: bytes) -> None:
@@ -101,7 +104,7 @@ def _retrieve(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
 
     address, path = _address(target.url)
     try:
-        # In latin-1 each byte is a character: names are sent as the bytes in the address; answers are only
+        # In latin-1 each byte is a character: names are sent as the bytes in the address. Answers are only
         # shown.
         with closing(ftplib.FTP(timeout=CONNECT_SECONDS, encoding="latin-1")) as server:  # noqa: S321 - asked for
             server.connect(address.hostname or "", address.port or ftplib.FTP_PORT)
@@ -138,7 +141,7 @@ def _bytes(text: str | None) -> str:
 
 
 def _refusal(error: Exception, target: FileRequest, done: int) -> BackstoryError:
-    """The error for an answer or a broken connection: Failed if the file does not exist, else Unreachable."""
+    """The error for a failed transfer: Failed if the file does not exist, else Unreachable."""
     answer = redact(str(error), target.secrets)
     if isinstance(error, ftplib.error_perm) and answer.startswith(ABSENT):
         return Failed(

@@ -53,7 +53,8 @@ READ_SECONDS: Final = 120.0
 SAMPLE: Final = 200
 
 ABSENT: Final = {404, 410}
-# Headers of the manifest that may be sent to another host; any other one could be a secret of the first.
+# Headers of the manifest that may be sent to another host. Any other header could be a secret of the first
+# host.
 HARMLESS: Final = {"accept", "accept-charset", "accept-encoding", "accept-language", "user-agent"}
 _TEXTS: Final = ("text/", "application/json", "application/problem+json", "application/xml")
 
@@ -76,7 +77,7 @@ NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time; {LAT
 
 @dataclass(frozen=True, slots=True)
 class FileRequest:
-    """A request for a file. Only `name` may be shown; `secrets` must be masked in all other texts."""
+    """A request for a file. Only `name` may be shown in messages; `secrets` must be masked everywhere."""
 
     name: str
     url: str = field(repr=False)
@@ -85,9 +86,10 @@ class FileRequest:
 
 
 def new_client() -> httpx2.Client:
-    """A client for the attempts of one fetch; it does not follow redirects itself.
+    """A client for the attempts of one fetch.
 
-    It requests uncompressed bodies, because only these can be resumed in the middle.
+    It does not follow redirects by itself. It requests uncompressed bodies, because a transfer of other
+    bodies cannot be resumed in the middle.
     """
     return httpx2.Client(
         headers={"User-Agent": f"backstory/{version('backstory')}", "Accept-Encoding": "identity"},
@@ -99,9 +101,10 @@ def new_client() -> httpx2.Client:
 
 @contextmanager
 def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers) -> Iterator[httpx2.Response]:
-    """The final answer to a GET, after redirects, with its body unread; it is closed at the end.
+    """The final answer to a GET request after redirects, with its body unread, as a context.
 
-    Raises Unreachable if there is no answer, UsageError for an address or a header that cannot be sent.
+    Raises Unreachable if there is no answer. Raises UsageError for an address or a header that cannot be
+    sent.
     """
     with _hide_logs():
         response = _first(client, target, conditions)
@@ -113,9 +116,9 @@ def open_answer(client: httpx2.Client, target: FileRequest, conditions: Headers)
 
 @contextmanager
 def _hide_logs() -> Iterator[None]:
-    """Suppress the libraries' log lines below warnings, which contain passwords, queries and headers.
+    """Suppress the libraries' log lines below warnings, because they contain passwords, queries and headers.
 
-    Requests that the rest of the process makes through the same libraries are logged as before.
+    If other code of the process makes requests through the same libraries, they are logged as before.
     """
     for name in LOGGERS:
         logging.getLogger(name).addFilter(_harmless)
@@ -192,7 +195,7 @@ def _follow_redirects(client: httpx2.Client, target: FileRequest, conditions: He
 
 
 def _same_host(one: httpx2.URL, other: httpx2.URL) -> bool:
-    """Whether both have the same origin, or the second is the same host by https."""
+    """Whether both have the same origin, or the second is the same host with https."""
     if one.origin == other.origin:
         return True
     upgraded = (one.scheme, other.scheme) == ("http", "https")
@@ -212,12 +215,12 @@ def _cause(error: httpx2.HTTPError, target: FileRequest) -> str:
         case httpx2.ConnectError() | httpx2.ReadError() | httpx2.ProxyError():
             return redact(str(error), target.secrets) or "the connection broke"
         case _:
-            # The texts of protocol errors may quote the address.
+            # The messages of protocol errors may quote the address.
             return "the server did not answer in HTTP, or closed the connection"
 
 
 def _sample(response: httpx2.Response) -> str:
-    """The first characters of a body that is text."""
+    """The first characters of a body, if it is text."""
     if not response.headers.get("Content-Type", "").lower().startswith(_TEXTS):
         return ""
     body = b""
@@ -233,7 +236,7 @@ def _sample(response: httpx2.Response) -> str:
 
 
 def no_address() -> UsageError:
-    """The error for an invalid url; no part of it is shown, because any part could be the password."""
+    """The error for an invalid URL. No part of the URL is shown, because any part could be the password."""
     return UsageError(
         "invalid-url",
         "The url of the source is not the address of a server.",
@@ -248,9 +251,9 @@ class BodyPart:
     Attributes:
         path: the file with the bytes.
         headers: the headers of the answer with the first byte; later answers need not repeat them.
-        tag: the strong ETag if the rest can be requested, else None.
+        tag: the strong ETag if the rest can be requested, or None.
         size: the number of bytes received.
-        limit: the maximum size of a compressed body once unpacked; None for the general limit.
+        limit: the maximum size of a compressed body after unpacking, or None for the general limit.
     """
 
     path: Path
@@ -263,9 +266,10 @@ class BodyPart:
 def transfer_bytes(
     client: httpx2.Client, target: FileRequest, conditions: Headers, part: BodyPart, progress: Progress
 ) -> httpx2.Headers | None:
-    """Write the whole body into the part's file and return the answer's headers; None if not modified.
+    """Write the whole body into the part's file, and return the answer's headers.
 
-    Raises Unreachable for errors that may be retried, Failed if the source does not exist.
+    Returns None if the resource was not modified. Raises Unreachable for errors that may be retried, and
+    Failed if the source does not exist.
     """
     resuming = part.tag is not None and part.size > 0
     with open_answer(client, target, _rest(part) if resuming else conditions) as response:
@@ -287,7 +291,7 @@ def _rest(part: BodyPart) -> Headers:
 
 
 def _begin(response: httpx2.Response, part: BodyPart) -> None:
-    """Discard the bytes received so far: this answer starts at the first byte."""
+    """Discard the bytes received so far, because this answer starts at the first byte."""
     tag = tag_of(response.headers)
     ranges = response.headers.get("Accept-Ranges", "").strip().lower() == "bytes"
     strong = tag is not None and tag.startswith('"')
@@ -297,7 +301,7 @@ def _begin(response: httpx2.Response, part: BodyPart) -> None:
 
 
 def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) -> None:
-    """Raise an error unless the answer is the rest of the same body; the next attempt starts at byte 0."""
+    """Raise an error unless the answer is the rest of the same body. The next attempt starts at byte 0."""
     span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
     tag = tag_of(response.headers)
     is_rest = span is not None and int(span[1]) == part.size and tag in {None, part.tag}
@@ -309,7 +313,7 @@ def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) 
 
 
 def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progress: Progress) -> None:
-    """Write the body and check its size; the client checks only the bytes of one answer."""
+    """Write the body, and check its size. The client itself checks only the bytes of one answer."""
     total, packed = _total(response), bool(_encodings(response))
     try:
         with part.path.open("ab" if response.status_code == PARTIAL else "wb") as file:
@@ -342,7 +346,7 @@ def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
 
 
 def _encodings(response: httpx2.Response) -> set[str]:
-    """The compressions that the server applied although none was requested."""
+    """The compressions that the server applied although none were requested."""
     if response.url.path.lower().endswith(_COMPRESSED):
         return set()
     encodings = response.headers.get("Content-Encoding", "").lower().split(",")
@@ -350,7 +354,7 @@ def _encodings(response: httpx2.Response) -> set[str]:
 
 
 def _total(response: httpx2.Response) -> int | None:
-    """The size of the whole body in bytes; None if unknown."""
+    """The size of the whole body in bytes, or None if it is unknown."""
     if response.status_code == PARTIAL:
         span = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
         return int(span[2]) if span and span[2] != "*" else None
@@ -359,7 +363,7 @@ def _total(response: httpx2.Response) -> int | None:
 
 
 def tag_of(headers: httpx2.Headers) -> str | None:
-    """The ETag exactly as received, with one character for each byte."""
+    """The ETag exactly as received, as a string with one character for each byte."""
     values = [value for name, value in headers.raw if name.lower() == b"etag"]
     return values[0].decode("latin-1").strip() or None if values else None
 
@@ -367,7 +371,8 @@ def tag_of(headers: httpx2.Headers) -> str | None:
 def fetch_http(step: Resource, url: str, context: FetchContext) -> Answer:
     """Download the resource into the cache if it changed, or use the download that an earlier run kept.
 
-    Raises Failed if it does not exist, TryAgain if the server returns nothing after several attempts.
+    Raises Failed if the resource does not exist. Raises TryAgain if the server returns nothing after several
+    attempts.
     """
     forced = context.fetch_uncacheable or step.always
     if context.asked_before and context.state is None and not forced:
@@ -444,7 +449,7 @@ def _request_to(step: Resource, url: str, context: FetchContext) -> FileRequest:
 
 
 def _conditions(state: SourceState | None) -> Headers:
-    """The header that requests the body only if it changed; an ETag is sent back exactly as received."""
+    """The header that requests the body only if it changed. An ETag is sent back exactly as received."""
     tag, modified = of_kind(state, ETAG), of_kind(state, LAST_MODIFIED)
     if tag is not None:
         return [(b"If-None-Match", tag.encode("latin-1", "replace"))]
@@ -462,7 +467,7 @@ def _state(tag: str | None, modified: datetime | None) -> SourceState | None:
 
 
 def _instant(date: str | None) -> datetime | None:
-    """The instant of a header's date; None if it is unreadable (RFC 9110, 8.8.2)."""
+    """The time in a header's date, or None if it is unreadable (RFC 9110, 8.8.2)."""
     try:
         instant = parsedate_to_datetime(date or "")
         return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)

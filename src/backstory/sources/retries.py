@@ -1,4 +1,4 @@
-"""Retries of requests to sources that cannot be reached, and the waits in between (section 5.2)."""
+"""Retries of requests to sources that cannot be reached, and the waits between them (section 5.2)."""
 
 import random
 import time
@@ -15,7 +15,7 @@ import structlog
 from backstory.errors import TryAgain
 from backstory.observe.metrics import RETRIES
 
-# Random waits spread clients that failed together, so that they do not all retry at once.
+# Random waits spread clients that failed at the same time, so that they do not all retry at once.
 DICE = random.SystemRandom()
 
 log = structlog.get_logger()
@@ -24,7 +24,7 @@ Result = TypeVar("Result")
 
 
 class Growth(StrEnum):
-    """The growth of waits from attempt to attempt."""
+    """How waits grow from attempt to attempt."""
 
     FIXED = "fixed"
     LINEAR = "linear"
@@ -63,7 +63,7 @@ class Policy:
 
 
 class Unreachable(TryAgain):
-    """A server that returns no data now; `retry_after` is the pause in seconds that it asks for, if any."""
+    """The server returns no data now. `retry_after` is the pause in seconds that it requests, if any."""
 
     def __init__(self, code: str, message: str, remedy: str = "", retry_after: float | None = None) -> None:
         super().__init__(code, message, remedy)
@@ -71,16 +71,17 @@ class Unreachable(TryAgain):
 
 
 def broken_transfer(name: str, size: int) -> Unreachable:
-    """The error for a transfer that broke off after `size` bytes."""
+    """The error for a transfer that stopped after `size` bytes."""
     return Unreachable(
         "broken-transfer", f"The transfer of {name} broke off after {size:,} bytes.", "Try again later."
     )
 
 
 def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
-    """Call `act` until it succeeds, and return its result; after the last attempt, raise its TryAgain.
+    """Call `act` until it succeeds, and return its result.
 
-    Other errors are not retried. Each failed attempt is logged, and each retry counted as a metric.
+    After the last attempt, raise its TryAgain. Other errors are not retried. Each failed attempt is logged,
+    and each retry is counted as a metric.
     """
     for number in count(1):
         try:
@@ -98,7 +99,10 @@ def retry_requests(policy: Policy, act: Callable[[], Result]) -> Result:
 
 
 def seconds_of(retry_after: str | None) -> float | None:
-    """The seconds that a `Retry-After` header (a number or a date) asks for; None if missing or invalid."""
+    """The seconds that a `Retry-After` header requests, as a number or a date.
+
+    Returns None if the header is missing or invalid.
+    """
     if retry_after is None:
         return None
     if retry_after.strip().isdecimal():
@@ -121,7 +125,7 @@ def _tell(error: TryAgain, number: int, policy: Policy, wait: float | None) -> N
 
 
 def _final_error(error: TryAgain, number: int, pause_seconds: float) -> TryAgain:
-    """The error with the number of attempts, and the pause in seconds that the server asks for."""
+    """The error with the number of attempts, and the pause in seconds that the server requests."""
     attempts = "1 attempt" if number == 1 else f"{number} attempts"
     pause = f"; the server asks for a pause of {pause_seconds:.0f} s" if pause_seconds else ""
     return TryAgain(error.code, f"{error.message.removesuffix('.')} ({attempts}{pause}).", error.remedy)

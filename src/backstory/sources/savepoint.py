@@ -1,7 +1,7 @@
 """Downloads that are kept until their rows are committed, so that a failed run need not repeat them (5.3).
 
-A savepoint is a small JSON file in the cache folder that names a data file in the same folder. One rename
-creates it, after the data are complete. Each reader has its own hard link to the data, because another
+A savepoint is a small JSON file in the cache folder that names a data file in the same folder. It is created
+by one rename, after the data are complete. Each reader has its own hard link to the data, because another
 process may commit the same download and remove it at any time.
 """
 
@@ -19,7 +19,7 @@ from backstory.errors import BackstoryError, Failed
 from backstory.formats.wrapping.room import no_room
 from backstory.sources.source import FetchContext, FetchedFile, Resource, SourceState
 
-# A data file without a savepoint belongs to a killed run if it was not touched for this many seconds.
+# A data file without a savepoint belongs to a killed run if it was untouched for this many seconds.
 ABANDONED: Final = 24 * 3600.0
 _SUFFIXES: Final = {".part", ".data"}
 
@@ -30,8 +30,8 @@ class Savepoint:
 
     Attributes:
         created_at: the time of the download.
-        asked: a digest of address and headers with templates filled; another request does not use this
-            download.
+        asked: a digest of address and headers with templates filled. A request with another digest does
+            not use this download.
         state: the state of the source at that time.
         event_time: the time in the answer's metadata.
         data: the name of the data file in the same folder.
@@ -47,7 +47,7 @@ class Savepoint:
 
 
 def digest(*parts: object) -> str:
-    """The SHA3-256 of the parts as JSON."""
+    """The SHA3-256 of the parts as JSON, in hexadecimal digits."""
     return sha3_256(json.dumps(parts).encode()).hexdigest()
 
 
@@ -58,9 +58,9 @@ def place_of(step: Resource, context: FetchContext) -> Path:
 
 
 def new_file(place: Path, suffix: str) -> Path:
-    """A new file name, unique to this process, in a savepoint's folder, which is created.
+    """A new file name, unique to this process, in a savepoint's folder.
 
-    Raises Failed if the folder cannot be created.
+    The folder is created if necessary. Raises Failed if the folder cannot be created.
     """
     try:
         place.parent.mkdir(0o700, parents=True, exist_ok=True)
@@ -72,7 +72,7 @@ def new_file(place: Path, suffix: str) -> Path:
 def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
     """Store a finished download with its savepoint, replacing an older one atomically.
 
-    Returns a file from which to read the data. Raises Failed if it cannot be written.
+    Returns the path of a file with the data. Raises Failed if the savepoint cannot be written.
     """
     document = {
         "created_at": savepoint.created_at.isoformat(),
@@ -98,7 +98,10 @@ def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
 
 
 def take_up(place: Path, request_digest: str) -> tuple[Savepoint, Path] | None:
-    """The savepoint and a file with its data; None if it is for another request or incomplete."""
+    """The savepoint, and a file with its data.
+
+    Returns None if the savepoint is for another request or incomplete.
+    """
     savepoint = _read(place)
     if savepoint is None or savepoint.asked != request_digest:
         return None
@@ -112,10 +115,10 @@ def take_up(place: Path, request_digest: str) -> tuple[Savepoint, Path] | None:
 
 
 def forget(fetched: FetchedFile, context: FetchContext) -> None:
-    """Remove the download of an ingested delivery; a file that is used in place stays.
+    """Remove the download of an ingested delivery.
 
-    Call this after the commit, and also if there was nothing to commit. Otherwise the next pull would use the
-    download again.
+    A file that is used in place is left alone. Call this after the commit, and also if there was nothing to
+    commit. Otherwise the next pull would use the download again.
     """
     if fetched.kept is None:
         return
@@ -129,7 +132,7 @@ def forget(fetched: FetchedFile, context: FetchContext) -> None:
 
 
 def discard(place: Path) -> None:
-    """Remove a savepoint that the source's answer made obsolete, with its data."""
+    """Remove a savepoint, with its data, because the source's answer made it obsolete."""
     savepoint = _read(place)
     with suppress(OSError):
         place.unlink(missing_ok=True)
@@ -147,7 +150,7 @@ def unwritable(error: OSError) -> BackstoryError:
 
 
 def _read(place: Path) -> Savepoint | None:
-    """The savepoint; None if it is missing or incomplete."""
+    """Read a savepoint. Returns None if it is missing or incomplete."""
     try:
         saved: dict[str, Any] = json.loads(place.read_text("utf-8"))
         state, event_time = saved["state"], saved["event_time"]
@@ -164,7 +167,7 @@ def _read(place: Path) -> Savepoint | None:
 
 
 def _own_name(data: Path, place: Path) -> Path:
-    """A hard link to the data for this process; the data file itself if links are not supported."""
+    """A hard link to the data for this process, or the data file itself if links are not supported."""
     link = new_file(place, ".data")
     try:
         link.hardlink_to(data)
@@ -176,7 +179,7 @@ def _own_name(data: Path, place: Path) -> Path:
 
 
 def sweep(folder: Path) -> None:
-    """Remove data files that no savepoint names and that were not touched for a day."""
+    """Remove data files that no savepoint names and that were untouched for a day."""
     used = {savepoint.data for place in folder.glob("*.json") if (savepoint := _read(place))}
     for file in folder.iterdir():
         if file.suffix not in _SUFFIXES or file.name in used:

@@ -1,4 +1,4 @@
-"""Sources: the step to fetch, its context, the state of a source, and the files that a fetch returns."""
+"""Sources: the step that is fetched, its context, a source's state, and the files that a fetch returns."""
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import asdict, dataclass, field
@@ -11,17 +11,17 @@ from backstory.sources.retries import Policy
 
 @dataclass(frozen=True, slots=True)
 class MetadataTime:
-    """The time in the source's metadata: the caching headers, or the file's modification time."""
+    """The event time is in the source's metadata: the caching headers, or the file's modification time."""
 
 
 @dataclass(frozen=True, slots=True)
 class SystemTime:
-    """The time of the run."""
+    """The event time is the time of the run."""
 
 
 @dataclass(frozen=True, slots=True)
 class PathTime:
-    """The time in a file's path: group 1 of the pattern, in a format of strftime or of Java."""
+    """The event time is in a file's path: group 1 of the pattern, in a format of strftime or Java."""
 
     pattern: str
     timestamp_format: str = "%Y-%m-%d"
@@ -32,14 +32,14 @@ EventTime = MetadataTime | SystemTime | PathTime
 
 @dataclass(frozen=True, slots=True)
 class Resource:
-    """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder.
+    """One resource: `http`, `https`, `ftp` or `file`. A relative path starts at the manifest's folder.
 
     Attributes:
-        url: the address, a template.
-        headers: names and values of HTTP headers; the values are templates.
-        event_time: the origin of the event time of rows without one; None for the scheme's default.
-        once: never fetch again once all of it was ingested.
-        always: fetch again even if the source does not report whether it changed.
+        url: the address, which may contain templates.
+        headers: names and values of HTTP headers; the values may contain templates.
+        event_time: the origin of the event time of rows that have none, or None for the scheme's default.
+        once: whether it is never fetched again after all of it was ingested.
+        always: whether it is fetched even if the source does not report whether it changed.
     """
 
     url: str
@@ -51,13 +51,13 @@ class Resource:
 
 @dataclass(frozen=True, slots=True)
 class GlobOfFiles:
-    """Files of this machine that match a glob, each a delivery of its own.
+    """Local files that match a glob. Each file is a separate delivery.
 
     Attributes:
-        path: the glob; a relative one is relative to the manifest's folder.
-        event_time: the origin of the event time of rows without one; None for the run's time.
-        by_event_time: order files by time, then by name; else by name.
-        once: never look again once all files were ingested.
+        path: the glob; a relative glob starts at the manifest's folder.
+        event_time: the origin of the event time of rows that have none, or None for the run's time.
+        by_event_time: whether files are ordered by time, then by name, instead of by name only.
+        once: whether the glob is never matched again after all files were ingested.
     """
 
     path: str
@@ -75,10 +75,11 @@ LAST_MODIFIED: Final = "odf/last-modified"
 
 @dataclass(frozen=True, slots=True)
 class SourceState:
-    """The state of a source when it was ingested; the next pull fetches newer data only (5.1).
+    """The state of a source when it was ingested.
 
-    `kind` is `odf/etag` or `odf/last-modified`. The value of `odf/etag` is the server's ETag or the mark of a
-    glob's last file; the value of `odf/last-modified` is an instant in the form of `instant_text`.
+    The next pull fetches only newer data (5.1). `kind` is `odf/etag` or `odf/last-modified`. The value of
+    `odf/etag` is the server's ETag or the mark of a glob's last file. The value of `odf/last-modified` is a
+    time in the form of `instant_text`.
     """
 
     kind: str
@@ -86,35 +87,35 @@ class SourceState:
     source_name: str = "default"
 
     def to_dict(self) -> dict[str, str]:
-        """The fields, for JSON."""
+        """The fields as a dictionary, for JSON."""
         return asdict(self)
 
     @classmethod
     def from_dict(cls, saved: Mapping[str, Any]) -> "SourceState":
-        """The state that `to_dict` returned; KeyError for other mappings."""
+        """The state from a dictionary that `to_dict` returned. Raises KeyError for other mappings."""
         return cls(str(saved["kind"]), str(saved["value"]), str(saved.get("source_name", "default")))
 
 
 def of_kind(state: SourceState | None, kind: str) -> str | None:
-    """The state's value if it has this kind; a replaced source may have left another kind."""
+    """The state's value if the state has this kind. A source that was replaced may have left another kind."""
     return state.value if state is not None and state.kind == kind else None
 
 
 def instant_text(instant: datetime) -> str:
-    """The instant in ISO 8601, in UTC, with milliseconds."""
+    """The time in ISO 8601, in UTC, with milliseconds."""
     utc = instant.astimezone(UTC).replace(tzinfo=None)
     return utc.isoformat(timespec="milliseconds") + "Z"
 
 
 def instant_of_nanoseconds(nanoseconds: int) -> datetime:
-    """The instant this many nanoseconds after 1970, rounded to milliseconds."""
+    """The time this many nanoseconds after 1970, rounded to milliseconds."""
     milliseconds = (nanoseconds + 500_000) // 1_000_000
     return datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=milliseconds)
 
 
 @dataclass(frozen=True, slots=True)
 class KeptDownload:
-    """A download that is kept until its rows are committed: the file names of its savepoint and data."""
+    """A download that is kept until its rows are committed, as the file names of its savepoint and data."""
 
     savepoint: str
     data: str
@@ -126,13 +127,13 @@ class FetchedFile:
 
     Attributes:
         path: the file; a file in the cache stays until `savepoint.forget`.
-        name: the name for messages: a url without user, password and query, or a file's name.
-        event_time: the event time of rows without one; None for the run's system time.
+        name: the name for messages: a URL without user, password and query, or a file's name.
+        event_time: the event time of rows that have none, or None for the run's system time.
         state: the state to save with the commit of these rows.
-        taken_up: the time of the download if an earlier run made it; else None.
-        kept: the download to remove after the commit; None for a file that is used in place.
+        taken_up: the time of the download if an earlier run made it, or None.
+        kept: the download to remove after the commit, or None for a file that is used in place.
         last: whether the source has no more files for now.
-        spelled: the path of a glob's file as the manifest spells it, which identifies it in later pulls.
+        spelled: the path of a glob's file in the form of the manifest, which identifies it later.
     """
 
     path: Path
@@ -147,14 +148,14 @@ class FetchedFile:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """The result of a fetch; commit each delivery before you take the next one."""
+    """The result of a fetch. Commit each delivery before you request the next one."""
 
     status: Literal["new", "up-to-date", "uncacheable"]
     deliveries: Iterator[FetchedFile] = field(default_factory=lambda: iter(()))
     warnings: list[str] = field(default_factory=list)
 
 
-# The stages that `progress` receives, as the user sees them (section 4.2).
+# The stages that `progress` receives, under the names that users see (section 4.2).
 CHECKING: Final = "Checking for updates"
 DOWNLOADING: Final = "Downloading data"
 
@@ -167,7 +168,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def ignore_progress(_stage: str, _done: int, _total: int | None) -> None:
-    """Ignore progress."""
+    """Do nothing; a `progress` function for callers that show no progress."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,6 +1,6 @@
-"""Templates in a manifest's texts: `${{ env.A || env.B || 'text' || 123 }}` (section 1.1), in short `${A}`.
+"""Templates in a manifest: `${{ env.A || env.B || 'text' || 123 }}` (section 1.1), or `${A}` for short.
 
-They are filled when a source is fetched; manifests are stored with unfilled templates. Texts and values of
+They are filled when a source is fetched; manifests are stored with unfilled templates. Literals and values of
 templates may be secrets, so errors show only the names of variables. Addresses are shown without user,
 password, query and values of templates.
 """
@@ -40,12 +40,12 @@ _VARIABLE = re.compile(r"(?:env\.|^\$\{)(\w+)")
 # While an address is parsed, its templates are replaced by characters of Unicode's private use area.
 _FIRST = 0xE000
 _SHOWN = re.compile(r"([A-Za-z\ue000-\uf8ff][A-Za-z0-9+.\ue000-\uf8ff-]*://)?(?:[^/?#]*@)?([^?#]*)")
-# Shorter texts are not masked: masking them would make messages unreadable.
+# Shorter strings are not masked: masking them would make messages unreadable.
 _SHORTEST = 4
 
 
 def fill(text: str, environment: Mapping[str, str]) -> str:
-    """The text with each template replaced by its first alternative that has a value.
+    """The string with each template replaced by its first alternative that has a value.
 
     Raises UsageError `template-invalid-pattern` for a malformed template, and `template-value-not-found` if
     none of its variables is set.
@@ -54,19 +54,22 @@ def fill(text: str, environment: Mapping[str, str]) -> str:
 
 
 def secrets_of(text: str, environment: Mapping[str, str]) -> frozenset[str]:
-    """The values from the environment that fill the text; logs mask them."""
+    """The values from the environment that fill the string's templates. Logs mask them."""
     values = (_value(part, environment) for part in _parts(text) if not isinstance(part, str))
     return frozenset(value for value, secret in values if secret and value)
 
 
 def check(text: str) -> None:
-    """Raise UsageError `template-invalid-pattern` for a malformed template; no variable is read."""
+    """Raise UsageError `template-invalid-pattern` if a template is malformed. No variable is read."""
     for _ in _parts(text):
         pass
 
 
 def with_variables_as(mark: str, text: str) -> str:
-    """The text with each template replaced by its first literal alternative, or by `mark` if it has none."""
+    """The string with each template replaced by its first literal alternative.
+
+    A template without a literal is replaced by `mark`.
+    """
 
     def literal(tokens: Tokens) -> str:
         texts = (text for token in tokens for name, text in token.groupdict().items() if name != "variable")
@@ -76,7 +79,7 @@ def with_variables_as(mark: str, text: str) -> str:
 
 
 def _parts(text: str) -> Iterator[str | Tokens]:
-    """The texts between templates, and the alternatives of each template, in order."""
+    """The strings between templates, and the alternatives of each template, in order."""
     place = 0
     while start := START.search(text, place):
         yield text[place : start.start()]
@@ -86,7 +89,7 @@ def _parts(text: str) -> Iterator[str | Tokens]:
 
 
 def _template(text: str, start: int) -> tuple[Tokens, int]:
-    """The alternatives of the template at `start`, and the index of its end."""
+    """The alternatives of the template that begins at `start`, and the index where it ends."""
     tokens: list[re.Match[str]] = []
     place = start + len(OPEN)
     while True:
@@ -126,7 +129,7 @@ def _invalid(place: int) -> UsageError:
 
 
 def without_secrets(url: str) -> str:
-    """The address for messages: without user, password and query; templates show only their variables."""
+    """The address for messages, without user, password and query. Templates show only their variables."""
     templates = _TEMPLATE.findall(url)
     marks = iter(range(_FIRST, _FIRST + len(templates)))
     shown = _SHOWN.match(_TEMPLATE.sub(lambda _: chr(next(marks)), url))
@@ -138,12 +141,15 @@ def without_secrets(url: str) -> str:
 
 
 def has_templates(text: str) -> bool:
-    """Whether the text contains templates; their values must not be shown."""
+    """Whether the string contains templates, whose values must not be shown."""
     return _TEMPLATE.search(text) is not None
 
 
 def private_parts(url: str, headers: Iterable[str]) -> set[str]:
-    """User, password and query of an address, and the values of headers; ValueError for a wrong address."""
+    """The user, password and query of an address, and the values of headers.
+
+    Raises ValueError for an invalid address.
+    """
     parts = urlsplit(url)
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     secrets = {user, password, parts.query, *(value for _, value in parse_qsl(parts.query))}
@@ -153,7 +159,7 @@ def private_parts(url: str, headers: Iterable[str]) -> set[str]:
 
 
 def redact(text: str, secrets: Iterable[str]) -> str:
-    """The text on one line, with `***` for each secret and without control characters."""
+    """The string on one line, with `***` for each secret and without control characters."""
     line = " ".join("".join(letter if letter.isprintable() else " " for letter in text).split())
     masked = {secret for secret in secrets if len(secret) >= _SHORTEST}
     for secret in sorted(masked | {unquote(secret) for secret in masked}, key=len, reverse=True):
@@ -162,6 +168,6 @@ def redact(text: str, secrets: Iterable[str]) -> str:
 
 
 def _variables(template: str) -> str:
-    """The template with its variables only: its literal texts could be secrets."""
+    """The template with its variables only, because its literals could be secrets."""
     names = [f"env.{name}" for name in _VARIABLE.findall(template)]
     return f"${{{{ {' || '.join(names) or '…'} }}}}"

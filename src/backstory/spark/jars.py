@@ -32,7 +32,14 @@ from backstory.spark.launch import (
     properties_file,
     temporary_folder,
 )
-from backstory.spark.versions import installed_version, package_suffix, resolver_folder, submit_options
+from backstory.spark.versions import (
+    installed_build,
+    installed_version,
+    package_suffix,
+    require_build,
+    resolver_folder,
+    submit_options,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -318,11 +325,14 @@ def jar_properties(properties: Mapping[str, str]) -> dict[str, str]:
     """The properties that name the jars, besides the given ones; missing jars are fetched first.
 
     A given package replaces ours with the same name, for another Iceberg. Jars given by `spark.jars` replace
-    our packages; they and the given packages are used. Raises Failed if a jar cannot be fetched.
+    our packages; they and the given packages are used. Raises Failed if a jar cannot be fetched, UsageError
+    for a package that this Spark cannot load.
     """
     packages = packages_of(properties)
     if not packages:
         return {}
+    if (build := installed_build()) is not None:
+        require_build(packages, *build)
     jars = fetch_jars(packages, properties)
     named = {
         JARS: [properties.get(JARS), *jars],

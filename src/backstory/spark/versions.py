@@ -4,7 +4,8 @@ Spark 4 moved the classes of a session that has Java, takes and returns Arrow ta
 things. Spark 3.5, whose Scala is 2.12, has other ways.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import re
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -32,6 +33,46 @@ def installed_version() -> str:
     from importlib.metadata import version
 
     return version("pyspark")
+
+
+_CORE: Final = re.compile(r"spark-core_([0-9.]+)-([0-9]+(?:\.[0-9]+)*).*\.jar")
+
+
+def installed_build() -> tuple[str, str] | None:
+    """The versions of the installed Spark and its Scala, by the name of its jar; None without such a jar."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    jars = Path(_find_spark_home(), "jars")  # type: ignore[no-untyped-call]
+    names = (_CORE.fullmatch(jar.name) for jar in jars.glob("spark-core_*.jar"))
+    return next(((name[2], name[1]) for name in names if name), None)
+
+
+_PACKAGE: Final = re.compile(r"(?P<name>.+)_(?P<scala>2\.\d+|3):(?P<version>.+)")
+
+
+def require_build(packages: Iterable[str], spark: str, scala: str) -> None:
+    """Raises UsageError for a package of another Scala, and for one of Spark's own of another major version.
+
+    Java would load such a package, and fail in the middle of a query.
+    """
+    for package in packages:
+        parts = _PACKAGE.fullmatch(package)
+        if parts is None:
+            continue
+        of_spark = parts["name"].startswith("org.apache.spark:")
+        if parts["scala"] == scala and not (of_spark and _major(parts["version"]) != _major(spark)):
+            continue
+        version = f":{spark}" if of_spark else " in a version for this Spark"
+        fitting = f"{parts['name']}_{scala}{version}"
+        raise UsageError(
+            "other-spark",
+            f"The package {package} does not fit Spark {spark} with Scala {scala}.",
+            f"Name {fitting}.",
+        )
+
+
+def _major(version: str) -> str:
+    return version.partition(".")[0]
 
 
 @cache

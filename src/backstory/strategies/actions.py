@@ -1,4 +1,4 @@
-"""The actions of a plan: rows to remove and rows to add in one commit, and how rows and cells differ."""
+"""The actions of a plan: rows to remove and rows to add in one commit. It also compares rows and cells."""
 
 import enum
 from collections.abc import Mapping
@@ -13,7 +13,7 @@ from backstory.model.layout import ROW_ID
 
 
 class Unmodified(enum.Enum):
-    """The type of the mark: with an enum, `is UNMODIFIED` narrows types and survives pickling."""
+    """The type of `UNMODIFIED`. As an enum, `is UNMODIFIED` narrows types and survives pickling."""
 
     UNMODIFIED = "unmodified"
 
@@ -22,7 +22,7 @@ UNMODIFIED: Final = Unmodified.UNMODIFIED
 
 
 def differing(left: pa.Table, right: pa.Table) -> np.ndarray:
-    """Whether any column differs, for each row; NULL equals NULL, and floats compare by their bits."""
+    """For each row, whether any column differs. NULL equals NULL, and floats are compared by their bits."""
     differs = np.zeros(left.num_rows, bool)
     for name in left.column_names:
         differs |= _column_differs(left[name], right[name])
@@ -43,19 +43,19 @@ def _comparable(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def take_or_null(column: pa.ChunkedArray, rows: np.ndarray) -> pa.Array:
-    """The values at these rows, NULL where the row is -1."""
+    """The values at these row numbers, or NULL if the row number is -1."""
     whole = column.combine_chunks() if column.num_chunks != 1 else column.chunk(0)
     return whole.take(pa.array(rows, mask=rows < 0))
 
 
 @dataclass(frozen=True, slots=True)
 class Actions:
-    """The difference that one commit makes.
+    """The changes to a table's rows that one commit makes.
 
-    `removed` has the columns `_file` (text) and `_pos` (64-bit) of stored rows to delete. `added` has the
-    table's columns of rows to write; a row that changes is in both. The column `_row_id` of `added`, if any,
-    is the id of the stored row that a row replaces, NULL for a new row. `counts` are rows by outcome.
-    `disorder`: versions of a key will overlap, because the sender delivered such rows.
+    `removed` has the columns `_file` (text) and `_pos` (64-bit integer) of stored rows to delete. `added` has
+    the table's columns of rows to write; a changed row is in both. The optional column `_row_id` of `added`
+    is the id of the stored row that a row replaces, or NULL for a new row. `counts` are the numbers of rows
+    by outcome. `disorder` is true if versions of a key will overlap, because the sender delivered such rows.
     """
 
     removed: pa.Table
@@ -70,7 +70,10 @@ class Actions:
 
 
 def with_row_ids(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
-    """The rows with the `_row_id` of the stored rows that they replace, at these places; -1 for a new row."""
+    """Add the `_row_id` of the stored rows that the rows replace.
+
+    `before` has the indexes of the stored rows, or -1 for a new row.
+    """
     if ROW_ID not in stored.column_names:
         return added
     return added.append_column(ROW_ID, take_or_null(stored[ROW_ID], before))

@@ -1,6 +1,6 @@
 """Fingerprints of rows: numbers of 128 bits that differ if a value differs (E9).
 
-They are computed from words of 64 bits. Values of fixed width are their own words, DuckDB hashes texts, and
+They are computed from words of 64 bits. Values of fixed width are their own words, DuckDB hashes strings, and
 one bit for each value records whether it is NULL. No stored data depends on fingerprints.
 """
 
@@ -19,9 +19,9 @@ from backstory.strategies.values import Values
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-# So many rows are processed at a time, so that their words stay in the processor's cache.
+# This many rows are processed at a time, so that their words stay in the processor's cache.
 ROWS_AT_ONCE: Final = 1 << 16
-# DuckDB only needs memory for the hashes of texts.
+# DuckDB only needs memory for the hashes of strings.
 DUCKDB_MEMORY: Final = "256MB"
 _WORD: Final = 64
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
@@ -29,7 +29,7 @@ _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 @dataclass(frozen=True)
 class Fingerprints:
-    """Computes fingerprints of rows with one connection to DuckDB, for one thread at a time."""
+    """A calculator of fingerprints with one connection to DuckDB, for one thread at a time."""
 
     @cached_property
     def _duckdb(self) -> "DuckDBPyConnection":
@@ -40,9 +40,10 @@ class Fingerprints:
     def of(
         self, rows: pa.Table, key: Sequence[str], values: Sequence[str], salt: int = 0
     ) -> tuple[np.ndarray, np.ndarray]:
-        """A 64-bit hash of the key of each row, and the fingerprint of its key and values.
+        """A 64-bit hash of each row's key, and the fingerprints of key and values.
 
-        The fingerprints are an array of two rows, one for each half. Another `salt` gives other fingerprints.
+        The fingerprints are an array of two rows, one for each half. A different `salt` results in different
+        fingerprints.
         """
         keys, prints = np.empty(len(rows), np.uint64), np.empty((2, len(rows)), np.uint64)
         names, first = [*key, *values], 0
@@ -60,7 +61,10 @@ class Fingerprints:
         return keys, prints
 
     def _text_hashes(self, columns: Sequence[Values], count: int) -> Iterator[list[np.ndarray]]:
-        """The hashes of texts, some rows at a time: an array for each column, or zeros without columns."""
+        """The hashes of string columns for some rows at a time, one array per column.
+
+        If there are no such columns, the result is zeros.
+        """
         if not columns:
             for first in range(0, count, ROWS_AT_ONCE):
                 yield [np.zeros(min(ROWS_AT_ONCE, count - first))]
@@ -86,7 +90,7 @@ class Fingerprints:
         nulls.finish()
 
     def _absorb(self, halves: "_Halves", nulls: "_NullBits", values: pa.Array) -> None:
-        """Absorb the words of the values of a column that is no text, and the NULL bits of their parts."""
+        """Mix the values of a column that is not text, and their NULL bits, into the fingerprints."""
         type_ = values.type
         if pa.types.is_struct(type_):
             for part in values.flatten():
@@ -104,9 +108,9 @@ class Fingerprints:
                 halves.absorb(word)
 
     def _sums(self, values: pa.Array) -> Iterator[np.ndarray]:
-        """The number of items of lists or maps, and both halves of the sums of their items.
+        """The number of items of lists or maps, and both halves of the sums of their items' hashes.
 
-        The items of lists are hashed with their places.
+        The items of lists are hashed together with their positions.
         """
         whole = pa.concat_arrays([values.drop_null()])  # a copy, whose offsets begin at 0
         lengths = np.zeros(len(values), np.int64)
@@ -131,7 +135,7 @@ class Fingerprints:
 
 @dataclass(frozen=True, slots=True)
 class _Halves:
-    """The two halves of fingerprints so far."""
+    """The two halves of the fingerprints, as far as they are computed."""
 
     first: np.ndarray
     second: np.ndarray
@@ -153,14 +157,14 @@ class _Halves:
 
 @dataclass(slots=True)
 class _NullBits:
-    """Words of bits that record which values of a row are NULL."""
+    """Words whose bits record which values of a row are NULL."""
 
     halves: _Halves
     bits: np.ndarray | None = None
     count: int = 0
 
     def absorb(self, values: pa.Array) -> None:
-        """Add a bit for each of the values."""
+        """Add one bit for each of the values."""
         if values.null_count:
             bit = np.asarray(values.is_null()).astype(np.uint64) << np.uint64(self.count)
             self.bits = bit if self.bits is None else self.bits | bit
@@ -187,7 +191,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _fixed_words(values: pa.Array) -> Iterator[np.ndarray]:
-    """The words of values of fixed width; NULL has the words 0."""
+    """The words of values of fixed width. The words of NULL are 0."""
     type_ = values.type
     if pa.types.is_decimal(type_):
         width = type_.bit_width // _WORD

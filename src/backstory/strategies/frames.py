@@ -1,6 +1,6 @@
 """Spark columns that can be compared and hashed (V16), and counts that a plan observed while it ran.
 
-Spark compares NaN with NaN and 0.0 with -0.0 as equal. Maps have no order.
+NaN equals NaN and 0.0 equals -0.0 in Spark. Maps have no order.
 """
 
 from collections import Counter, defaultdict
@@ -47,7 +47,7 @@ def holds_map(type_: "DataType") -> bool:
 
 
 def fingerprint(values: "Sequence[tuple[Column, DataType]]", salt: int) -> "list[Column]":
-    """The two halves of a number of 128 bits that differs where a value does (E9), each a LONG."""
+    """The two halves, each a LONG, of a number of 128 bits that differs if a value differs (E9)."""
     from pyspark.sql.functions import lit, xxhash64
 
     words = [word for value, type_ in values for word in _words(value, type_)]
@@ -55,12 +55,12 @@ def fingerprint(values: "Sequence[tuple[Column, DataType]]", salt: int) -> "list
 
 
 def _words(value: "Column", type_: "DataType") -> "list[Column]":
-    """The columns to hash for a value: whether it is NULL, because Spark's hash skips NULL, and the value."""
+    """The columns to hash for a value: the value, and whether it is NULL, because Spark's hash skips NULL."""
     return [value.isNull(), _hashable(value, type_)]
 
 
 def _hashable(value: "Column", type_: "DataType") -> "Column":
-    """A nested value as a number; an empty list, NULL, and a list of NULL have different numbers."""
+    """A nested value as a number. An empty list, NULL, and a list of NULL have different numbers."""
     from pyspark.sql.functions import size, transform, when, xxhash64
     from pyspark.sql.types import ArrayType, MapType, StructType
 
@@ -101,10 +101,10 @@ if TYPE_CHECKING:
 
 
 def observed_counts(cached: "DataFrame") -> "defaultdict[str, Counter[str]]":
-    """The counts of each observation in the plan of a cached frame; 0 if an empty side was not read.
+    """The counts of each observation in the plan of a cached frame, or 0 if an empty side was not read.
 
-    Spark's own `Observation` gets them later, from another thread, or never: an adaptive plan drops the node
-    of an empty side.
+    Spark's own `Observation` receives the counts later, from another thread, or never: an adaptive plan drops
+    the node of an empty side.
     """
     relation = cached._jdf.queryExecution().withCachedData()  # noqa: SLF001
     return _read_counts(cached, relation.cacheBuilder().cachedPlan())

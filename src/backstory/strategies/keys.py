@@ -1,4 +1,4 @@
-"""Keys as numbers, by which plans sort, match and group rows."""
+"""Numbers for keys, by which plans sort, match and group rows."""
 
 from collections.abc import Sequence
 from functools import reduce
@@ -8,9 +8,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Whole numbers are their own codes if their range is less than so many times the number of rows.
+# Integers are their own codes if their range is less than this many times the number of rows.
 CLOSE = 4
-# The hash of a text covers so many of its first bytes, a word at a time.
+# The hash of a string covers this many of its first bytes, one word at a time.
 MOST_BYTES, WORD = 64, 8
 LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(WORD + 1)], np.uint64)
 
@@ -19,9 +19,10 @@ Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
 
 def key_codes(tables: Sequence[pa.Table], key: Sequence[str]) -> tuple[list[Codes], int]:
-    """A number for each row of each table, equal exactly if the keys are equal, and an upper bound.
+    """A number for each row of each table, and an upper bound of the numbers.
 
-    Keys compare exactly and NULL equals NULL (section 2.8): no case folding, no trimming.
+    Two numbers are equal exactly if the keys are equal. Keys are compared exactly and NULL equals NULL
+    (section 2.8): no case folding, no trimming.
     """
     codes = _column_codes(tables, key[0])
     for name in key[1:]:
@@ -38,7 +39,7 @@ def _column_codes(tables: Sequence[pa.Table], name: str) -> Codes:
 
 
 def _codes(values: pa.ChunkedArray) -> Codes:
-    """A number for each value; whole numbers in a small range are their own codes."""
+    """A number for each value. Integers in a small range are their own numbers."""
     if pa.types.is_integer(values.type) and len(values) and not values.null_count:
         bounds = pc.min_max(values)
         least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
@@ -48,14 +49,14 @@ def _codes(values: pa.ChunkedArray) -> Codes:
 
 
 def dense_codes(values: pa.ChunkedArray) -> Codes:
-    """A number for each value, in the order of first occurrence; NULL has one, too."""
+    """A number for each value, in the order of first occurrence. NULL has a number, too."""
     encoded = values.dictionary_encode(null_encoding="encode")
     chunks = [chunk.indices.to_numpy(zero_copy_only=False) for chunk in encoded.chunks]
     return np.concatenate([np.zeros(0, np.int64), *chunks]).astype(np.int64)
 
 
 def normalize_floats(values: Values) -> Values:
-    """The values with one zero and one NaN, so that equal bits mean equality in Spark."""
+    """The values with a single zero and a single NaN, so that equal bits mean equality in Spark."""
     if not pa.types.is_floating(values.type):
         return values
     one = pc.if_else(pc.is_nan(values), pa.scalar(np.nan, values.type), values)
@@ -63,7 +64,7 @@ def normalize_floats(values: Values) -> Values:
 
 
 def rank_values(values: pa.Array) -> np.ndarray:
-    """Numbers in the order of the values, equal for equal values; NULL is -1."""
+    """Numbers in the order of the values. Equal values have equal numbers, and NULL has -1."""
     encoded = normalize_floats(pa.chunked_array([values])).combine_chunks().dictionary_encode()
     numbers = np.full(len(encoded.dictionary) + 1, -1, np.int64)
     numbers[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(encoded.dictionary))
@@ -71,12 +72,12 @@ def rank_values(values: pa.Array) -> np.ndarray:
 
 
 def keys_by_value(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The key's columns, in which floats have one zero and one NaN."""
+    """The key's columns, with a single zero and a single NaN in floats."""
     return pa.table([normalize_floats(rows[name]) for name in key], names=list(key))
 
 
 def without_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
-    """The rows in which some column of the key is NULL."""
+    """The rows in which a column of the key is NULL."""
     lacks = np.zeros(len(rows), bool)
     for name in key:
         lacks |= np.asarray(rows[name].combine_chunks().is_null())
@@ -84,36 +85,37 @@ def without_key(rows: pa.Table, key: Sequence[str]) -> pa.Table:
 
 
 def last_of(codes: Codes, count: int) -> np.ndarray:
-    """The index of the last row of each code, -1 for a code without rows."""
+    """For each code, the index of its last row, or -1 if it has no rows."""
     last = np.full(count, -1, np.int64)
     last[codes] = np.arange(len(codes))
     return last
 
 
 def flags_of(codes: Codes, count: int) -> np.ndarray:
-    """Whether each code occurs."""
+    """For each code below `count`, whether it occurs."""
     flags = np.zeros(count, bool)
     flags[codes] = True
     return flags
 
 
 def pair_codes(codes: Codes, times: np.ndarray) -> tuple[Codes, int]:
-    """A number for each pair of a key's code and a time, and the count of such numbers."""
+    """A number for each pair of a key's code and a time, and the number of distinct pairs."""
     time = dense_codes(pa.chunked_array([pa.array(times)]))
     pairs = dense_codes(pa.chunked_array([pa.array(codes * (int(time.max(initial=0)) + 1) + time)]))
     return pairs, int(pairs.max(initial=-1)) + 1
 
 
 def key_parts(rows: pa.Table, key: Sequence[str], count: int, salt: int = 0) -> np.ndarray:
-    """The part of each row, below `count`, by a hash of its key: the same for equal keys of any table.
+    """The part number of each row, below `count`, by a hash of its key.
 
-    Compared columns must have the same type. Another `salt` gives other parts.
+    Equal keys have the same part in any table. Compared columns must have the same type. A different `salt`
+    results in different parts.
     """
     return (key_numbers(rows, key, salt) % np.uint64(count)).astype(np.uint8)
 
 
 def key_numbers(rows: pa.Table, key: Sequence[str], salt: int = 0) -> np.ndarray:
-    """A 64-bit hash of the key of each row: equal for equal keys, and rarely for others."""
+    """A 64-bit hash of each row's key. Equal keys have equal hashes; different keys rarely do."""
     numbers = np.full(len(rows), salt, np.uint64)
     for name in key:
         numbers = mix_bits(numbers ^ _numbers(normalize_floats(rows[name]).combine_chunks()))
@@ -121,12 +123,12 @@ def key_numbers(rows: pa.Table, key: Sequence[str], salt: int = 0) -> np.ndarray
 
 
 def find_places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """The place of each wanted number in sorted numbers, -1 for a missing one."""
+    """The index of each wanted number in the sorted `numbers`, or -1 if it is missing."""
     if len(wanted) < len(numbers):
         places = np.searchsorted(numbers, wanted)
         places[numbers[np.minimum(places, len(numbers) - 1)] != wanted] = -1
         return places
-    # For many numbers, a lookup by hashes takes a fraction of that time.
+    # For many numbers, a hash lookup is several times faster.
     return _indices(wanted, numbers)
 
 
@@ -136,7 +138,7 @@ def _indices(wanted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
 
 
 def _numbers(values: pa.Array) -> np.ndarray:
-    """A number for each value, equal for equal values; NULL is 0."""
+    """A number for each value. Equal values have equal numbers, and NULL has 0."""
     type_ = values.type
     if pa.types.is_struct(type_):
         parts = map(_numbers, map(normalize_floats, values.flatten()))
@@ -155,7 +157,7 @@ def _numbers(values: pa.Array) -> np.ndarray:
 
 
 def _list_numbers(values: pa.ListArray) -> np.ndarray:
-    """A number for each list: the sum of its items' hashes with their places, and its length."""
+    """A number for each list: its length, and the sum of its items' hashes with their positions."""
     lengths = np.asarray(pc.fill_null(pc.list_value_length(values), 0)).astype(np.int64)
     ends = np.cumsum(lengths)
     places = np.arange(lengths.sum()) - np.repeat(ends - lengths, lengths)
@@ -165,17 +167,17 @@ def _list_numbers(values: pa.ListArray) -> np.ndarray:
 
 
 def _text_numbers(values: pa.Array) -> np.ndarray:
-    """A number for each text: a hash of its first 64 bytes, its last eight, and its length."""
+    """A number for each string: a hash of its first 64 bytes, its last eight, and its length."""
     values = pc.fill_null(values.cast(pa.binary()), b"").cast(pa.large_binary())
     _, ends, content = values.buffers()
     ends = np.frombuffer(ends, np.int64)[values.offset : values.offset + len(values) + 1]
-    # Padded, so that eight bytes can be read from the beginning and before the end of each text.
+    # Padded, so that eight bytes can be read at the start and before the end of each string.
     padding = np.zeros(WORD, np.uint8)
     data = np.concatenate([padding, np.frombuffer(content or b"", np.uint8)[ends[0] : ends[-1]], padding])
     words = np.ndarray(len(data) - WORD + 1, "<u8", data, 0, (1,))
     starts, lengths = ends[:-1] - ends[0] + WORD, np.diff(ends)
     numbers, most = lengths.astype(np.uint64), int(lengths.max(initial=0))
-    if most == lengths.min(initial=most):  # texts of equal length begin at equal distances
+    if most == lengths.min(initial=most):  # strings of equal length begin at equal distances
         for first in range(0, min(most, MOST_BYTES), WORD):
             word = np.ndarray(len(numbers), "<u8", data, WORD + first, (most,))
             numbers = mix_bits(numbers ^ (word & LOW_BYTES[min(most - first, WORD)]))
@@ -192,7 +194,7 @@ def _text_numbers(values: pa.Array) -> np.ndarray:
 
 
 def mix_bits(numbers: np.ndarray) -> np.ndarray:
-    """Numbers whose bits depend on all bits of the given ones (the finalizer of MurmurHash3)."""
+    """Numbers whose bits depend on all bits of the given numbers (the finalizer of MurmurHash3)."""
     mixed = numbers.copy()
     for factor in (0xFF51AFD7ED558CCD, 0xC4CEB9FE1A85EC53):
         mixed ^= mixed >> np.uint64(33)

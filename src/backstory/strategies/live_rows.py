@@ -14,9 +14,10 @@ from backstory.strategies.keys import Codes, flags_of, key_codes, last_of
 
 @dataclass(frozen=True, slots=True)
 class LiveDelivery:
-    """The rows of one WriteBatch; each kind has all columns of the table.
+    """The rows of one WriteBatch.
 
-    `columns` are the ones in the request: a replace row without a value for one sets it to NULL.
+    Each kind has all columns of the table. `columns` are the columns in the request. A replace row that lacks
+    a value for such a column sets it to NULL.
     """
 
     key: Sequence[str]
@@ -29,9 +30,9 @@ class LiveDelivery:
 def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
     """The actions that apply the delivery to the table.
 
-    `stored` has the table's rows with the delivered keys, with `_file`, `_pos` and, if rows have ids,
-    `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes; the last of
-    repeated rows wins.
+    `stored` has the table's rows with the delivered keys, with `_file` and `_pos`. If rows have ids, it also
+    has `_row_id`, which a changed row keeps. Replaces are applied first, then updates, then deletes. If rows
+    of one kind repeat a key, the last one wins.
     """
     operations = Rows.concat([_whole(delivery), delivery.update], delivery.replace.values.schema)
     (codes, deleted_codes, stored_codes), count = key_codes(
@@ -63,7 +64,7 @@ def plan_live_rows(stored: pa.Table, delivery: LiveDelivery) -> Actions:
 
 
 def _whole(delivery: LiveDelivery) -> Rows:
-    """The replace rows; missing values of the request's columns are known to be NULL."""
+    """The replace rows. Missing values of the request's columns are known to be NULL."""
     known = delivery.replace.known
     yes = pa.repeat(pa.scalar(True), delivery.replace.count)
     for place, name in enumerate(known.column_names):
@@ -73,7 +74,7 @@ def _whole(delivery: LiveDelivery) -> Rows:
 
 
 def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
-    """Whether each operation counts: every update does, and the last replace row of each key."""
+    """Whether each operation counts. Every update does, and the last replace row of each key."""
     counting = np.ones(len(codes), bool)
     counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
     return counting
@@ -87,7 +88,10 @@ def _fold_operations(
     wanted: np.ndarray,
     counting: np.ndarray,
 ) -> pa.Table:
-    """One row for each wanted key: each column from the last operation with a value, else the stored one."""
+    """One row for each wanted key.
+
+    Each cell comes from the last operation with a value for it, or else from the stored row.
+    """
     schema = operations.values.schema
     everything = len(wanted) == operations.count and not stored.num_rows
     if everything:

@@ -1,4 +1,4 @@
-"""Compare a delivered state with the stored one: two Arrow tables, matched by key."""
+"""Match a delivered state with the stored one, both Arrow tables, by key."""
 
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -18,11 +18,11 @@ ColumnOf: TypeAlias = Callable[[str], pa.ChunkedArray]
 
 @dataclass(frozen=True, slots=True)
 class Matches:
-    """The outcome of a match, as places of rows in the two tables.
+    """The outcome of a match, as row numbers in the two tables.
 
-    `appeared` are places of delivered rows without a stored one. `vanished` and `kept` are places of stored
-    rows without a delivered one; `kept` ones are outside the scope of deletes. `changed` and `same` have the
-    places of the delivered and of the stored rows.
+    `appeared` are the numbers of delivered rows without a stored row. `vanished` and `kept` are the numbers
+    of stored rows without a delivered row; `kept` ones are outside the scope of deletes. `changed` and `same`
+    each have the numbers of the delivered rows and of the stored rows.
     """
 
     appeared: pa.Array
@@ -40,7 +40,7 @@ class Matches:
 
 @dataclass(frozen=True, slots=True)
 class SideCodes:
-    """A number below `count` for the key of each row of two sides."""
+    """A number below `count` for the key of each row, on two sides."""
 
     delivered: np.ndarray
     stored: np.ndarray
@@ -48,7 +48,7 @@ class SideCodes:
 
     @property
     def repeats(self) -> tuple[np.ndarray, np.ndarray]:
-        """For each side, whether a row shares its key with another one; NULL counts as a key."""
+        """For each side, whether a row shares its key with another row. NULL counts as a key."""
         return _repeats(self.delivered, self.count), _repeats(self.stored, self.count)
 
 
@@ -60,10 +60,10 @@ def _repeats(codes: np.ndarray, count: int) -> np.ndarray:
 def match(
     delivered: pa.Table, stored: pa.Table, key: Sequence[str], compared: Sequence[str], scope: pa.ChunkedArray
 ) -> Matches | None:
-    """Match the two by the key's columns; a record changed if one of the `compared` columns differs.
+    """Match two tables by the key's columns.
 
-    `scope`: whether each stored row is deleted if it vanished. None if a side has a row without a key, or
-    several rows with the same key.
+    A record changed if one of the `compared` columns differs. `scope` has for each stored row whether it is
+    deleted if it vanished. Returns None if a side has a row without a key, or several rows with the same key.
     """
     if any(each[name].null_count for each in (delivered, stored) for name in key):
         return None
@@ -74,7 +74,7 @@ def match(
 
 
 def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> SideCodes:
-    """The keys of both sides as numbers."""
+    """Number the keys of both sides. Equal keys have equal numbers."""
     (left, right), count = key_codes([keys_by_value(each, key) for each in (delivered, stored)], key)
     return SideCodes(left, right, count)
 
@@ -82,9 +82,9 @@ def side_codes(delivered: pa.Table, stored: pa.Table, key: Sequence[str]) -> Sid
 def pair_rows(
     delivered: pa.Table, stored: pa.Table, codes: SideCodes, compared: Sequence[str], scope: pa.ChunkedArray
 ) -> Matches:
-    """Match two sides without repeated keys; all delivered rows have a key.
+    """Match two sides without repeated keys.
 
-    Stored rows without a key have no match.
+    All delivered rows must have a key. Stored rows without a key have no match.
     """
     left, right, count = codes.delivered, codes.stored, codes.count
     place = last_of(right, count)[left]
@@ -104,14 +104,14 @@ def pair_rows(
 
 
 def _find_changes(mine: ColumnOf, theirs: ColumnOf, names: Sequence[str]) -> np.ndarray:
-    """Whether each pair of rows differs in one of the columns; each thread compares one column."""
+    """Whether each pair of rows differs in one of the columns. Each thread compares one column."""
     with ThreadPoolExecutor(pa.cpu_count()) as pool:
         same = pool.map(lambda name: alike(mine(name), theirs(name)), names)
     return ~reduce(np.logical_and, same)
 
 
 def _columns_at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
-    """A function for the columns of the rows at these places."""
+    """A function that returns a column of the rows with these numbers."""
     if _all(rows, places):
         return rows.column
     chosen = pa.array(places)
@@ -119,7 +119,7 @@ def _columns_at(rows: pa.Table, places: np.ndarray) -> ColumnOf:
 
 
 def take_rows(rows: pa.Table, places: np.ndarray | pa.Array) -> pa.Table:
-    """The rows at these places; fast if these are all rows in order, or none."""
+    """The rows with these numbers. It is fast if these are all rows in order, or no rows."""
     if _all(rows, places):
         return rows
     return rows.take(pa.array(places)) if len(places) else rows.schema.empty_table()
@@ -130,13 +130,13 @@ def _all(rows: pa.Table, places: np.ndarray | pa.Array) -> bool:
 
 
 def differ(pairs: Iterable[tuple[pa.ChunkedArray, pa.ChunkedArray]]) -> pa.Array | None:
-    """Whether any pair of values differs, for each row; None without pairs."""
+    """For each row, whether any pair of values differs, or None if there are no pairs."""
     same = [alike(left, right) for left, right in pairs]
     return pa.array(~reduce(np.logical_and, same)) if same else None
 
 
 def distinct(rows: pa.Table, key: Sequence[str]) -> tuple[pa.Table, pa.Table]:
-    """The first row of each key, and one row of each key with a row that differs from its first one."""
+    """The first row of each key, and one more row of each key whose rows differ."""
     (codes,), count = key_codes([keys_by_value(rows, key)], key)
     if len(rows) == 0 or np.bincount(codes, minlength=count).max() <= 1:
         return rows, rows.slice(0, 0)

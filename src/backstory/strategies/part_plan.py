@@ -1,7 +1,7 @@
 """The plan of a part of a delivery's records: rows by kind, counts, and samples.
 
-Records of different keys are planned independently. So a delivery can be planned whole, in parts by key, or
-in Spark's tasks, with the same result: the rows of all parts, and the sums of their counts.
+Records of different keys are planned independently. A delivery can be planned whole, in parts by key, or in
+Spark's tasks. The result is the same: the rows of all parts, and the sums of their counts.
 """
 
 from collections import Counter
@@ -19,12 +19,12 @@ REMOVED: Final = "removed"
 ADDED: Final = "added"
 
 
-# Completes the columns of rows that may lack some.
+# A function that completes the columns of rows that may lack some.
 Whole = Callable[[pa.Table], pa.Table]
 
 
 def as_they_are(rows: pa.Table) -> pa.Table:
-    """The rows unchanged, because they have all columns."""
+    """Return the rows unchanged, because they already have all columns."""
     return rows
 
 
@@ -32,9 +32,8 @@ def as_they_are(rows: pa.Table) -> pa.Table:
 class PartPlan:
     """The plan of the records of a part.
 
-    `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts,
-    `greatest` has counts whose maximum is taken. `samples` are up to ten rows of a kind, whose keys are shown
-    in errors.
+    `rows` are rows to add and places of stored rows to remove, by kind. `counts` are summed over parts; for
+    `greatest` the maximum is taken. `samples` are up to ten rows of a kind, whose keys are shown in errors.
     """
 
     rows: Mapping[str, pa.Table] = field(default_factory=dict)
@@ -43,7 +42,7 @@ class PartPlan:
     greatest: Mapping[str, int] = field(default_factory=dict)
 
     def __add__(self, other: "PartPlan") -> "PartPlan":
-        """Two plans of the same part, whose rows and samples have different kinds."""
+        """Combine two plans of the same part. Their rows and samples must have different kinds."""
         return PartPlan(
             {**self.rows, **other.rows},
             Counter(self.counts) + Counter(other.counts),
@@ -54,7 +53,7 @@ class PartPlan:
 
 @dataclass(slots=True)
 class PlanSums:
-    """The counts and samples of several parts; `added` counts their rows by kind."""
+    """The counts and samples of several parts. `added` has the number of their rows by kind."""
 
     counts: Counter[str] = field(default_factory=Counter)
     samples: dict[str, pa.Table] = field(default_factory=dict)

@@ -1,6 +1,6 @@
 """Rewind rows of layout `versions`: withdraw everything recorded after a time (native.md V6 to V9, V84, V85).
 
-The withdrawn states remain as past ones.
+The withdrawn states remain as past statements.
 """
 
 from dataclasses import dataclass
@@ -46,15 +46,15 @@ from backstory.strategies.values import rows_alike
 
 TAKEN_BACK, RETURNED, MOVED = "taken_back", "returned", "moved"
 KEYS = "keys"
-# The fields that distinguish facts of the same instant of a record (V9).
+# The fields that distinguish facts of the same record and instant (V9).
 _FACT_FIELDS = (KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME)
 
 
 @dataclass(frozen=True, slots=True)
 class RewindTerms:
-    """The columns and key of a table, and two recorded times in microseconds: the one to go back to, and now.
+    """The columns and key of a table, and two recorded times in microseconds.
 
-    Columns in `untold` have no history (V18).
+    One is the time to rewind to, the other is the present. Columns in `untold` have no history (V18).
     """
 
     columns: tuple[Column, ...]
@@ -65,7 +65,7 @@ class RewindTerms:
 
 
 def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
-    """The plan for `rows`, the ones recorded or ended after the time, with their places.
+    """The plan for `rows`: the rows recorded or ended after the time, with their places.
 
     Its counts are rows by outcome, and its samples have keys of records. Marks have no key.
     """
@@ -106,7 +106,7 @@ def plan_rewind(terms: RewindTerms, rows: pa.Table) -> PartPlan:
 def _rows_then(
     terms: RewindTerms, rows: pa.Table, live: np.ndarray, wanted: np.ndarray, fact: np.ndarray
 ) -> np.ndarray:
-    """For each live row the place of an equal wanted row of the same fact (V9), -1 without one."""
+    """For each live row, the index of an equal wanted row of the same fact (V9), or -1 if there is none."""
     by = [*terms.key, VALID_FROM]
     (codes,), _ = key_codes([keys_by_value(rows, by)], by)
     mine, theirs = np.flatnonzero(live), np.flatnonzero(wanted)

@@ -1,4 +1,4 @@
-"""Values of Arrow columns, compared (V16), and as numbers with the equality and order of Spark.
+"""Comparison of values in Arrow columns (V16), and numbers that have Spark's equality and order.
 
 NULL equals NULL, NaN equals NaN, 0.0 equals -0.0, and maps have no order.
 """
@@ -17,7 +17,7 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def alike(left: Values, right: Values) -> np.ndarray:
-    """Whether the two values are alike, for each row; both sides have the same type and number of rows."""
+    """For each row, whether the two values are alike. Both sides have the same type and number of rows."""
     one, other = _one_array(left), _one_array(right)
     both_null = np.asarray(pc.and_(one.is_null(), other.is_null()))
     if pa.types.is_struct(one.type):
@@ -34,7 +34,7 @@ def alike(left: Values, right: Values) -> np.ndarray:
 
 
 def rows_alike(pairs: Iterable[tuple[Values, Values]], count: int) -> np.ndarray:
-    """Whether all pairs of values are alike, for each of `count` rows."""
+    """For each of `count` rows, whether all pairs of values are alike."""
     return reduce(np.logical_and, (alike(*pair) for pair in pairs), np.ones(count, bool))
 
 
@@ -47,7 +47,7 @@ def _both(one: pa.Array, other: pa.Array) -> np.ndarray:
 
 
 def _lists_alike(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """Whether lists have the same length and like items; the result for NULL has no meaning."""
+    """Whether lists have the same length and like items. The result for NULL is undefined."""
     lengths = [np.asarray(pc.fill_null(pc.list_value_length(each), -1)) for each in (one, other)]
     same = lengths[0] == lengths[1]
     rows = np.flatnonzero(same & (lengths[0] > 0))
@@ -70,23 +70,26 @@ def entries(maps: pa.MapArray) -> pa.ListArray:
     return pa.ListArray.from_arrays(ends, entries.take(pa.array(order)), mask=maps.is_null())
 
 
-# The number of NULL: it equals itself and sorts before all others.
+# The number for NULL. It equals itself and sorts before all other numbers.
 LACKING: Final = np.iinfo(np.int64).min
 WIDEST: Final = 1 << 62
-# The bytes of a number, and the bit to flip so that negative numbers sort first by their bytes.
+# The number of bytes of a number, and the bit to flip so that negative numbers sort first by their bytes.
 WORD: Final = 8
 SIGN: Final = np.uint64(1 << 63)
 
 
 def integers(column: pa.ChunkedArray) -> np.ndarray:
-    """Whole numbers, days or instants as 64-bit numbers."""
+    """Integers, days or instants as 64-bit numbers."""
     if pa.types.is_date32(column.type):
         column = column.cast(pa.int32())
     return np.asarray(pc.fill_null(column.cast(pa.int64()), int(LACKING)))
 
 
 def identities(rows: pa.Table, names: Sequence[str], *more: np.ndarray) -> np.ndarray:
-    """A number for each row, equal exactly if these columns and the numbers in `more` are equal."""
+    """A number for each row.
+
+    Two numbers are equal exactly if these columns and the numbers in `more` are equal.
+    """
     parts = [_plain(rows[name]) for name in names]
     parts += [pa.chunked_array([pa.array(each)]) for each in more]
     if not parts:
@@ -97,7 +100,7 @@ def identities(rows: pa.Table, names: Sequence[str], *more: np.ndarray) -> np.nd
 
 
 def ranks(column: pa.ChunkedArray) -> np.ndarray:
-    """A number for each value in the order of the values: NULL first, NaN last, texts by their bytes."""
+    """A number for each value in the order of the values: NULL first, NaN last, strings by their bytes."""
     if (
         pa.types.is_integer(column.type)
         or pa.types.is_date32(column.type)
@@ -119,8 +122,8 @@ def _ranks_in(values: pa.Array) -> np.ndarray:
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
     """The values in a form that Arrow can encode and sort, with Spark's equality and order.
 
-    A struct becomes the ranks of its fields, a list the ranks of its items: eight bytes each, the highest
-    first. A map is a list of its entries sorted by key.
+    A struct becomes the ranks of its fields, and a list the ranks of its items: eight bytes each, the highest
+    byte first. A map is a list of its entries sorted by key.
     """
     if not pa.types.is_nested(column.type):
         return normalize_floats(column)
@@ -142,9 +145,9 @@ def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def sorted_by(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """The places of rows, sorted by several numbers of each row, the first number first.
+    """The row numbers in the order of several numbers for each row, the first number first.
 
-    If the numbers fit into one of 64 bits, one sort is enough.
+    If the numbers fit into 64 bits together, one sort is enough.
     """
     ranges = [(int(number.min()), int(number.max()), number) for number in numbers if size]
     packed, width = np.zeros(size, np.int64), 1

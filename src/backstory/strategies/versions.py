@@ -1,7 +1,7 @@
 """Ordered changes become versions with a start and an end, as one set of actions (section 5.2).
 
-The algorithm of the specification, a column at a time: stored versions, replace rows and update rows are one
-list, sorted by key and start, and an unmodified cell takes the value above it. Instants are whole
+It is the specification's algorithm, one column at a time. Stored versions, replace rows and update rows are
+one list, sorted by key and start. An unmodified cell takes the value above it. Instants are whole
 microseconds.
 """
 
@@ -30,13 +30,13 @@ _INSTANT = pa.timestamp("us", tz="UTC")
 
 
 def micros(column: pa.ChunkedArray) -> np.ndarray:
-    """Microseconds from 1970-01-01T00:00:00Z, NO_TIME where NULL."""
+    """Microseconds since 1970-01-01T00:00:00Z, or NO_TIME for NULL."""
     numbers = column.cast(pa.int64()).fill_null(NO_TIME)
     return numbers.to_numpy() if numbers.num_chunks else np.zeros(0, np.int64)
 
 
 def timestamps(numbers: np.ndarray) -> pa.Array:
-    """The inverse of `micros`."""
+    """Microseconds as timestamps: the inverse of `micros`."""
     return pa.array(numbers, mask=numbers == NO_TIME).cast(_INSTANT)
 
 
@@ -46,7 +46,7 @@ TRUE, FALSE, NULL = 1, 0, -1
 
 @dataclass(frozen=True, slots=True)
 class Versions:
-    """Versions of keys, as parallel arrays; `row` is the row of a version's cells."""
+    """Versions of keys, as parallel arrays. `row` is the row with a version's cells."""
 
     row: np.ndarray
     kind: np.ndarray
@@ -61,34 +61,34 @@ class Versions:
         return len(self.row)
 
     def take(self, places: np.ndarray) -> Self:
-        """The versions at these places, or the ones that a mask selects."""
+        """The versions with these indexes, or the versions that a mask selects."""
         return type(self)(
             *(getattr(self, name)[places] for name in ("row", "kind", "code", "start", "end", "active"))
         )
 
     def with_ends(self, end: np.ndarray, active: np.ndarray) -> Self:
-        """The same versions with other ends and flags."""
+        """The same versions with different ends and active flags."""
         return replace(self, end=end, active=active)
 
     def disorderly(self) -> bool:
-        """Whether versions of one key, sorted by start, overlap or have an active one before another."""
+        """Whether versions of one key, sorted by start, overlap, or an active version precedes another."""
         same_key = self.code[1:] == self.code[:-1]
         known = self.start[1:] != NO_TIME
         overlap = (self.end[:-1] >= self.start[1:]) | (self.active[:-1] == TRUE)
         return bool((same_key & known & overlap).any())
 
     def by_start(self) -> Self:
-        """The versions with a start, sorted by key, start, kind and row."""
+        """The versions that have a start, sorted by key, start, kind and row."""
         order = np.lexsort((self.row, self.kind, self.start, self.code))
         return self.take(order[self.start[order] != NO_TIME])
 
 
 def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray, np.ndarray]:
-    """Step 1 of section 5.2 on the stored versions.
+    """Apply step 1 of section 5.2 to the stored versions.
 
-    `first` has s0 for the code of each key, NEVER if the delivery has none. Returns three things: the
+    `first` has s0 for the code of each key, or NEVER if the delivery has none. Returns three things: the
     versions, closed if they reach s0; a mask of the versions to remove, which start at or after s0; and for
-    each code the row of the first removed version, -1 without one.
+    each code the row of the first removed version, or -1.
     """
     s0 = first[stored.code]
     is_removed = stored.start >= s0
@@ -104,7 +104,7 @@ def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Chains of sorted versions, which give the row of each cell, and the updates without a record.
+    """Chains of sorted versions, from which the row of each cell follows, and the updates without a record.
 
     A chain is a version with all its cells, followed by the updates that build on it. `base` is the row from
     which the head of a chain takes its unmodified cells: a removed version, or -1.
@@ -134,9 +134,9 @@ class Chains:
         return cls(versions, head, base, lost[own_head] if count else lost)
 
     def source(self, known: np.ndarray) -> np.ndarray:
-        """For each version the row that has its cell of one column, -1 for NULL.
+        """For each version, the row that has its cell of one column, or -1 for NULL.
 
-        `known`: whether each row has a value. Stored and replace rows always have one.
+        `known` has for each row whether it has a value. Stored and replace rows always have one.
         """
         rows = self.versions.row
         has_value = known[rows] | (self.versions.kind != UPDATE)
@@ -146,10 +146,10 @@ class Chains:
         return own_source[last]
 
     def final(self) -> np.ndarray:
-        """A mask of the final versions: the last one of each key and start.
+        """A mask of the final versions: the last version of each key and start.
 
-        Stored versions that share a key and a start, against the law, are all kept unless the delivery
-        writes that start.
+        Stored versions that share a key and a start, against the law, are all kept unless the delivery writes
+        that start.
         """
         versions = self.versions.take(~self.orphan)
         differs = (versions.code[1:] != versions.code[:-1]) | (versions.start[1:] != versions.start[:-1])
@@ -163,17 +163,18 @@ class Chains:
 
 @dataclass(frozen=True, slots=True)
 class Deletes:
-    """Delete rows: the code of the key, and the new end."""
+    """Delete rows: the code of the key, and the new end of its version."""
 
     code: Codes
     end: np.ndarray
 
 
 def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
-    """Step 4 of section 5.2: the versions with the deletes applied, and the number of deletes without effect.
+    """Apply the deletes to the versions (step 4 of section 5.2), and count the deletes without effect.
 
     `versions` are sorted by key and start. Deletes are applied by ascending end. A delete closes the version
-    that was true at its time if that is active, or ends at or after the delete less a millisecond.
+    that was true at its time. This version must be active, or end no earlier than a millisecond before the
+    delete.
     """
     target = _targets(versions, deletes)
     order = np.lexsort((deletes.end, target))
@@ -194,7 +195,7 @@ def close(versions: Versions, deletes: Deletes) -> tuple[Versions, int]:
 
 
 def _targets(versions: Versions, deletes: Deletes) -> np.ndarray:
-    """For each delete the version of its key with the greatest start at or before it, or -1.
+    """For each delete, the version of its key with the greatest start at or before it, or -1.
 
     Starts and ends are compared as whole milliseconds.
     """
@@ -213,7 +214,7 @@ def _targets(versions: Versions, deletes: Deletes) -> np.ndarray:
 
 
 def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
-    """Whether a row is before the first stop of its group; each group begins with a head."""
+    """Whether a row is before the first stop of its group. Each group begins with a head."""
     stops = np.cumsum(stop)
     starts = np.flatnonzero(head)
     before = stops[starts] - stop[starts]
@@ -221,10 +222,10 @@ def _before_first(stop: np.ndarray, head: np.ndarray) -> np.ndarray:
 
 
 def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
-    """Raise Refused if versions of a record overlap, share a start or have none: no door writes such rows.
+    """Raise Refused if versions of a record overlap, share a start or have none.
 
-    Without a shape nothing is checked: the table of a sender that delivers versions out of order is marked
-    (`backstory.disorder`), and the sender may continue.
+    No door writes such rows. Without a shape nothing is checked. The table of a sender that delivers versions
+    out of order is marked (`backstory.disorder`), and the sender may continue.
     """
     if shape is None or not stored.num_rows:
         return
@@ -254,8 +255,8 @@ def refuse_broken_versions(stored: pa.Table, shape: Shape | None) -> None:
 class HistoryDelivery:
     """The rows of one WriteHistoryBatch.
 
-    `replace` and `update` have all columns of the table, `earliest` the key and the start, `delete` the key
-    and the end. All rows have starts and ends, except update rows that only close a version.
+    `replace` and `update` have all columns of the table. `earliest` has the key and the start, and `delete`
+    the key and the end. All rows have starts and ends, except update rows that only close a version.
     """
 
     key: Sequence[str]
@@ -265,7 +266,7 @@ class HistoryDelivery:
     delete: pa.Table
 
     def first_instant(self) -> int | None:
-        """The least start or end in the delivery, in microseconds; None without any."""
+        """The least start or end in the delivery, in microseconds, or None if there is none."""
         named = [
             *(rows[START] for rows in (self.earliest, self.replace.values, self.update.values)),
             *(rows[END] for rows in (self.delete, self.update.values)),
@@ -277,9 +278,9 @@ class HistoryDelivery:
 def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     """The actions that apply the delivery to the history.
 
-    `stored` has versions of the delivered keys, with `_file` and `_pos`: at least those that are active, end
-    a millisecond before `delivery.first_instant()` or later, or start after it. With `_row_id`, closed and
-    rewritten versions keep their ids, and new ones have none.
+    `stored` has versions of the delivered keys, with `_file` and `_pos`. It must include all versions that
+    are active, end a millisecond before `delivery.first_instant()` or later, or start after it. With
+    `_row_id`, closed and rewritten versions keep their ids, and new versions have none.
     """
     update, closing, pointless = _split_updates(delivery.update)
     parts = [stored, delivery.replace.values, update.values]
@@ -311,15 +312,15 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
 
 
 def overlap(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether versions of a key overlap, or an open one is before another."""
+    """Whether versions of a key overlap, or an open version precedes another."""
     (codes,), _ = key_codes([rows], key)
     return _versions(rows, codes, [rows.num_rows, 0, 0]).by_start().disorderly()
 
 
 def _split_updates(update: Rows) -> tuple[Rows, pa.Table, int]:
-    """Split updates into rows that begin a version, rows that only close one, and the count of the rest.
+    """Split updates into rows that begin a version, rows that only close one, and the number of other rows.
 
-    If an update that begins a version has no active flag, the flag is whether the version has no end.
+    If an update that begins a version has no active flag, the version is active if it has no end.
     """
     starts, ends = micros(update.values[START]), micros(update.values[END])
     makes = starts != NO_TIME
@@ -357,7 +358,7 @@ def _join_versions(left: Versions, right: Versions) -> Versions:
 
 @dataclass(frozen=True, slots=True)
 class _Outcome:
-    """The final versions and the stored ones, whose difference are the actions."""
+    """The final versions and the stored versions. The actions are their difference."""
 
     stored: pa.Table
     before: Versions
@@ -367,7 +368,7 @@ class _Outcome:
     after: Versions
 
     def actions(self, ignored: int) -> Actions:
-        """The stored rows to remove and the rows to add; unchanged versions are in neither."""
+        """The stored rows to remove and the rows to add. Unchanged versions are in neither."""
         after = self.after
         own = after.kind == STORED
         twin = np.where(own, after.row, self._twins())
@@ -397,14 +398,14 @@ class _Outcome:
         return Actions(removed, added, counts, self.after.disorderly())
 
     def _twins(self) -> np.ndarray:
-        """For each final version the stored row with the same key and start, -1 without one."""
+        """For each final version, the stored row with the same key and start, or -1 if there is none."""
         before = self.before
         codes, count = pair_codes(before.code, before.start)
         stored = last_of(codes[before.kind == STORED], count)
         return stored[codes[self.after.row]]
 
     def _rows(self, places: np.ndarray) -> pa.Table:
-        """The final versions at these places as whole rows."""
+        """The final versions with these indexes, as whole rows."""
         values, columns = self.cells.values, []
         linked = np.flatnonzero(self.final)
         for name in values.column_names:

@@ -1,9 +1,9 @@
-"""Whole rows as keys, for tables without a key: a digest of all values of a row, and equal rows counted.
+"""Whole rows as keys, for tables without a key: a digest of each row's values, with equal rows counted.
 
-The digest is stored, so its text never changes. The text has an entry for each value that is not NULL, sorted
-by column name: name and value, each after its length. So a column that is NULL is like one that is missing.
-Values are equal as in V16: NaN is NaN, -0.0 is 0.0, maps have no order. Integers of any width have the same
-text, and so do a FLOAT and the DOUBLE that shows the same number.
+The digest is stored, so the string that is hashed never changes. The string has an entry for each value that
+is not NULL, sorted by column name: name and value, each after its length. A column that is NULL is therefore
+like a missing column. Values are equal as in V16: NaN is NaN, -0.0 is 0.0, maps have no order. Integers of
+any width have the same string, and so do a FLOAT and the DOUBLE that is printed as the same number.
 """
 
 from collections.abc import Iterable, Sequence
@@ -19,16 +19,16 @@ from backstory.strategies.keys import key_codes, normalize_floats
 from backstory.strategies.matching import distinct
 from backstory.strategies.values import entries
 
-# The hexadecimal digits of a key: 128 bits (E9).
+# The number of hexadecimal digits of a key: 128 bits (E9).
 DIGITS: Final = 32
-# So many rows are processed at a time, which bounds the memory for their texts.
+# This many rows are processed at a time, which bounds the memory for their strings.
 ROWS_AT_ONCE: Final = 1 << 14
 _TEXT: Final = pa.large_binary()
 _NULL_ITEM: Final = pa.scalar(b"-", _TEXT)  # every other item begins with a digit
 
 
 def row_keys(rows: pa.Table) -> pa.ChunkedArray:
-    """The key of each row: a digest of its values, equal exactly for equal rows."""
+    """The key of each row: a digest of its values. Keys are equal exactly if the rows are equal."""
     chunks = (
         pa.array([sha256(text).hexdigest()[:DIGITS] for text in _row_texts(part).to_pylist()], pa.string())
         for part in (rows.slice(first, ROWS_AT_ONCE) for first in range(0, len(rows), ROWS_AT_ONCE))
@@ -37,7 +37,7 @@ def row_keys(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def count_equal_rows(rows: pa.Table, key: Sequence[str], copies: str) -> tuple[pa.Table, pa.Table]:
-    """One row of each key with the number of its rows in `copies`, and conflicting rows as in `distinct`."""
+    """One row of each key, with the number of its rows in `copies`, and conflicting rows as in `distinct`."""
     ones, conflicts = distinct(rows, key)
     if len(ones) == len(rows):
         return rows, conflicts
@@ -52,14 +52,14 @@ def _row_texts(rows: pa.Table) -> pa.Array:
 
 
 def _entries_of_row(columns: Iterable[tuple[str, pa.Array]], count: int) -> pa.Array:
-    """The entries of the values that are not NULL, joined for each row."""
+    """For each row, the joined entries of the values that are not NULL."""
     texts = [_entries(name, values) for name, values in sorted(columns, key=lambda column: column[0])]
     nothing = pa.repeat(pa.scalar(b"", _TEXT), count)
     return pc.binary_join_element_wise(nothing, *texts, pa.scalar(b"", _TEXT))
 
 
 def _entries(name: str, values: pa.Array) -> pa.Array:
-    """The entry of each value of a column; empty for NULL."""
+    """The entry of each value of a column, or an empty string for NULL."""
     encoded = name.encode()
     named = pa.scalar(b"%d:%s" % (len(encoded), encoded), _TEXT)
     empty = pa.scalar(b"", _TEXT)
@@ -69,13 +69,13 @@ def _entries(name: str, values: pa.Array) -> pa.Array:
 
 
 def _with_length(texts: pa.Array) -> pa.Array:
-    """The texts, each after its length in bytes; NULL stays NULL."""
+    """The strings, each after its length in bytes. NULL stays NULL."""
     lengths = pc.binary_length(texts).cast(pa.string()).cast(_TEXT)
     return pc.binary_join_element_wise(lengths, texts, pa.scalar(b":", _TEXT))
 
 
 def _texts(values: pa.Array) -> pa.Array:
-    """The text of each value, the same for equal values; NULL for NULL."""
+    """The string of each value, or NULL for NULL. Equal values have equal strings."""
     type_ = values.type
     if pa.types.is_struct(type_):
         fields = zip((field.name for field in type_), values.flatten(), strict=True)
@@ -96,7 +96,7 @@ def _texts(values: pa.Array) -> pa.Array:
 
 
 def _list_texts(values: pa.ListArray) -> pa.Array:
-    """The items of each list in their order, joined."""
+    """The items of each list, joined in their order."""
     items = _with_length(_texts(values.flatten())).fill_null(_NULL_ITEM)
     ends = np.cumsum(np.append(0, np.asarray(pc.list_value_length(values).fill_null(0))))
     lists = pa.ListArray.from_arrays(pa.array(ends, pa.int32()), items)

@@ -1,1 +1,1 @@
-"""Test tools: a sender of batches and a conformance kit for SQL dialects."""
+"""Test tools: a sender of Fivetran batches, and a conformance kit for SQL dialects."""

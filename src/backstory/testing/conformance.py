@@ -1,4 +1,4 @@
-"""The conformance examination of a SQL dialect: every statement is checked and can be run (section 5.4)."""
+"""The conformance examination of a SQL dialect: every statement is checked, and can be run (section 5.4)."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -43,7 +43,7 @@ from backstory.testing.conformance_values import (
 
 
 def run_examination(dialect: Dialect, engine: Engine) -> None:
-    """Run the dialect's statements; an AssertionError names the method or the scenario that fails."""
+    """Run the dialect's statements. Raises an AssertionError with the method or scenario that fails."""
     bench = Bench(dialect, engine)
     with bench.schema():
         examine_hashes(bench)
@@ -59,7 +59,7 @@ def run_examination(dialect: Dialect, engine: Engine) -> None:
 
 
 def examine_schema_changes(bench: Bench) -> None:
-    """Examine each schema change, and the table's description in the database after it."""
+    """Examine each schema change, and the database's description of the table after it."""
     names = [name for name in NASTY_NAMES if name]
     columns = [ModelColumn(target_column_name="a", datatype=Datatype.INTEGER, nullable=False)]
     columns += [_rename_column(columns[0], name) for name in names]
@@ -131,18 +131,18 @@ KEPT = {
     **dict.fromkeys(BEGINNINGS, INSERT),
     "merge": INSERT,
 }
-# Texts that Python writes if a value is missing from a formatted text.
+# Strings that Python writes if a value is missing when a string is formatted.
 PYTHON = re.compile(r"\bNone\b|\bEllipsis\b|\bNotImplemented\b|<[\w. ]+ object|\b(?:Datatype|Role)\.|[{}]")
 INSTANT = datetime(2025, 1, 2, 3, 4, 5, 600000, tzinfo=UTC)
 
 
 def assert_dialect_conforms(dialect: Dialect, engine: Engine | None = None) -> None:
-    """Examine a dialect; an AssertionError names the method or the scenario that fails.
+    """Examine a dialect.
 
-    Without an engine, the statements for a sample model are written and their form is checked. The SQL of a
-    dialect with a SQLGLOT_NAME is also parsed. With an engine, the statements are run: the golden vectors,
-    literals, the four steps and the MERGE against the rule, and schema changes. The run creates and drops the
-    schema `backstory_conformance`.
+    Raises an AssertionError with the method or scenario that fails. Without an engine, the statements for a
+    sample model are written and their form is checked. The SQL of a dialect with a SQLGLOT_NAME is also
+    parsed. With an engine, the statements are run: the golden vectors, literals, the four steps and the MERGE
+    against the rule, and schema changes. The run creates and drops the schema `backstory_conformance`.
     """
     with examination("register_dialect"):
         require(contract_fault(type(dialect)) is None, contract_fault(type(dialect)))
@@ -259,7 +259,7 @@ def _examine_expressions(dialect: Dialect) -> None:
 
 
 def _statements(dialect: Dialect, profile: str) -> Iterator[Statement]:
-    """Every statement of a load into the table with all types."""
+    """Every statement for a load into the table with columns of all types."""
     model = sample_model(profile)
     dataset = dataset_of(model, "rc_types")
     load = Load(model, dataset, history_of(dataset), dialect, stage="stage_")
@@ -299,11 +299,11 @@ def _examine_schema_changes(dialect: Dialect) -> None:
         require_equal(missing, [], of="the missing columns")
 
 
-# Shapes
+# Form of statements
 
 
 def _require_shape(dialect: Dialect, sql: str, placeholders: frozenset[str]) -> None:
-    """Require one complete statement with these placeholders and without Python's texts."""
+    """Require one complete statement that has these placeholders and no leftovers of Python's formatting."""
     require(isinstance(sql, str) and sql.strip(), "it returns nothing")
     used = frozenset(PLACEHOLDER.findall(sql))
     require_equal(used, placeholders, of="the placeholders")
@@ -325,14 +325,14 @@ def _bare(dialect: Dialect, sql: str) -> str:
 
 
 def _parse_literals(dialect: Dialect, sql: str) -> list[Any]:
-    """The statements that sqlglot parses, with a literal for each placeholder."""
+    """The statements as sqlglot parses them, with a literal for each placeholder."""
     values = dict.fromkeys(PLACEHOLDER.findall(sql), "'x'")
     parsed = sqlglot.parse(fill_placeholders(sql, values), read=dialect.SQLGLOT_NAME)
     return [statement for statement in parsed if statement]
 
 
 def _require_aligned(dialect: Dialect, sql: str) -> None:
-    """Require that an INSERT names each column once and has a value for each."""
+    """Require that an INSERT names each column once, and has a value for each column."""
     if not dialect.SQLGLOT_NAME:
         return
     for insert in _parse_literals(dialect, sql)[0].find_all(exp.Insert):

@@ -1,4 +1,4 @@
-"""A sample model for the examination of a dialect, and its assertions (section 5.4)."""
+"""A sample model for the examination of a dialect, and the assertions for it (section 5.4)."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -49,7 +49,7 @@ def _dataset(name: str, *columns: dict[str, object], **more: object) -> dict[str
 
 @cache
 def sample_model(profile: str = "elevata_v1") -> Model:
-    """Four datasets: for the scenarios, for the golden vectors, with all types, and with its parent keys."""
+    """Four datasets: for the scenarios, for the golden vectors, for all types, and for their parent keys."""
     types = [_column(datatype.lower(), datatype, **_MORE.get(datatype, {})) for datatype in Datatype]
     tree = {
         "format": "historize/1",
@@ -92,12 +92,12 @@ def sample_model(profile: str = "elevata_v1") -> Model:
 
 
 def dataset_of(model: Model, name: str) -> ModelDataset:
-    """A dataset of the sample."""
+    """The dataset of the sample with this name."""
     return next(dataset for dataset in model.target_datasets if dataset.name == name)
 
 
 def history_of(dataset: ModelDataset) -> HistState:
-    """The metadata of a sample dataset's history."""
+    """The metadata for the history of a sample dataset."""
     hist = sync_hist(dataset, None, datetime(2025, 1, 1, tzinfo=UTC))
     assert hist is not None
     return hist
@@ -113,7 +113,7 @@ def examination(what: str) -> Iterator[None]:
 
 
 def require(holds: object, message: object) -> None:
-    """Raise AssertionError with the message unless the condition holds, even with `python -O`."""
+    """Raise AssertionError with the message unless `holds` is true, even with `python -O`."""
     if not holds:
         raise AssertionError(str(message))
 

@@ -1,4 +1,4 @@
-"""The examination of a dialect's loads, compared with the rule in the scenarios (sections 3, 8 and 9)."""
+"""The examination of a dialect's loads, compared with the rule in all scenarios (sections 3, 8 and 9)."""
 
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -24,7 +24,7 @@ from backstory.testing.conformance_sample import (
 
 
 class _Stop(Exception):
-    """Rolls back a transaction."""
+    """An exception that rolls back a transaction."""
 
 
 def examine_transactions(bench: Bench) -> None:
@@ -50,7 +50,7 @@ def examine_transactions(bench: Bench) -> None:
 # Scenarios
 
 Snapshot = Mapping[str, str]
-# The loads, each with its scenario, run, second and base content; a value is the record's name.
+# The loads, each with its scenario, run, second and content of the base. A value is the record's name.
 LIFE: Sequence[tuple[str, str, int, Snapshot]] = (
     ("A23, the first load", "r1", 1, {"a": "1", "b": "1"}),
     ("A24, a change and a deletion", "r'2\\{{ load_timestamp }}", 2, {"a": "2"}),
@@ -63,7 +63,7 @@ LIFE: Sequence[tuple[str, str, int, Snapshot]] = (
 
 
 def examine_scenarios(bench: Bench) -> None:
-    """Run all scenarios, with the four steps and with the MERGE if the dialect supports it."""
+    """Run all scenarios with the four steps, and with the MERGE if the dialect supports it."""
     ways = [False, True] if bench.dialect.supports_hist_merge else [False]
     for merges in ways:
         way = "MERGE" if merges else "four steps"
@@ -78,7 +78,7 @@ def examine_scenarios(bench: Bench) -> None:
 
 @dataclass
 class _Life:
-    """A history in the database, and the same history computed by the rule."""
+    """A history in the database, and the same history as the rule computes it."""
 
     bench: Bench
     full: Load
@@ -90,7 +90,7 @@ class _Life:
         return cls(bench, fresh(bench, model, dataset_of(model, "rc_c"), merges=merges))
 
     def load(self, scenario: str, run: str, second: int, snapshot: Snapshot) -> None:
-        """Load a snapshot in the database and by the rule, and compare the tables and the counts."""
+        """Load a snapshot in the database and by the rule. Compare the tables and the counts."""
         started = DAY + timedelta(seconds=second)
         load = self._load_of(run, started, snapshot)
         rows = self._by_rule(load, run, started, snapshot)

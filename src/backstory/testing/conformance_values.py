@@ -33,7 +33,7 @@ from backstory.testing.conformance_sample import (
     sample_model,
 )
 
-# Section 2.4: texts and their hashes, and the row for the row hashes.
+# Section 2.4: strings and their hashes, and the row for the row hashes.
 KEY = "85248cfc5da10dc0f38df603a4f1298e0ee8b5215f5f580578ef14495039aac8"
 VECTORS = {
     "a key": ("customer_id~4711|mandant~100|pepper", KEY),
@@ -68,7 +68,7 @@ CUSTOMER = {
     "since": date(2025, 1, 2),
     "note": None,
 }
-# Python values that databases write in different ways.
+# Python values that databases write in different forms.
 TYPED: Mapping[Datatype, Sequence[Any]] = {
     Datatype.STRING: ("", "x", " y ", *NASTY_TEXTS),
     Datatype.INTEGER: (0, -(2**31), 2**31 - 1),
@@ -94,7 +94,7 @@ TYPED: Mapping[Datatype, Sequence[Any]] = {
 
 
 def examine_hashes(bench: Bench) -> None:
-    """Examine the golden vectors, from literal texts and from the columns of a row."""
+    """Examine the golden vectors, with strings as literals and in the columns of a row."""
     dialect, engine = bench.dialect, bench.engine
     with examination("hash_expression"):
         for vector, (text, expected) in VECTORS.items():
@@ -141,7 +141,7 @@ def _nullable(column: ModelColumn) -> ModelColumn:
 
 
 def examine_inequality(bench: Bench) -> None:
-    """Examine `null_safe_ne` for all pairs of NULL and texts."""
+    """Examine `null_safe_ne` for all pairs of NULL and strings."""
     type_ = bench.dialect.map_logical_type(Datatype.STRING, 10)
     literal = bench.dialect.render_literal
     with examination("null_safe_ne"):
@@ -153,7 +153,7 @@ def examine_inequality(bench: Bench) -> None:
 
 
 def examine_literals(bench: Bench) -> None:
-    """Examine literals of texts, dates, instants, booleans and numbers."""
+    """Examine literals of strings, dates, instants, booleans and numbers."""
     for text in NASTY_TEXTS:
         with examination(f"string_literal of {text!r}"):
             sql = f"SELECT {bench.dialect.string_literal(text)}"
@@ -185,7 +185,7 @@ def typed_column(datatype: Datatype) -> ModelColumn:
 
 
 def examine_types(bench: Bench) -> None:
-    """Load values of every type into a base, and compare its texts and hashes with the hashes in Python."""
+    """Load values of every type into a base. Compare its strings and hashes with those computed in Python."""
     rows = list(_typed_rows())
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)
@@ -199,7 +199,7 @@ def examine_types(bench: Bench) -> None:
 
 
 def _typed_rows() -> Iterator[dict[str, Any]]:
-    """A row of NULLs, then rows with every value of every type."""
+    """A row of NULLs, followed by rows with every value of every type."""
     yield {"order": 0, **{str(datatype).lower(): None for datatype in TYPED}}
     for number in range(max(len(values) for values in TYPED.values())):
         row = {str(kind).lower(): values[number % len(values)] for kind, values in TYPED.items()}

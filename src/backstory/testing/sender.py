@@ -1,8 +1,8 @@
 """A sender of Fivetran batches, with copies of a source, their differences and batch files (section 3).
 
-A destination identifies a batch by its files' names and bytes, which contain the time of the change. A pair
-of copies therefore keeps its time and the secret for names and keys, until the destination takes another
-pair.
+A destination identifies a batch by the names and bytes of its files, which contain the time of the change. A
+pair of copies therefore keeps its time, and its secret for names and keys, until the destination accepts
+another pair.
 """
 
 import base64
@@ -46,7 +46,7 @@ from backstory.formats.source_files import source_files, unpack
 from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
-from backstory.model.table import Column
+from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.strategies.actions import UNMODIFIED
 
@@ -64,10 +64,10 @@ def write_batch_file(
     encoding: Encoding = AS_FIVETRAN,
     secret: bytes | None = None,
 ) -> BatchFile:
-    """Write a new file with these rows into the folder; the result has its key if it is encrypted.
+    """Write a new file with these rows into the folder.
 
-    A value is a Python value, a text to write as it is, None for NULL, or UNMODIFIED. Missing columns are
-    NULL.
+    The result has a key if the file is encrypted. A value is a Python value, a string to write unchanged,
+    None for NULL, or UNMODIFIED. Missing columns are NULL.
     """
     content = _content(rows, columns, encoding)
     return seal(folder, content, encoding, secret)
@@ -76,7 +76,7 @@ def write_batch_file(
 def seal(folder: Path, content: bytes, encoding: Encoding, secret: bytes | None = None) -> BatchFile:
     """Write a new file with this content, compressed and encrypted with its own key and IV.
 
-    With a secret, name, key and IV are derived from it and the content, so that the file is reproducible.
+    With a secret, the file is reproducible: name, key and IV are derived from the secret and the content.
     """
     clear = hashlib.sha256(content).digest()
 
@@ -98,7 +98,7 @@ def seal(folder: Path, content: bytes, encoding: Encoding, secret: bytes | None 
 
 
 def encrypt(content: bytes, key: bytes, iv: bytes) -> bytes:
-    """The IV and the ciphertext: AES-256, CBC, PKCS#7 padding."""
+    """Encrypt with AES-256 in CBC mode with PKCS#7 padding. Returns the IV and the ciphertext."""
     padder = PKCS7(AES.block_size).padder()
     encryptor = Cipher(AES(key), CBC(iv)).encryptor()
     padded = padder.update(content) + padder.finalize()
@@ -106,7 +106,7 @@ def encrypt(content: bytes, key: bytes, iv: bytes) -> bytes:
 
 
 def _zstd(content: bytes) -> bytes:
-    """One frame without the content's size in its header, as from Fivetran's streaming writer."""
+    """Compress into one frame without the content's size, as Fivetran's streaming writer does."""
     sink = pa.BufferOutputStream()
     with pa.CompressedOutputStream(sink, "zstd") as stream:
         stream.write(content)
@@ -129,7 +129,7 @@ def _content(rows: Iterable[Row], columns: Sequence[str], encoding: Encoding) ->
 
 
 def _text(value: object, encoding: Encoding) -> str:
-    """The text form of a value (section 3.3)."""
+    """The text form of a value in a batch file (section 3.3)."""
     if value is None:
         return encoding.null_string
     if value is UNMODIFIED:
@@ -151,7 +151,7 @@ def _text(value: object, encoding: Encoding) -> str:
 
 
 def instant(value: datetime) -> str:
-    """An instant in Java's ISO_INSTANT format: UTC, with 0, 3 or 6 digits of the second."""
+    """A time in Java's ISO_INSTANT format: UTC, with 0, 3 or 6 digits of the second."""
     utc = value.astimezone(UTC).replace(tzinfo=None)
     micros = utc.microsecond
     digits = "seconds" if not micros else "milliseconds" if micros % 1000 == 0 else "microseconds"
@@ -176,9 +176,9 @@ _KINDS = {
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
-    """All rows of a source at one time by key, and its repeated keys.
+    """All rows of a source at one time, by key, and its repeated keys.
 
-    The columns `with_commas` are texts that would be numbers with a decimal comma.
+    The columns `with_commas` are text columns that would be numbers if the comma were a decimal separator.
     """
 
     key: tuple[str, ...] = ()
@@ -190,7 +190,7 @@ class SourceCopy:
 
 @dataclass(frozen=True, slots=True)
 class CopyDifference:
-    """The rows of one batch; `earliest` is empty unless history is kept."""
+    """The rows of one batch. `earliest` is empty unless history is kept."""
 
     replace: Sequence[CopyRow] = ()
     update: Sequence[CopyRow] = ()
@@ -206,11 +206,12 @@ class CopyDifference:
 def read_copy(
     path: Path, key: Sequence[str], texts: Collection[str] = (), written: FileOptions = AS_EXPECTED
 ) -> SourceCopy:
-    """The copy in a CSV, Parquet or JSON file, compressed or not; an empty file is a copy without rows.
+    """The rows of a CSV, Parquet or JSON file, compressed or not, as a copy of a source.
 
-    `written` has the format options. Column types are inferred from all values; columns in `texts` stay
-    texts. If rows share a key, the last one counts. Raises UsageError for a file of another format or without
-    a key column, Failed if there is no file, and Refused for an unreadable file.
+    An empty file is a copy without rows. `written` has the format options. Column types are inferred from all
+    values; columns in `texts` stay text. If rows share a key, the last one counts. Raises UsageError for a
+    file of another format or without a key column. Raises Failed if there is no file, and Refused for an
+    unreadable file.
     """
     source = source_files(str(path))
     written.refuse_misplaced(source.format)
@@ -255,7 +256,7 @@ def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, hist
     """The rows that a source connector would send for the change between two copies at `instant`.
 
     New keys are in `replace`. Changed keys are in `update`, with the unmodified mark in unchanged columns.
-    Missing keys are in `delete`. With `history` the rows have the columns of history mode.
+    Missing keys are in `delete`. With `history`, the rows have the columns of history mode.
     """
     stamp: CopyRow = {SYNCED: instant}
     if history:
@@ -295,18 +296,18 @@ class SentBatch:
 
 @dataclass(frozen=True, slots=True)
 class SentBatches:
-    """A file of a table's batches that may be sent again: the last accepted batch and later attempts."""
+    """A file with the batches of a table that may be sent again: the last accepted one and later attempts."""
 
     place: Path
 
     @classmethod
     def of(cls, *table: str) -> "SentBatches":
-        """The batches of a table, which is identified by its destination, schema and name."""
+        """The recorded batches of a table, which is identified by its destination, schema and name."""
         name = sha256(json.dumps(table).encode()).hexdigest()
         return cls(Path.home() / ".cache" / "backstory" / "sent" / f"{name}.json")
 
     def batch(self, pair: str, time: datetime | None = None) -> SentBatch:
-        """The batch of a pair, as sent before, or else a new one with this time (by default now)."""
+        """The batch of a pair as it was sent before, or else a new batch with this time (by default now)."""
         known = self._read()
         if pair not in known:
             new = SentBatch(time or datetime.now(UTC), os.urandom(SECRET_BYTES))
@@ -315,7 +316,7 @@ class SentBatches:
         return known[pair]
 
     def mark_taken(self, pair: str) -> None:
-        """Record that the destination accepted this pair, and forget all other batches."""
+        """Record that the destination accepted this pair, and remove all other batches."""
         known = self._read()
         self._write({pair: replace(known[pair], taken=True)} if pair in known else {})
 
@@ -330,7 +331,7 @@ class SentBatches:
             return {}
 
     def _write(self, batches: dict[str, SentBatch]) -> None:
-        """Store the batches; if the file cannot be written, each batch is a new one."""
+        """Store the batches. If the file cannot be written, each batch will be a new one."""
         stored = {pair: [iso(batch.time), batch.secret.hex(), batch.taken] for pair, batch in batches.items()}
         fresh = self.place.with_suffix(f".{os.getpid()}")
         with suppress(OSError):
@@ -338,15 +339,6 @@ class SentBatches:
             fresh.touch(0o600)
             fresh.write_text(json.dumps(stored), "utf-8")
             fresh.replace(self.place)
-
-
-def pair_of(files: Iterable[Path], *about: object) -> str:
-    """The identity of a pair of copies and the way to send it, from the files' content, not their names."""
-    digests = []
-    for path in files:
-        with path.open("rb") as file:
-            digests.append(file_digest(file, "sha256").hexdigest())
-    return sha256(json.dumps([*digests, *map(str, about)]).encode()).hexdigest()
 
 
 MESSAGE_BYTES = 134_217_728
@@ -362,7 +354,10 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class Sender:
-    """A connection to a destination, and the format of batch files; a `secret` makes them reproducible."""
+    """A connection to a destination, and the format of batch files.
+
+    A `secret` makes the files reproducible.
+    """
 
     stub: Any
     folder: Path
@@ -374,13 +369,13 @@ class Sender:
 
     @classmethod
     def to(cls, address: str, folder: Path, **more: Any) -> "Sender":
-        """A sender to `host:port` that writes its batch files into `folder`."""
+        """Make a sender that sends to `host:port` and writes its batch files into `folder`."""
         channel = grpc.insecure_channel(address, options=[("grpc.max_send_message_length", MESSAGE_BYTES)])
         stub = DestinationConnectorStub(channel)  # type: ignore[no-untyped-call]
         return cls(stub, folder, channel=channel, address=address, **more)
 
     def describe(self, schema: str, table: str) -> common.Table | None:
-        """The table's definition, or None if there is no such table."""
+        """The table's definition at the destination, or None if there is no such table."""
         request = sdk.DescribeTableRequest(
             configuration=self.configuration, schema_name=schema, table_name=table
         )
@@ -388,12 +383,12 @@ class Sender:
         return reply.table if reply.WhichOneof("response") == "table" else None
 
     def create(self, schema: str, table: common.Table) -> None:
-        """Create the table."""
+        """Create the table at the destination."""
         request = sdk.CreateTableRequest(configuration=self.configuration, schema_name=schema, table=table)
         self._call("CreateTable", request)
 
     def alter(self, schema: str, table: common.Table, *, drop_columns: bool = False) -> None:
-        """Alter the table to match the definition."""
+        """Alter the table so that it matches the definition."""
         request = sdk.AlterTableRequest(
             configuration=self.configuration,
             schema_name=schema,
@@ -403,7 +398,7 @@ class Sender:
         self._call("AlterTable", request)
 
     def prepare(self, schema: str, name: str, copy: SourceCopy, *, history: bool) -> common.Table:
-        """Create the table of a copy, or add its missing columns; return the destination's definition."""
+        """Create the table for a copy, or add missing columns to it. Returns the destination's definition."""
         known = self.describe(schema, name)
         wanted = definition(name, copy, copy.key, history=history, known=known)
         if known is None:
@@ -415,13 +410,13 @@ class Sender:
         return definition(name, copy, copy.key, history=history, known=self.describe(schema, name))
 
     def bring(self, schema: str, name: str, copy: SourceCopy, rows: CopyDifference, *, history: bool) -> None:
-        """Send a difference to the table of a copy, after `prepare`."""
+        """Send a difference to the table of a copy. Call `prepare` first."""
         table = self.prepare(schema, name, copy, history=history)
         if not rows.empty:
             self.write(schema, table, rows)
 
     def write(self, schema: str, table: common.Table, rows: CopyDifference) -> None:
-        """Write the rows into one batch file per kind, and send all files in one request."""
+        """Write the rows into one batch file for each kind, and send all files in one request."""
         columns = [column.name for column in table.columns]
         key = [column.name for column in table.columns if column.primary_key]
         files = {
@@ -436,7 +431,7 @@ class Sender:
         self.send_files(schema, table, files)
 
     def send_files(self, schema: str, table: common.Table, files: Mapping[str, Sequence[BatchFile]]) -> None:
-        """Send files by kind in one WriteBatch, or WriteHistoryBatch for a history table."""
+        """Send files by kind in one WriteBatch request, or WriteHistoryBatch for a history table."""
         history = {column.name for column in table.columns}.issuperset(HISTORY_COLUMNS)
         make = sdk.WriteHistoryBatchRequest if history else sdk.WriteBatchRequest
         request = make(
@@ -456,7 +451,11 @@ class Sender:
         return [write_batch_file(self.folder, listed, columns, self.encoding, self.secret)]
 
     def _call(self, rpc: str, request: Any) -> Any:
-        """The reply; Refused for a task, TryAgain for an error status or an unreachable destination."""
+        """Call an RPC and return its reply.
+
+        Raises Refused if the reply is a task. Raises TryAgain for an error status or an unreachable
+        destination.
+        """
         self._require_destination()
         try:
             reply = getattr(self.stub, rpc)(request)
@@ -469,7 +468,7 @@ class Sender:
         return reply
 
     def _require_destination(self) -> None:
-        """Wait until the channel is ready; TryAgain after `CONNECT_SECONDS`."""
+        """Wait until the channel is ready. Raises TryAgain after `CONNECT_SECONDS`."""
         if self.channel is None:
             return
         ready = grpc.channel_ready_future(self.channel)
@@ -487,7 +486,7 @@ class Sender:
 def definition(
     name: str, copy: SourceCopy, key: Sequence[str], *, history: bool, known: common.Table | None = None
 ) -> common.Table:
-    """The definition of a copy's table, including system columns; columns of `known` keep their types."""
+    """The definition of a table for a copy, including system columns. Columns of `known` keep their types."""
     existing = {column.name: column for column in known.columns} if known else {}
     table = common.Table(name=name)
     instants = [SYNCED, START, END] if history else [SYNCED]
@@ -509,9 +508,69 @@ def definition(
 
 
 def text_columns(known: common.Table | None) -> list[str]:
-    """The columns of a definition whose values are the source's own text."""
+    """The columns of a definition whose values are text in the source itself."""
     text = {common.DataType.STRING, common.DataType.JSON, common.DataType.XML}
     return [column.name for column in known.columns if column.type in text] if known else []
+
+
+@dataclass(frozen=True, slots=True)
+class CopyPair:
+    """Two copies of a source in files, their key, the form of the files, and whether history is kept."""
+
+    before: Path
+    after: Path
+    key: tuple[str, ...]
+    written: FileOptions = AS_EXPECTED
+    history: bool = False
+
+    def read(self, texts: Sequence[str] = ()) -> tuple[SourceCopy, SourceCopy]:
+        """The older and the newer copy; columns in `texts` stay texts."""
+        newer, older = (read_copy(path, self.key, texts, self.written) for path in (self.after, self.before))
+        return older, newer
+
+    def identity(self, *about: object) -> str:
+        """The identity of the pair and the way to send it, from the files' content, not their names."""
+        digests = []
+        for path in (self.before, self.after):
+            with path.open("rb") as file:
+                digests.append(file_digest(file, "sha256").hexdigest())
+        return sha256(json.dumps([*digests, *map(str, about)]).encode()).hexdigest()
+
+
+@dataclass(frozen=True, slots=True)
+class SentPair:
+    """The rows of a batch, and repeated keys and texts with commas of the newer copy.
+
+    `is_recognised`: the destination had accepted the same batch before.
+    """
+
+    rows: CopyDifference
+    repeated: Sequence[Key]
+    with_commas: frozenset[str]
+    is_recognised: bool = False
+
+
+def rehearse_pair(pair: CopyPair, time: datetime | None) -> SentPair:
+    """The rows that would be sent, for a table of which nothing is known."""
+    older, newer = pair.read()
+    rows = difference(older, newer, time or datetime.now(UTC), history=pair.history)
+    return SentPair(rows, newer.repeated, newer.with_commas)
+
+
+def send_pair(sender: Sender, table: TableName, pair: CopyPair, time: datetime | None) -> SentPair:
+    """Send the difference of two copies; the same pair is the same batch, with the same time."""
+    _, newer = pair.read(text_columns(sender.describe(table.schema, table.name)))
+    with_commas = newer.with_commas
+    definition = sender.prepare(table.schema, table.name, newer, history=pair.history)
+    older, newer = pair.read(text_columns(definition))  # a new table has a definition only now
+    batches = SentBatches.of(sender.address, table.schema, table.name)
+    identity = pair.identity(list(pair.key), time, pair.history, sender.encoding)
+    batch = batches.batch(identity, time)
+    rows = difference(older, newer, batch.time, history=pair.history)
+    if not rows.empty:
+        replace(sender, secret=batch.secret).write(table.schema, definition, rows)
+        batches.mark_taken(identity)
+    return SentPair(rows, newer.repeated, with_commas, batch.taken)
 
 
 def _without_start(key: Sequence[str]) -> list[str]:

@@ -14,8 +14,8 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import BITEMPORAL, SYSTEM_TIMES, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import Shape, TableName
+from backstory.reading.lifetimes import TIMELY
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, IcebergTable, load
-from backstory.upkeep.laws.terms import TIMELY
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -129,7 +129,7 @@ def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str |
     if timeless := [name for name in names if types[name].kind not in TIMELY]:
         raise UsageError(
             "no-instant",
-            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]].name}, not a time.",
+            f"{', '.join(timeless)} of {shape.table} is of type {types[timeless[0]]}, not a time.",
             "Change the columns to a date or timestamp type.",
         )
 

@@ -15,6 +15,7 @@ from backstory.model.table import Column, TableName
 from backstory.model.types import Kind
 from backstory.model.versions_layout import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.reading.histories import REQUIRED, SYSTEM_COLUMNS
+from backstory.reading.lifetimes import TIMELY
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import (
     KEY,
@@ -31,7 +32,7 @@ from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 from backstory.upkeep.laws.frames import broken_log, broken_rows, broken_spans
 from backstory.upkeep.laws.tally import Broken
-from backstory.upkeep.laws.terms import LAWS, TIMELY, Law
+from backstory.upkeep.laws.terms import LAWS, Law
 
 Known = TypeVar("Known", bound=TableLike)
 # The code of the error for a table of unknown layout.

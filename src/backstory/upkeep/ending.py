@@ -47,18 +47,12 @@ def end(
     archive: TableName | None = None,
     *,
     apply: bool = False,
-    properties: Mapping[str, str] = NO_PROPERTIES,
 ) -> HistoryEnd:
     """Drop a table with its files, or with `archive` keep it under that name, read only.
 
-    Without `apply` nothing is changed. A second call completes an interrupted one. An archive also gets
-    `properties`, in the commit that archives it. Raises UsageError if the table does not exist. Raises
-    Refused if it belongs to other tables or to another program, or if the archive's name is taken.
+    Without `apply` nothing is changed. Raises what `archive_history` raises.
     """
-    stored = existing(store, table)
-    _require_alone(stored)
-    if archive is not None and load(store, archive) is not None:
-        raise table_exists(archive)
+    stored = _require_alone(store, table, archive)
     (counted,) = inventory(SessionCatalog(store), [table])
     cursors = sorted(tag.removeprefix(CURSOR_TAG) for tag in stored.tags if tag.startswith(CURSOR_TAG))
     ended = HistoryEnd(
@@ -72,11 +66,23 @@ def end(
     if apply and archive is None:
         _carry_out(store, table, Change(dropped=True))
     elif apply and archive is not None:
-        # The first commit refuses writers until the second one.
-        if ARCHIVED not in stored.properties:
-            _carry_out(store, table, Change(properties={ARCHIVED: iso(datetime.now(UTC)), **properties}))
-        _carry_out(store, table, Change(into=replace(stored.shape, table=archive)))
+        archive_history(store, table, archive)
     return ended
+
+
+def archive_history(
+    store: IcebergStore, table: TableName, archive: TableName, properties: Mapping[str, str] = NO_PROPERTIES
+) -> None:
+    """Keep a table under another name, read only; the commit that archives it sets `properties`.
+
+    A second call completes an interrupted one. Raises UsageError if the table does not exist. Raises Refused
+    if it belongs to other tables or to another program, or if the archive's name is taken.
+    """
+    stored = _require_alone(store, table, archive)
+    # The first commit refuses writers until the second one.
+    if ARCHIVED not in stored.properties:
+        _carry_out(store, table, Change(properties={ARCHIVED: iso(datetime.now(UTC)), **properties}))
+    _carry_out(store, table, Change(into=replace(stored.shape, table=archive)))
 
 
 def _carry_out(store: IcebergStore, table: TableName, change: Change) -> None:
@@ -84,10 +90,14 @@ def _carry_out(store: IcebergStore, table: TableName, change: Change) -> None:
     deliver(store, TableChange(tables, Note("native", ""), lambda: (existing(store, table), change)))
 
 
-def _require_alone(stored: IcebergTable) -> None:
+def _require_alone(store: IcebergStore, table: TableName, archive: TableName | None) -> IcebergTable:
+    """The table, if no other depends on it and the name of its archive is free."""
+    stored = existing(store, table)
     shape = stored.shape
     if shape.layout in _INDEPENDENT:
-        return
+        if archive is not None and load(store, archive) is not None:
+            raise table_exists(archive)
+        return stored
     if shape.layout.is_adopted or shape.layout is Layout.FOREIGN:
         message = f"Another program writes {shape.table}."
     else:

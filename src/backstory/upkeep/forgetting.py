@@ -9,7 +9,11 @@ from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from functools import reduce
 from operator import and_
-from typing import TYPE_CHECKING, Final
+from typing import Final
+
+from pyspark.sql import Column
+from pyspark.sql.functions import coalesce, get_json_object, lit
+from pyspark.sql.types import StructType
 
 from backstory.engine.upkeep import erase
 from backstory.errors import Failed, Refused, UsageError, option
@@ -49,10 +53,6 @@ from backstory.stores.iceberg.storage import (
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.upkeep.certificate import Certificate, ForgottenRecord
 from backstory.upkeep.maintaining import GC, carried_properties
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
-    from pyspark.sql.types import StructType
 
 VERSION: Final = "version"
 VECTORS: Final = "PUFFIN"
@@ -295,8 +295,8 @@ class _RecordSearch:
 
     table: IcebergTable
     around: Surroundings
-    condition: "Column"
-    columns: "StructType"
+    condition: Column
+    columns: StructType
     search_result: FoundFiles
     certificate: Certificate
 
@@ -423,13 +423,11 @@ def _certify(
 
 def _condition(
     store: IcebergStore, table: IcebergTable, key: Mapping[str, object]
-) -> "tuple[Column, StructType]":
+) -> tuple[Column, StructType]:
     """Whether a row belongs to the record, and the columns that this condition reads.
 
     The mark of a copy whose scope was this record contains its key.
     """
-    from pyspark.sql.functions import coalesce, get_json_object, lit
-
     wanted: dict[str, tuple[str, ...]] = dict.fromkeys(key, ())
     if table.shape.layout is Layout.VERSIONS:
         wanted[MEMORY] = (SCOPE,)
@@ -443,11 +441,9 @@ def _condition(
 
 
 def _count_rows(
-    store: IcebergStore, table: IcebergTable, condition: "Column", snapshot: int | None = None
+    store: IcebergStore, table: IcebergTable, condition: Column, snapshot: int | None = None
 ) -> dict[str, int]:
     """Count the record's rows by role, as Spark reads the table or one of its snapshots."""
-    from pyspark.sql.functions import coalesce, lit
-
     name = store.sql_name(table.shape.table)
     with translate_faults(table.shape.table):
         store.spark.catalog.refreshTable(name)

@@ -8,7 +8,11 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Final, Literal
+from typing import Final, Literal
+
+from pyspark.sql import Column, Window
+from pyspark.sql.functions import avg, coalesce, greatest, lit, percentile_approx, unix_micros, when
+from pyspark.sql.functions import max as latest
 
 from backstory.engine.deliver import TableChange, deliver
 from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
@@ -45,9 +49,7 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry, newest_snapshot, references
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column
+from backstory.upkeep.options import Bounds
 
 OURS: Final = "backstory."
 # A load that was taken back; only its own commit has this property.
@@ -149,14 +151,6 @@ SHARE: Final = 0.2
 
 
 @dataclass(frozen=True, slots=True)
-class Bounds:
-    """The time up to which to settle a table's memory, and the time from which to keep its earlier states."""
-
-    settle_before: datetime | None = None
-    known_from: datetime | None = None
-
-
-@dataclass(frozen=True, slots=True)
 class MemoryShare:
     """The share of a table's rows that are memory, and a time up to which to settle if the share is large."""
 
@@ -244,21 +238,19 @@ def _properties(bounds: Bounds) -> dict[str, str | None]:
     return properties
 
 
-def _facts_before(before: datetime | None) -> "Column | None":
+def _facts_before(before: datetime | None) -> Column | None:
     if before is None:
         return None
     return (column(MEMORY)[ROLE] == Role.FACT.value) & (column(VALID_FROM) <= instant(micros_of(before)))
 
 
 def _settle_log(
-    store: IcebergStore, table: IcebergTable, condition: "Column", before: datetime
+    store: IcebergStore, table: IcebergTable, condition: Column, before: datetime
 ) -> Change | None:
     """Remove the rows except truncates and each record's last settled position in its log (V135).
 
     Each record has its own instant for a truncate. None if there are no rows to remove.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, lit, when
     from pyspark.sql.functions import max as last
 
     memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
@@ -279,16 +271,13 @@ def _settle_log(
     return Change({"deleted": sum(len(bitmap) for bitmap in positions.values())}, removed=positions)
 
 
-def _past_before(since: datetime | None) -> "Column | None":
+def _past_before(since: datetime | None) -> Column | None:
     if since is None:
         return None
     return (column(MEMORY)[ROLE] == Role.PAST.value) & (column(MEMORY)[ENDED_AT] <= instant(micros_of(since)))
 
 
 def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None:
-    from pyspark.sql.functions import greatest, unix_micros
-    from pyspark.sql.functions import max as latest
-
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         (row,) = rows.agg(latest(unix_micros(greatest(column(VALID_FROM), column(VALID_TO))))).collect()
@@ -297,8 +286,6 @@ def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None
 
 def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
     """Measure the share of rows that are memory; beyond a fifth, propose a time up to which to settle."""
-    from pyspark.sql.functions import avg, percentile_approx, unix_micros, when
-
     role = column(MEMORY)[ROLE]
     fact = when(role == Role.FACT.value, unix_micros(VALID_FROM))
     with translate_faults(table.shape.table):

@@ -17,6 +17,7 @@ from typing import Any, Final
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.settings import CATALOG, CATALOG_FILE, Settings, load
+from backstory.spark.late_session import LateSpark
 from backstory.stores.embedded_catalog import (
     LOCATION_PROPERTIES,
     PATIENCE,
@@ -33,6 +34,7 @@ from backstory.stores.embedded_catalog import (
     replace_folders,
     warehouse_folders,
 )
+from backstory.stores.iceberg.jvm import gateway
 from backstory.stores.relocation import TableRelocation, name_mark, read_metadata
 
 _NAMESPACES: Final = "iceberg_namespace_properties"
@@ -178,9 +180,6 @@ def _refuse_split(stands: WarehouseFolders, catalog: CatalogFile) -> None:
 
 
 def _java(settings: Settings, *, verbose: bool) -> Any:
-    from backstory.spark.late_session import LateSpark
-    from backstory.stores.iceberg.jvm import gateway
-
     return gateway(LateSpark(settings, verbose=verbose))
 
 

@@ -26,6 +26,7 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
+from backstory.upkeep.laws.files import broken_spans
 from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
 from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally, mend_records
@@ -73,8 +74,6 @@ def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Rep
 
 def repair_small(files: TableReader) -> Repair:
     """The empty repair of a small table without broken rows; Unreadable for any other table."""
-    from backstory.upkeep.laws.files import broken_spans
-
     table = _require_mendable(files.table)
     if broken_spans(files):
         raise Unreadable("rows to mend")

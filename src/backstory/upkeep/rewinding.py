@@ -10,9 +10,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import greatest, unix_micros
+from pyspark.sql.functions import max as newest
 
 from backstory.engine.deliver import Plan, TableChange, attempt, deliver, deliver_once
 from backstory.engine.plans import PlanTerms
@@ -49,9 +52,6 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing,
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 from backstory.strategies.rewind import KEYS, RewindTerms, plan_rewind
 from backstory.upkeep.maintaining import refuse_loading
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 TOUCHED: Final = "touched"
 OUTCOMES = ("taken_back", "moved", "returned")
@@ -305,14 +305,14 @@ class _Rewinding:
         return Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
 
 
-def is_learnt_after(known: datetime) -> "Column":
+def is_learnt_after(known: datetime) -> Column:
     """Whether a row was recorded, or its end was recorded, after this time (V85)."""
     time = instant(micros_of(known))
     return (column(RECORDED_AT) > time) | (column(MEMORY)[ENDED_AT] > time)
 
 
 def _plan_terms(
-    store: IcebergStore, stored: IcebergTable, touched: "DataFrame", known: datetime, now: datetime
+    store: IcebergStore, stored: IcebergTable, touched: DataFrame, known: datetime, now: datetime
 ) -> PlanTerms:
     columns, key = stored.shape.columns, stored.shape.key
     untold = frozenset(json.loads(stored.properties.get(OVERWRITE) or "[]"))
@@ -339,11 +339,8 @@ def _refuse_pruned(table: IcebergTable, time: datetime) -> None:
         )
 
 
-def _next_recorded_at(table: IcebergTable, touched: "DataFrame") -> datetime | None:
+def _next_recorded_at(table: IcebergTable, touched: DataFrame) -> datetime | None:
     """The recorded time of the rewind's commit (V10); None if nothing was recorded since."""
-    from pyspark.sql.functions import greatest, unix_micros
-    from pyspark.sql.functions import max as newest
-
     latest = newest(unix_micros(greatest(column(RECORDED_AT), column(MEMORY)[ENDED_AT])))
     (row,) = touched.agg(latest).collect()
     if row[0] is None:

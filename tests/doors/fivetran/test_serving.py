@@ -6,7 +6,8 @@ import pytest
 from destination import definition
 from structlog.testing import capture_logs
 
-from backstory.doors.fivetran.server import ServeOptions, require_port, serve
+from backstory.doors.fivetran.options import ServeRequest
+from backstory.doors.fivetran.server import credentials_of, require_port, serve
 from backstory.errors import Failed, UsageError
 from backstory.testing.sender import Sender
 from backstory.warehouse import Warehouse
@@ -27,7 +28,7 @@ def test_a_warehouse_serves_until_it_is_told_to_stop(store, schema, tmp_path):
 
 def test_half_of_a_certificate_is_refused(tmp_path):
     with pytest.raises(UsageError, match="certificate and its key"):
-        ServeOptions(tls_cert=tmp_path / "server.pem").credentials()
+        credentials_of(ServeRequest(tls_cert=tmp_path / "server.pem"))
 
 
 @pytest.mark.parametrize("host", [None, "127.0.0.1", "localhost"])
@@ -46,7 +47,7 @@ def test_a_metrics_port_that_is_taken_is_said_before_listening(store):
     with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as lines:
         taken = other.getsockname()[1]
         with pytest.raises(Failed, match=f"metrics on port {taken}.*`metrics_port=PORT`"):
-            serve({store.catalog: store}, ServeOptions(host="127.0.0.1", port=0, metrics_port=taken))
+            serve({store.catalog: store}, ServeRequest(host="127.0.0.1", port=0, metrics_port=taken))
     assert lines == []
 
 
@@ -55,10 +56,10 @@ def test_the_metrics_port_is_free_again_when_the_server_stopped_or_never_listene
     stores = {store.catalog: store}
     with socket.create_server(("127.0.0.1", 0)) as other:
         free = other.getsockname()[1]
-    with serve(stores, ServeOptions(host="127.0.0.1", port=0, metrics_port=free)) as running:
+    with serve(stores, ServeRequest(host="127.0.0.1", port=0, metrics_port=free)) as running:
         with pytest.raises(Failed, match="metrics on port"):
-            serve(stores, ServeOptions(host="127.0.0.1", port=0, metrics_port=free))
-        asked = ServeOptions(host="127.0.0.1", port=running.port, metrics_port=0)
+            serve(stores, ServeRequest(host="127.0.0.1", port=0, metrics_port=free))
+        asked = ServeRequest(host="127.0.0.1", port=running.port, metrics_port=0)
         with pytest.raises(Failed, match=f"cannot listen on port {running.port}"):
             serve(stores, asked)
     require_port("127.0.0.1", free, "metrics_port")

@@ -1,5 +1,6 @@
 """Feeds of changes through the door: the worked examples of native.md, section 8, and what is refused."""
 
+import json
 import re
 from dataclasses import replace
 from datetime import timedelta
@@ -10,11 +11,11 @@ import pytest
 from depth import DEPTH
 from remembering import ZERO, day, lives
 
-from backstory.errors import BackstoryError
+from backstory.errors import BackstoryError, Refused
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
 from backstory.model.table import table_name
-from backstory.model.versions_layout import MEMORY_SINCE, SETTLED
+from backstory.model.versions_layout import MEMORY_SINCE, ORDERED_BY, SETTLED
 from backstory.settings import DRIVER_MEMORY
 from backstory.stores.iceberg.store import existing
 from backstory.warehouse import Warehouse
@@ -347,14 +348,14 @@ def test_the_memory_begins_with_the_first_feed_and_settles_what_copies_left(fed)
 
 
 @pytest.mark.parametrize(
-    ("column", "type_", "code"),
+    ("column", "type_", "code", "told"),
     [
-        ("at", pa.int64(), "no-instant"),
-        ("at", pa.float64(), "no-instant"),
-        ("at", pa.timestamp("us"), "naive-time"),
+        ("at", pa.int64(), "no-instant", "BIGINT"),
+        ("at", pa.float64(), "no-instant", "DOUBLE"),
+        ("at", pa.timestamp("us"), "naive-time", None),
     ],
 )
-def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code):
+def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code, told):
     """V45."""
     fed = Fed(Warehouse(store, embedded=False))
     rows = events("k: a@10")
@@ -363,6 +364,7 @@ def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code)
     with pytest.raises(BackstoryError) as stop:
         fed.warehouse.apply(rows, into=fed.name, **FEED)
     assert stop.value.code == code
+    assert (f"of type {told}," in stop.value.message) is (told is not None)
 
 
 def test_a_row_without_a_key_or_an_order_refuses_the_delivery(fed):
@@ -392,6 +394,16 @@ def test_settings_are_kept_and_may_not_be_contradicted(fed):
     assert fed.lives == ["k: a[10,20) b[20,)"]
     assert fed.refused("k: c@30", sequence_by=["at"]) == "settings-changed"
     assert fed.refused("k: c@30", key="v") == "key-changed"
+
+
+def test_the_table_keeps_the_types_of_its_order_in_their_stored_form(fed):
+    fed.apply("k: a@10")
+    ordered_by = json.loads(existing(fed.store, table_name(fed.name)).properties[ORDERED_BY])
+    assert [each["type"] for each in ordered_by] == ["TIMESTAMP", "LONG"]
+    rows = events("k: b@20")
+    other = rows.set_column(rows.column_names.index("seq"), "seq", rows["seq"].cast(pa.string()))
+    with pytest.raises(Refused, match="seq orders changes as BIGINT in the table, but has type STRING"):
+        fed.warehouse.apply(other, into=fed.name, **FEED)
 
 
 def test_what_rows_mean_is_kept(fed):

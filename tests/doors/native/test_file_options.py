@@ -58,7 +58,7 @@ def test_a_spreadsheet_of_germany_is_read(copied, encoding, mark):
     into = f"file_options.german_{encoding.replace('-', '')}_{len(mark)}"
     rows, receipt = copied(into, (mark + GERMAN).encode(encoding), **options)
     assert rows == ROWS
-    assert receipt.schema_changes == ["new table: kunde LONG, name STRING, plz STRING, umsatz DOUBLE"]
+    assert receipt.schema_changes == ["new table: kunde BIGINT, name STRING, plz STRING, umsatz DOUBLE"]
     again, receipt = copied(into, (mark + GERMAN).encode(encoding), **options)
     assert (again, receipt.snapshot_id) == (ROWS, None)
 
@@ -90,7 +90,7 @@ def test_types_are_declared_and_then_kept(copied):
     rows, _ = copied("file_options.types", "k,zip,amount,n\na,1068,1.5,7\n")
     assert rows[0][1] == "1068"
     with pytest.raises(BackstoryError) as stop:
-        copied("file_options.types", "k,zip,amount,n\na,1068,1.5,7\n", type={"zip": "LONG"})
+        copied("file_options.types", "k,zip,amount,n\na,1068,1.5,7\n", type={"zip": "BIGINT"})
     assert stop.value.code == "type-changed"
     rows, _ = copied("file_options.json", '{"k": "a", "v": 1}', "a.json", key="k", type={"v": "DOUBLE"})
     assert rows == [("a", 1.0)]
@@ -138,8 +138,8 @@ def test_bytes_that_are_not_utf_8_name_the_option(ahead, size):
         ("a,valid_from\n1,2\n", {"key": "a"}, "reserved-column"),
         ("a,b\n1\n", {"key": "a"}, "broken-csv"),
         ("", {"key": "a"}, "broken-csv"),
-        ("a,b\n1,x\n", {"key": "a", "type": {"b": "LONG"}}, "unreadable-value"),
-        ("a,b\n1,2\n", {"key": "a", "type": {"c": "LONG"}}, "bad-option"),
+        ("a,b\n1,x\n", {"key": "a", "type": {"b": "BIGINT"}}, "unreadable-value"),
+        ("a,b\n1,2\n", {"key": "a", "type": {"c": "BIGINT"}}, "bad-option"),
     ],
 )
 def test_what_needs_no_table_is_refused_without_one(ahead, content, options, code):

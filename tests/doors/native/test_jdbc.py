@@ -87,7 +87,7 @@ def test_what_has_no_exact_value_refuses_its_column(lake, mariadb):
     port, do = mariadb
     do("SET sql_mode = ''; CREATE TABLE zero (id int, d date); INSERT INTO zero VALUES (1, '0000-00-00')")
     do("CREATE TABLE digits (id int, d decimal(60,2)); INSERT INTO digits VALUES (1, 1)")
-    for table, why in (("zero", "does not fit NAIVE_DATE"), ("digits", "38 digits or more")):
+    for table, why in (("zero", "does not fit DATE"), ("digits", "38 digits or more")):
         with pytest.raises(Refused, match=why) as refused:
             copy(lake, address(port, f"?table={table}"))
         assert refused.value.keys == ["d"]

@@ -90,7 +90,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
     options = {"retype": {"v": "double"}}
     plan = kept.copy(3, records(a=1.5, b=5.0, d=4.0), dry_run=True, **options)
     assert plan.schema_changes == ["column v: type is now DOUBLE", "all rows are rewritten"]
-    assert (kept.type, kept.rows()) == ("LONG", before)
+    assert (kept.type, kept.rows()) == ("BIGINT", before)
     receipt = kept.copy(3, records(a=1.5, b=5.0, d=4.0), **options)
     assert (receipt.counts["changed"], receipt.counts["unchanged"]) == (1, 2)
     assert (kept.type, len(kept.table.snapshots)) == ("DOUBLE", len(snapshots) + 1)
@@ -136,7 +136,7 @@ def test_a_value_that_would_change_is_refused_with_its_keys(kept):
     kept.copy(3, records(a=1, b=2, c=3, d=4), retype={"v": "STRING"})
     assert [row["v"] for row in kept.rows("k", "v")] == ["1", "2", str(big), "3", "4", str(big)]
     assert kept.copy(4, records(a=1, b=2, c=3, d=4), retype={"v": "STRING"}).snapshot_id is None
-    assert kept.refused(4, records(a="007", b="2", c="3", d="4"), retype={"v": "LONG"}).keys == ["v"]
+    assert kept.refused(4, records(a="007", b="2", c="3", d="4"), retype={"v": "BIGINT"}).keys == ["v"]
 
 
 @pytest.mark.parametrize("by_frames", [False, True])
@@ -189,7 +189,7 @@ def test_files_are_read_in_the_new_type(store, tmp_path):
         return file
 
     first = kept.copy(1, csv("a,1\nb,2\n"))
-    assert first.schema_changes == ["new table: k STRING, v LONG"]
+    assert first.schema_changes == ["new table: k STRING, v BIGINT"]
     stop = kept.refused(2, csv("a,1\nb,1.5\n"))
     assert (stop.code, "`retype={'v': 'DOUBLE'}`" in stop.remedy) == ("type-changed", True)
     options = {"retype": {"v": "DECIMAL(18,2)"}}
@@ -209,7 +209,7 @@ def test_a_column_that_never_had_a_value_takes_any_type(kept):
     first = kept.copy(1, [{"k": "a", "v": None}])
     assert first.schema_changes == ["new table: k STRING, v STRING"]
     receipt = kept.copy(2, records(a=1))
-    assert (receipt.schema_changes, receipt.counts["changed"]) == (["column v: type is now LONG"], 1)
+    assert (receipt.schema_changes, receipt.counts["changed"]) == (["column v: type is now BIGINT"], 1)
     assert [row["v"] for row in kept.rows("valid_from", "v")] == [None, 1]
     assert kept.copy(3, records(a=1)).snapshot_id is None
     assert kept.refused(4, records(a="x")).code == "type-changed"
@@ -243,7 +243,7 @@ def test_a_source_without_rows_is_empty_whatever_its_types(kept, tmp_path):
         assert kept.refused(2, source).code == "empty-snapshot"
     options = {"allow_empty": True, "max_delete_ratio": 1}
     assert kept.copy(2, floats, dry_run=True, **options).counts["closed"] == 2
-    assert (kept.copy(2, frame, **options).counts["closed"], kept.type) == (2, "LONG")
+    assert (kept.copy(2, frame, **options).counts["closed"], kept.type) == (2, "BIGINT")
 
 
 def losing(number, of=39):
@@ -345,7 +345,7 @@ def test_two_columns_at_once_and_what_is_asked_of_none(kept):
     )
     assert (receipt.counts["unchanged"], receipt.recorded_at is None) == (1, False)
     assert kept.rows("v", "w", "x") == [{"v": "1", "w": Decimal("1.5"), "x": 0.5}]
-    stop = kept.refused(3, [{"k": "a", "v": "1", "w": 2.5, "x": 0.5}], retype={"v": "LONG", "w": "INT"})
+    stop = kept.refused(3, [{"k": "a", "v": "1", "w": 2.5, "x": 0.5}], retype={"v": "BIGINT", "w": "INT"})
     assert (stop.code, stop.keys) == ("type-changed", ["a"])
     assert kept.sound()
 

@@ -133,7 +133,7 @@ def test_new_columns_are_taken_and_types_are_as_ever_under_either_policy(store):
         more = named(city=NAMES[::-1], more=pa.array(range(10), pa.int32()))
         assert policed.copy(2, more).schema_changes == ["new column more (INT)"]
         wider = named(city=NAMES[::-1], more=pa.array(range(10), pa.int64()))
-        assert policed.copy(3, wider).schema_changes == ["column more: type is now LONG"]
+        assert policed.copy(3, wider).schema_changes == ["column more: type is now BIGINT"]
         other = named(city=NAMES[::-1], more=NAMES)
         assert policed.refused(policed.copy, 4, other).code == "type-changed"
 
@@ -263,9 +263,9 @@ def test_there_are_two_policies(policed, word):
     {
         "a new one behind it": (
             {"k": [1], "w": [5], "x": ["new"]},
-            {"k": "LONG", "w": "LONG", "x": "STRING"},
+            {"k": "BIGINT", "w": "BIGINT", "x": "STRING"},
         ),
-        "a wider type": ({"k": [1], "w": [5.5]}, {"k": "LONG", "w": "DOUBLE"}),
+        "a wider type": ({"k": [1], "w": [5.5]}, {"k": "BIGINT", "w": "DOUBLE"}),
     }.values(),
     ids=["a new one behind it", "a wider type"],
 )
@@ -273,7 +273,7 @@ def test_a_column_gets_a_name_and_more_in_one_copy(python, copy, types, request)
     """Iceberg knows the column by its former name until all of it is committed."""
     into = f"evolving.renamed_{request.node.callspec.id.replace(' ', '_')}"
     python.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")
-    retype = {"w": types["w"]} if types["w"] != "LONG" else None
+    retype = {"w": types["w"]} if types["w"] != "BIGINT" else None
     python.snapshot(pa.table(copy), into=into, at="2026-01-02", rename={"v": "w"}, retype=retype)
     shape = existing(python.store, python.table(into).name).shape
     assert {each.name: str(each.type) for each in shape.user_columns} == types

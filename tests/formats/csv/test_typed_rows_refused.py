@@ -28,7 +28,7 @@ LINES = [
 def test_an_unreadable_cell_is_named_by_line_column_and_type(line, content):
     """63: the line on which its row begins, whatever breaks stand in values before it."""
     columns = COLUMNS | {"i\nd": "STRING"}
-    assert f"line {line}, column v: the value is not of type LONG" in refusal(content, columns)
+    assert f"line {line}, column v: the value is not of type BIGINT" in refusal(content, columns)
 
 
 def test_the_line_does_not_depend_on_what_is_wanted():

@@ -140,7 +140,7 @@ def test_an_empty_feed_has_no_events():
         (lambda rows: replaced(rows, "id", [[1], [2]]), "bad-option", "it is nested"),
         (lambda rows: replaced(rows, "_change_type", ["insert", "UPDATE_AFTER"]), "malformed-row", "row 2"),
         (lambda rows: replaced(rows, "_change_type", ["insert", None]), "malformed-row", "row 2"),
-        (lambda rows: replaced(rows, "_commit_timestamp", [1, 2]), "no-instant", "int64"),
+        (lambda rows: replaced(rows, "_commit_timestamp", [1, 2]), "no-instant", "BIGINT"),
         (
             lambda rows: replaced(rows, "_commit_timestamp", [DAY.replace(tzinfo=None)] * 2),
             "naive-time",

@@ -147,7 +147,7 @@ UNFIT = [
 def test_a_value_that_does_not_fit_its_column_is_refused_with_its_row(kind, array):
     """63: nothing is wrapped or made infinite, or rounded up to more digits than fit."""
     text = refusal(parquet({"v": array}), {"v": kind}, PARQUET)
-    assert f"row 2, column v: the value is not of type {kind}" in text
+    assert f"row 2, column v: the value is not of type {ColumnType.parse(kind)}" in text
 
 
 @pytest.mark.parametrize("kind", ["STRING", "LONG", "BINARY", "UTC_DATETIME", "NAIVE_TIME"])

@@ -6,6 +6,7 @@ import re
 import signal
 import sqlite3
 import time
+from contextlib import closing
 from pathlib import Path
 
 import pyarrow.compute as pc
@@ -43,6 +44,12 @@ class Night:
             return {name: metadata_of(self.catalog, name) for name in (*TABLES, "days")}
         except sqlite3.OperationalError:  # there is no catalog yet
             return {}
+
+    def archives(self):
+        """The names of the former histories of `a`."""
+        with closing(sqlite3.connect(f"file:{self.catalog}?mode=ro", uri=True)) as connection:
+            query = "SELECT table_name FROM iceberg_tables WHERE table_name LIKE 'a_until_%'"
+            return [name for (name,) in connection.execute(query)]
 
     def values(self, name):
         """The values that are true now in a table, without repeats."""
@@ -109,6 +116,30 @@ def test_sigterm_ends_a_run_after_the_commits_that_are_under_way(night):
     assert {name for name, each in night.state().items() if each != before[name]} == {"a"}
 
 
+def test_a_restart_that_is_killed_before_its_first_load_is_completed_and_reported_by_the_next_run(night):
+    entry = "t.a: {source: a.csv, key: id, restart: true}"
+    (night.folder / "histories.yaml").write_text(f"format: histories/1\ntables:\n  {entry}\n")
+    night.write("a", 1)
+    with night.begin() as run:
+        assert run.end()[0] == 0
+    night.write("a", "text", MANY)
+    with night.begin() as run:
+        run.reach(night.archives, pause=0.001)
+        with locked(night.catalog):
+            run.kill()
+    assert metadata_of(night.catalog, "a") is None
+    (archive,) = night.archives()
+    with night.begin() as run:
+        code, said, _ = run.end()
+    (receipt,) = json.loads(said)
+    assert (code, receipt["archives"], receipt["counts"]["new"]) == (0, [f"t.{archive}"], MANY)
+    with night.begin() as run:
+        (receipt,) = json.loads(run.end()[1])
+    assert (receipt["status"], receipt["archives"]) == ("unchanged", [])
+    with command(night.folder, "check", "--all") as check:
+        assert check.end()[0] == 0
+
+
 def handles(process, number):
     """Whether a process has a handler for a signal: a run takes its own away once it has heard of the end."""
     status = Path(f"/proc/{process}/status").read_text()
@@ -123,16 +154,3 @@ def test_two_runs_at_once_take_each_table_one_after_the_other(night):
     assert [code for code, _, _ in ends] == [0, 0]
     statuses = zip(*([each["status"] for each in json.loads(said)] for _, said, _ in ends), strict=True)
     assert {tuple(sorted(each)) for each in statuses} == {("changed", "unchanged")}
-
-
-def test_what_is_refused_names_the_remedy_as_a_field_of_the_file(night):
-    """`backstory run` has no such flag."""
-    night.write("a", 1)
-    with night.begin("--select", "t.a") as run:
-        assert run.end()[0] == 0
-    (night.folder / "a.csv").write_text("id,value\n1,many\n")
-    with night.begin("--select", "t.a") as run:
-        code, said, _ = run.end()
-    (receipt,) = json.loads(said)
-    assert (code, receipt["error"]["code"]) == (3, "type-changed")
-    assert "`retype: {value: STRING}`" in receipt["error"]["remedy"]

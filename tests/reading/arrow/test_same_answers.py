@@ -22,7 +22,7 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading.arrow import differences, point_in_time, sorting
-from backstory.reading.arrow.knowledge import table_at, times
+from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import PageQuestion, page
 from backstory.reading.arrow.versions import change_times, read_statements, read_versions
@@ -260,7 +260,9 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     held = read_versions(table_at(files, None))
     large = versions_of_frames(store, found).toArrow()
     assert same(held.rows, large) > 3
-    moved = set(times(large, "valid_from").to_pylist()) | set(times(large, "valid_to").to_pylist())
+    moved = {
+        micros for name in ("valid_from", "valid_to") for micros in large[name].cast("int64").to_pylist()
+    }
     assert moved - {None} <= set(change_times(files).instants.tolist())
     if of_key:
         each_record_alone(files, large, of_key.split(","), monkeypatch)
@@ -291,6 +293,11 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         small, large = life(files, {"k": "b"}), life_of_frames(store, found, {"k": "b"})
         assert lines(small.versions) == lines(large.versions)
         assert (small.columns, small.title) == (large.columns, large.title)
+
+
+def times(rows, name):
+    """Microseconds since 1970."""
+    return rows[name].cast("int64")
 
 
 def each_record_alone(files, large, key, monkeypatch):

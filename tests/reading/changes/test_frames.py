@@ -6,12 +6,21 @@ from datetime import UTC, datetime
 
 import pytest
 from depth import deep
-from specification.change_feed import changes_of_commits
+from specification.change_feed import changes_of_commits, net
 
-from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
-from backstory.reading.changes.feed import FeedRows, feed_frame
-from backstory.reading.changes.rule import net
-from backstory.stores.iceberg.moved_rows import NUMBER, SIGN, TIME, VERSION
+from backstory.model.change_feed import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    NUMBER,
+    SIGN,
+    TIME,
+    VERSION,
+)
+from backstory.reading.changes.feed import feed_frame
+from backstory.reading.changes.pairs import changes_query
+from backstory.reading.changes.request import FeedRows
+from backstory.reading.lifetimes import SPARK
 
 SCHEMA = (
     "life int, k int, v double, m map<string, array<double>>, "
@@ -65,7 +74,7 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
         changes = changes_of_commits(states, key)
         changes = net(changes, key) if netted else changes
         expected += [line(one.row, one.version, one.type) for one in changes]
-    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), None)
+    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), lambda *_: "TRUE")
     frame = feed_frame(spark.createDataFrame(moved, SCHEMA), told, len(moved), net=netted, only_added=False)
     assert frame.columns == ["life", "k", "v", "m", CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
     rows = frame.toArrow().to_pylist()
@@ -77,3 +86,8 @@ def test_the_plan_gives_the_rules_feed(spark, netted):
     if not netted:
         versions = [row[COMMIT_VERSION] for row in rows]
         assert versions == sorted(versions)
+
+
+@pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
+def test_names_with_braces_are_names(netted):
+    assert "PARTITION BY `a{b}`" in changes_query(SPARK, ["a{b}"], ["{c}"], net=netted)

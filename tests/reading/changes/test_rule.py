@@ -4,10 +4,9 @@ import itertools
 
 from hypothesis import given
 from hypothesis import strategies as st
-from specification.change_feed import apply_changes, changes_of_commits
+from specification.change_feed import apply_changes, changes_between, changes_of_commits, net
 
 from backstory.model.change_feed import ChangeType
-from backstory.reading.changes.rule import changes_between, net
 
 NAN = float("nan")
 

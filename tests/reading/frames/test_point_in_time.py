@@ -84,7 +84,7 @@ def test_a_key_is_of_its_columns_type(history):
     found = history("id v start end active\n7 a T1 TMAX true")
     assert [row["v"] for row in found.timeline("7").versions] == ["a"]
     assert str(found.timeline("8")) == "There is no version of this record."
-    with pytest.raises(UsageError, match="'abc' is not a LONG, the type of column id"):
+    with pytest.raises(UsageError, match="'abc' is not a BIGINT, the type of column id"):
         found.timeline("abc")
     assert datetime(2024, 2, 29, tzinfo=UTC) < found.timeline(7).versions[0]["valid_from"]
 

@@ -1,1 +1,1 @@
-"""Feeds of changes (native.md 2.5 to 2.11), alone and among copies."""
+"""Feeds of changes (native.md 2.5 to 2.11), on their own and mixed with copies."""

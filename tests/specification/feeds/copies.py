@@ -1,7 +1,7 @@
-"""What a full or scoped copy does to a table that remembers (native.md V35 to V44, V69 to V71).
+"""The effect of a full or scoped copy on a table with a memory (native.md V35 to V44, V69 to V71).
 
-A copy is one fact of each record. What it listed is read off the table afterwards, so that its mark is all
-that is remembered of it (V31).
+A copy is one fact for each record. Later its listed rows are read from the table, so that only its mark is
+stored (V31).
 """
 
 from collections import Counter
@@ -25,7 +25,7 @@ from specification.values import equal_in
 
 
 def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scope | None = None) -> Taken:
-    """The table after the copy, of all records or of a scope; Refused where it would not be right."""
+    """The table after a copy of all records or of a scope. Raises Refused if the result would be wrong."""
     before, table = table, remembering(table)
     _refuse(table, copy, scope)
     columns = None if set(copy.columns) >= set(table.columns) else copy.columns
@@ -38,7 +38,7 @@ def take_among(table: StoredVersions, copy: Copy, recorded: Instant, scope: Scop
     keys = dict.fromkeys([*(row.key for row in table.rows if row.key is not None), *copy.rows])
     for key in keys:
         listed = copy.rows.get(key)
-        if listed is None and table.as_of(key, copy.at) is None:  # as absent as before: its rows stay (V80)
+        if listed is None and table.as_of(key, copy.at) is None:  # absent as before, so its rows stay (V80)
             rows += [row for row in table.rows if row.key == key and row.kind is not FactKind.VOID]
         else:
             others = [fact for fact in facts_of(table, key) if not _is(fact, copy.at, scope)]
@@ -84,7 +84,7 @@ def _refuse(table: StoredVersions, copy: Copy, scope: Scope | None) -> None:
 
 
 def _disjoint(one: Scope | None, other: Scope | None) -> bool:
-    """Whether no record lies in both: they want two values of one column (V43)."""
+    """Whether no record is in both scopes, because they require different values of one column (V43)."""
     wanted = dict(one or ())
     return any(name in wanted and wanted[name] != value for name, value in other or ())
 
@@ -94,7 +94,7 @@ def _is(fact: Fact, at: Instant, scope: Scope | None) -> bool:
 
 
 def _outcome(table: StoredVersions, key: Key, life: Life, copy: Copy) -> Sequence[str]:
-    """What a record counts as: `as_of` the copy's instant before and after (V36)."""
+    """The outcome of a record, by its states at the copy's instant before and after the copy (V36)."""
     before, after = table.as_of(key, copy.at), life.as_of(copy.at)
     if key not in copy.rows:
         return ["closed"] if before is not None and after is None else []

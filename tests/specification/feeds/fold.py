@@ -1,4 +1,4 @@
-"""What facts make of a record (native.md V20 to V26): what is known after each, and its life."""
+"""The fold of a record's facts (native.md V20 to V26): the known state after each, and the record's life."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -12,12 +12,12 @@ from specification.values import equal_in
 
 @dataclass(frozen=True, slots=True)
 class Fact:
-    """One thing that was said of one record (V20).
+    """A statement about one record (V20).
 
-    Of a copy `values` are what it listed of the record, None where it did not list it. `columns` are those
-    that an upsert asserts or a copy delivers, None for all. `row` is the live row of a stored fact, `event`
-    what a new one is of. A message of a log has its `own` time, and in `sequence` its position, which ends
-    with whether it is a change, and no read (V130).
+    For a copy, `values` are the listed values of the record, or None if the copy did not list it. `columns`
+    are the columns that an upsert sets or a copy delivers, or None for all. `row` is the live row of a stored
+    fact, and `event` is the event of a new fact. A message of a log has its `own` time. Its `sequence` is its
+    position, which ends with whether it is a change instead of a read (V130).
     """
 
     kind: FactKind
@@ -32,17 +32,17 @@ class Fact:
 
     @property
     def new(self) -> bool:
-        """Whether it comes with a delivery."""
+        """Whether the fact is part of the delivery."""
         return self.event is not None
 
     @property
     def is_read(self) -> bool:
-        """Whether it is a read of a snapshot, which shows what was before any later change (V131)."""
+        """Whether the fact is a read of a snapshot, which shows the state before any later change (V131)."""
         return self.own is not None and not self.sequence[-1]
 
     @property
     def place(self) -> tuple[Instant, bool, bool, tuple[object, ...]]:
-        """Its place among the record's facts: copies come after the events of their instant (V21)."""
+        """The sort key among the record's facts. Copies follow the events of their instant (V21)."""
         if self.kind is FactKind.COPY:
             return (self.at, True, False, self.scope or ())
         return (self.at, False, self.own is not None, self.sequence)
@@ -50,7 +50,7 @@ class Fact:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """A fact, what was known before and after it, and whether a version begins or ends with it (V24)."""
+    """A fact, the known states before and after it, and whether a version begins or ends with it (V24)."""
 
     fact: Fact
     before: Values | None
@@ -61,7 +61,7 @@ class Step:
 
 @dataclass(frozen=True, slots=True)
 class Version:
-    """A version of the folded life, and the fact that begins it."""
+    """A version of the folded life, and the fact with which it begins."""
 
     start: Instant
     end: Instant | None
@@ -71,13 +71,13 @@ class Version:
 
 @dataclass(frozen=True, slots=True)
 class Life:
-    """A record's life as its facts tell it, and the steps to it."""
+    """A record's life that results from its facts, and the steps of the fold."""
 
     versions: tuple[Version, ...]
     steps: tuple[Step, ...]
 
     def as_of(self, instant: Instant) -> Values | None:
-        """What the record was at an instant; None while it was not there."""
+        """The values of the record at an instant, or None if it did not exist then."""
         covering = (
             each.values
             for each in self.versions
@@ -87,14 +87,14 @@ class Life:
 
 
 def same(table: StoredVersions, one: Values | None, other: Values | None, names: Iterable[str]) -> bool:
-    """Whether two states are alike on the tracked ones of these columns."""
+    """Whether two states are alike in those of these columns that are tracked."""
     if one is None or other is None:
         return one is other
     return equal_in((name for name in names if name in table.tracked), one, other)
 
 
 def lies_in(table: StoredVersions, scope: Scope | None, key: Key, state: Values | None) -> bool:
-    """Whether a record that is there is in a scope (V41)."""
+    """Whether an existing record is in a scope (V41)."""
     values = None if state is None else {**state, table.key: key}
     return values is not None and all(
         comparison_key(values.get(name)) == comparison_key(value) for name, value in scope or ()
@@ -102,7 +102,7 @@ def lies_in(table: StoredVersions, scope: Scope | None, key: Key, state: Values 
 
 
 def state_after(table: StoredVersions, key: Key, state: Values | None, fact: Fact) -> Values | None:
-    """What is known of the record after a fact (V22)."""
+    """The known state of the record after a fact (V22)."""
     names = table.columns if fact.columns is None else fact.columns
     if fact.kind in {FactKind.DELETE, FactKind.TRUNCATE}:
         return None
@@ -117,9 +117,9 @@ def state_after(table: StoredVersions, key: Key, state: Values | None, fact: Fac
 
 
 def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instant) -> Life:
-    """The life that the facts of a record tell, in whatever order they are given (V23).
+    """The life that results from the facts of a record, which may be in any order (V23).
 
-    What makes no version is, before the first new fact, as the stored version has it (V18).
+    Before the first new fact, columns that make no version have the values of the stored version (V18).
     """
     stored = next((row.values for row in table.life(key) if _reaches(row, since)), None)
     steps: list[Step] = []
@@ -132,7 +132,7 @@ def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instan
         told = list(_steps(table, key, state, list(group)))
         after = told[-1].after
         if same(table, state, after, table.columns):
-            # What shows no version changes nothing but what has no history (V18).
+            # A fact without a version changes only columns without history (V18).
             state = None if state is None or after is None else _renewed(table, state, after)
         else:
             last = max(place for place, step in enumerate(told) if _changes(table, step))
@@ -155,12 +155,12 @@ def folded(table: StoredVersions, key: Key, facts: Sequence[Fact], since: Instan
 
 
 def _as_stored(table: StoredVersions, state: Values, stored: Values) -> Values:
-    """A state with what makes no version as a stored version has it."""
+    """A state, with the stored version's values in columns that make no version."""
     return {**state, **{name: stored[name] for name in table.columns if name not in table.tracked}}
 
 
 def _reaches(row: StoredRow, instant: Instant) -> bool:
-    """Whether a version is what was known just before an instant (V78)."""
+    """Whether a version was the known state just before an instant (V78)."""
     return bool(row.start < instant and (row.end is None or row.end >= instant))
 
 
@@ -176,11 +176,11 @@ def _changes(table: StoredVersions, step: Step) -> bool:
 
 
 def _renewed(table: StoredVersions, state: Values, newest: Values) -> Values:
-    """A state with the newest values of what has no history."""
+    """A state, with the newest values in columns without history."""
     return {**state, **{name: newest[name] for name in table.overwritten}}
 
 
 def _ending(step: Step) -> Step:
-    """A step at whose instant a version ends; a delete or truncate that took a record away ends it (V58)."""
+    """A step at whose instant a version ends. A delete or truncate that removed the record ends it (V58)."""
     takes = step.fact.kind in {FactKind.DELETE, FactKind.TRUNCATE} and step.before is not None
     return replace(step, ends=takes)

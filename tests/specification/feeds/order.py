@@ -1,15 +1,18 @@
-"""The order of a log decides, and not the clock: the instants of a record's facts (native.md V130 to V132).
+"""The instants of a record's facts: in a log, positions decide the order, not times (native.md V130 to V132).
 
-Where the specification leaves something open:
+The specification leaves some cases open. The rule decides them as follows:
 
-* Kinds that differ at one position are a conflict (V53): nothing says which of them is later.
-* A new message is settled if its instant is, or if a settled one of its record has its position or a later
-  one (V135). One that is left out raises nothing.
-* A message from before a new log is a former log's if that is known up to its time, or if its position is
-  behind the last one there (V136). Another one has a clock that was set back, and is of the new log.
-* Something known may come to a settled instant where a restatement takes back what raised it: refused.
-* A truncate is settled by its own time as a whole, and says nothing of a record that is settled beyond it.
-  It settles every new message before it in its log: one of these might raise it out of what is settled.
+* Facts of different kinds at one position are a conflict (V53), because neither is known to be later.
+* A new message is settled if its instant is settled. It is also settled if a settled message of its record
+  has its position or a later one (V135). A message that is left out raises no other fact.
+* A message from before a new log belongs to a former log in two cases: that log is known up to the message's
+  time, or the message's position is after the last one there (V136). Any other message has a clock that was
+  set back, and belongs to the new log.
+* A known fact may move to a settled instant if a restatement withdraws the fact that raised it. This is
+  refused.
+* A truncate is settled by its own time for all records. It does not affect a record that is settled beyond
+  it. It settles every new message before it in its log, because such a message might raise it out of the
+  settled interval.
 """
 
 from collections.abc import Sequence
@@ -22,10 +25,10 @@ from specification.stored import Instant, Key, StoredVersions
 
 
 def placed(table: StoredVersions, facts: Sequence[Fact]) -> tuple[list[Fact], list[Fact]]:
-    """The facts of a record, each at its instant; and those of a log that come to be settled there.
+    """The facts of a record, each at its instant, and the facts of a log that become settled there.
 
-    What has no place in a log neither raises nor is raised. A read never raises a change: its time is that of
-    the change at the latest.
+    A fact without a position in a log neither raises other facts nor is raised. A read never raises a change:
+    its time is at most the time of the next change.
     """
     log = sorted((fact for fact in facts if fact.own is not None), key=lambda fact: fact.sequence)
     others = [fact for fact in facts if fact.own is None]
@@ -42,7 +45,7 @@ def placed(table: StoredVersions, facts: Sequence[Fact]) -> tuple[list[Fact], li
 
 
 def _raised(table: StoredVersions, log: Sequence[Fact], *, reads: bool) -> list[tuple[Fact, Instant]]:
-    """Each with the greatest time up to it, of changes or of reads too; what is settled raises nothing."""
+    """Each fact with the greatest time up to it, of changes or also of reads. Settled facts raise nothing."""
     found, greatest = [], None
     for place, fact in enumerate(log):
         if fact.is_read and not reads:
@@ -59,7 +62,7 @@ def _raised(table: StoredVersions, log: Sequence[Fact], *, reads: bool) -> list[
 
 
 def is_settled(table: StoredVersions, instant: Instant) -> bool:
-    """Whether nothing moves any more at an instant; bounds are included (V29)."""
+    """Whether nothing can change at an instant. The bounds are included (V29)."""
     if not table.settled:
         return False
     first, last = table.settled
@@ -67,7 +70,7 @@ def is_settled(table: StoredVersions, instant: Instant) -> bool:
 
 
 def is_of_former(table: StoredVersions, own: Instant, position: tuple[Any, ...]) -> bool:
-    """Whether a message is of a log before the one that began anew, which is settled (V136)."""
+    """Whether a message belongs to a log before the one that started again, and so is settled (V136)."""
     former = table.former
     if former is None or own > former.until:
         return False
@@ -75,13 +78,13 @@ def is_of_former(table: StoredVersions, own: Instant, position: tuple[Any, ...])
 
 
 def settled_position(table: StoredVersions, key: Key) -> tuple[Any, ...] | None:
-    """The last position of a record in its log that is settled; None for none (V135)."""
+    """The last settled position of a record in its log, or None if there is none (V135)."""
     rows = (row for row in table.rows if row.key == key and row.is_event and row.time is not None)
     return max((row.sequence for row in rows if is_settled(table, row.start)), default=None)
 
 
 def is_before_settled_truncate(table: StoredVersions, position: tuple[Any, ...]) -> bool:
-    """Whether a new message is before a truncate of its log that is settled (V135)."""
+    """Whether a new message is before a settled truncate of its log (V135)."""
     marks = (row for row in table.rows if row.key is None and row.is_live and row.kind is FactKind.TRUNCATE)
     return any(
         row.time is not None and is_settled(table, row.time) and position < row.sequence for row in marks
@@ -89,16 +92,16 @@ def is_before_settled_truncate(table: StoredVersions, position: tuple[Any, ...])
 
 
 def is_beyond(fact: Fact, position: tuple[Any, ...] | None) -> bool:
-    """Whether a fact is not settled by a position of its record's log."""
+    """Whether a fact is after the settled position of its record's log."""
     return fact.own is None or position is None or fact.sequence > position
 
 
 def first_instant(
     table: StoredVersions, facts: Sequence[Fact], since: Sequence[Instant], low: tuple[Any, ...] | None
 ) -> Instant:
-    """From when on a record may move: from new times on, and those of what is at or behind `low` in its log.
+    """The instant from which a record may change: new times, and times of facts at or after `low` in its log.
 
-    Nothing comes to a settled instant; instants are whole numbers here.
+    No fact moves to a settled instant. Instants are whole numbers here.
     """
     behind = [fact for fact in facts if fact.own is not None and low is not None and fact.sequence >= low]
     times = [*since, *(time for fact in behind for time in (fact.at, fact.own))]
@@ -107,10 +110,10 @@ def first_instant(
 
 
 def first_position(facts: Sequence[Fact]) -> tuple[Any, ...] | None:
-    """The first position of facts in their log; None for facts of none."""
+    """The first position of the facts in their log, or None if they have no log."""
     return min((fact.sequence for fact in facts if fact.own is not None), default=None)
 
 
 def is_truncate(fact: Fact) -> bool:
-    """Whether it is of every record."""
+    """Whether the fact applies to every record."""
     return fact.kind is FactKind.TRUNCATE

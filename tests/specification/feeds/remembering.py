@@ -1,4 +1,4 @@
-"""What stored rows remember as facts, and the rows that a new life leaves (native.md V2 to V9, V72)."""
+"""The facts that stored rows record, and the rows that result from a new life (native.md V2 to V9, V72)."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -22,18 +22,18 @@ from specification.values import equal_in
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """The instants of which facts are taken back (V86): from `start` up to `end`, which is exclusive."""
+    """The interval of instants whose facts are withdrawn (V86), from `start` until `end`, which is excluded."""
 
     start: Instant
     end: Instant
 
     def has(self, instant: Instant) -> bool:
-        """Whether an instant lies in it."""
+        """Whether an instant is in the window."""
         return bool(self.start <= instant < self.end)
 
 
 def facts_of(table: StoredVersions, key: Key, window: Window | None = None) -> list[Fact]:
-    """What the table remembers of a record, but for what a window takes back of it."""
+    """The facts of a record that the table stores, without those that a window withdraws."""
     rows = [row for row in table.rows if row.key == key and row.is_live]
     said = [
         Fact(row.kind, row.start, asserted(row), row.columns, row.sequence, row=row, own=row.time)
@@ -51,19 +51,20 @@ def facts_of(table: StoredVersions, key: Key, window: Window | None = None) -> l
 
 
 def time_of(fact: Fact) -> Instant:
-    """The time by which a restatement takes a fact back: its own (V135)."""
+    """The time by which a restatement decides whether to withdraw a fact: the fact's own time (V135)."""
     return fact.at if fact.own is None else fact.own
 
 
 def asserted(row: StoredRow) -> Values:
-    """The values that an event asserted; of a version the row has all of them."""
+    """The values that an event set. For a version, the row has all of them."""
     return row.values if row.columns is None else {name: row.values.get(name) for name in row.columns}
 
 
 def mark_of(row: StoredRow) -> tuple[Instant | None, bool, tuple[Any, ...], Scope | None]:
-    """The mark that a row is, or that it voids; the void of a truncate names no columns, not all (V72).
+    """The mark that a row stores or cancels.
 
-    A truncate of a log is the one of its position, whenever it was.
+    The void of a truncate lists no columns, while a copy's void has None for all columns (V72). A truncate of
+    a log is identified by its position, whatever its time.
     """
     truncate = row.kind is FactKind.TRUNCATE or (row.kind is FactKind.VOID and row.columns == ())
     return (row.start if row.time is None else None, truncate, row.sequence, row.scope)
@@ -76,7 +77,7 @@ def voids_of(
     spoken: Collection[Any],
     recorded: Instant,
 ) -> list[StoredRow]:
-    """The voids of a key once some marks are silent of it, and others speak of it again (V72)."""
+    """The voids of a key after some marks are silenced for it, and others apply to it again (V72)."""
     stored = [row for row in table.rows if row.key == key and row.kind is FactKind.VOID]
     there = {mark_of(row) for row in stored if row.is_live}
     kept = [
@@ -97,7 +98,10 @@ def voids_of(
 
 
 def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
-    """What a mark says of a record: a copy, what the table has at its instant and in its scope (V31)."""
+    """The fact of a mark for a record.
+
+    For a copy, it is the state in the table at its instant and scope (V31).
+    """
     assert mark.kind is not None
     if mark.kind is FactKind.TRUNCATE:
         return Fact(FactKind.TRUNCATE, mark.start, sequence=mark.sequence, own=mark.time)
@@ -107,7 +111,7 @@ def mark_fact(table: StoredVersions, key: Key | None, mark: StoredRow) -> Fact:
 
 
 def _settled(table: StoredVersions, key: Key) -> Iterator[Fact]:
-    """What is settled, as facts: like a copy of each instant at which the record moves there (V30)."""
+    """The settled state as facts, like a copy at each settled instant at which the record changes (V30)."""
     if not table.settled:
         return
     life = table.life(key)
@@ -120,7 +124,7 @@ def _settled(table: StoredVersions, key: Key) -> Iterator[Fact]:
 
 
 def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> list[StoredRow]:
-    """The record's stored rows and those of its new life, brought together (V9); voids are told apart."""
+    """The record's stored rows, matched with the rows of its new life (V9). Voids are kept separate."""
     left = {_identity(row): row for row in _rows_of(table, key, life, recorded)}
     rows: list[StoredRow] = []
     for row in (row for row in table.rows if row.key == key and row.kind is not FactKind.VOID):
@@ -131,7 +135,7 @@ def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant
             left.pop(_identity(row))
             kept = row if row.role is Role.FACT else replace(row, values=_renewed(table, row, new))
             rows += move_end(kept, new.end, recorded)
-        elif row.role is Role.FACT:  # of a log what is settled keeps the record's last place (V135)
+        elif row.role is Role.FACT:  # a settled fact of a log keeps the record's last position (V135)
             rows.append(row if is_settled(table, row.start) else replace(row, ended_at=recorded))
         else:
             rows += take_back(row, recorded)
@@ -139,10 +143,10 @@ def recorded_life(table: StoredVersions, key: Key, life: Life, recorded: Instant
 
 
 def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> Iterator[StoredRow]:
-    """The versions of a life, and the events that show none (V4)."""
+    """The rows of a life: its versions, and the events that begin no version (V4)."""
     for each in life.versions:
         fact, row = each.fact, each.fact.row
-        said = row if row is not None and fact.kind is FactKind.COPY else None  # settled: it stays what it is
+        said = row if row is not None and fact.kind is FactKind.COPY else None  # settled: it stays
         kind = FactKind.UPSERT if fact.kind is FactKind.UPSERT else (said.kind if said else None)
         columns = fact.columns if fact.kind is FactKind.UPSERT else (said.columns if said else None)
         sequence = fact.sequence if fact.kind is FactKind.UPSERT else (said.sequence if said else ())
@@ -168,7 +172,7 @@ def _rows_of(table: StoredVersions, key: Key, life: Life, recorded: Instant) -> 
 
 
 def _identity(row: StoredRow) -> tuple[Any, ...]:
-    """What tells facts of a record apart (V9)."""
+    """The values that distinguish facts of a record (V9)."""
     return (row.start, row.kind, row.sequence, row.scope)
 
 
@@ -180,7 +184,7 @@ def _tells_the_same(table: StoredVersions, row: StoredRow, new: StoredRow) -> bo
 
 
 def _renewed(table: StoredVersions, row: StoredRow, new: StoredRow) -> Mapping[str, Any]:
-    """An open version has the newest values of what has no history, any other those that it has (V18)."""
+    """An open version's newest values in columns without history. Other versions keep their own (V18)."""
     if new.end is not None:
         return row.values
     return {**row.values, **{name: new.values.get(name) for name in table.overwritten}}

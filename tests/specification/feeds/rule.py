@@ -1,8 +1,8 @@
-"""What a feed does to a table of layout `versions`, in plain Python (native.md, sections 1 to 3).
+"""The effect of a feed on a table of layout `versions`, in plain Python (native.md, sections 1 to 3).
 
-The table is its stored rows. For each delivery the life of every record is folded anew from all facts that
-the rows remember and those that come, and its rows are matched with the stored ones (V9). `copies` beside it
-is the same for a copy among events.
+The table is its stored rows. For each delivery, the life of every record is folded again, from all facts in
+stored rows and in the delivery. Its rows are matched with the stored rows (V9). The module `copies` does the
+same for a copy in a table of events.
 """
 
 from collections import Counter
@@ -43,10 +43,11 @@ OUTCOMES = ("began", "ended", "silent", "duplicate", "too_late", "late", "partia
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """A delivered event (V45 to V50): an upsert of the columns that it asserts, a delete, or a truncate.
+    """A delivered event (V45 to V50): an upsert of the columns that it sets, a delete, or a truncate.
 
-    `columns` None are all. `before` is what the source says the record was until then (V64). Of a `logged`
-    one `at` is its own time, and `sequence` its position, which ends with whether it is a change (V130).
+    `columns` are None for all columns. `before` is the record's former state according to the source (V64).
+    For a `logged` event, `at` is its own time, and `sequence` is its position, which ends with whether it is
+    a change (V130).
     """
 
     key: Key | None
@@ -63,8 +64,8 @@ class Event:
 class Feed:
     """A delivery of events.
 
-    `drops`: events of settled instants are left out, else they are refused. A `window` takes back what was
-    known in it of the keys of the delivery, or of all keys (V86).
+    With `drops`, events of settled instants are left out; otherwise they are refused. A `window` withdraws
+    the known facts in it, for the keys of the delivery or for all keys (V86).
     """
 
     events: tuple[Event, ...]
@@ -75,14 +76,17 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class Applied:
-    """The table after a delivery, the same one if nothing was committed, and the events by outcome (V58)."""
+    """The table after a delivery, and the number of events by outcome (V58).
+
+    The table is unchanged if nothing was committed.
+    """
 
     table: StoredVersions
     counts: Mapping[str, int]
 
 
 def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
-    """The table after the events; Refused where it would not be right."""
+    """The table after the events. Raises Refused if the result would be wrong."""
     before, table = table, remembering(table)
     _refuse_nulls(feed.events)
     _refuse_outside(table, feed)
@@ -98,7 +102,7 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
     late: list[Event] = []
     for key, facts in known.items():
         mine, since = _new_facts(table, feed, key, events, facts, restates=feed.all_keys or key in named)
-        if since is None:  # nothing is said of the record
+        if since is None:  # no fact of the record is new
             rows += [row for row in table.rows if row.key == key]
             continue
         there, settled = placed(table, [*facts, *mine])
@@ -120,7 +124,7 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
 
 
 def _is_too_late(table: StoredVersions, event: Event) -> bool:
-    """Whether an event is settled by itself, whatever else comes (V29, V135, V136)."""
+    """Whether an event is settled on its own, regardless of the rest of the delivery (V29, V135, V136)."""
     if event.logged and is_of_former(table, event.at, event.sequence):
         return True
     if event.logged and is_before_settled_truncate(table, event.sequence):
@@ -144,7 +148,10 @@ def _new_facts(
     *,
     restates: bool,
 ) -> tuple[list[Fact], Instant | None]:
-    """What is said anew of a record, and from when on it may move; None for a record that does not."""
+    """The new facts of a record, and the instant from which it may change.
+
+    The instant is None for a record that does not change.
+    """
     last = settled_position(table, key)
     mine = [_fact(table, each) for each in events if each.key == key or each.kind is FactKind.TRUNCATE]
     beyond = [fact for fact in mine if is_beyond(fact, last)]
@@ -165,7 +172,7 @@ def _new_facts(
 
 
 def remembering(table: StoredVersions) -> StoredVersions:
-    """The table with a memory from now on: what copies made until then is settled (V28)."""
+    """The table with a memory from now on. The effects of all earlier copies are settled (V28)."""
     if table.settled is not None:
         return table
     ends = [each for row in table.versions for each in (row.start, row.end) if each is not None]
@@ -173,7 +180,7 @@ def remembering(table: StoredVersions) -> StoredVersions:
 
 
 def _refuse_nulls(events: Iterable[Event]) -> None:
-    """V47: NULL in the key or the sequence; NaN counts as NULL."""
+    """V47: raise Refused if the key or the sequence has a NULL. NaN counts as NULL."""
     for event in events:
         if event.kind is not FactKind.TRUNCATE and event.key is None:
             raise Refused("null-key", "An event has no key.")
@@ -195,7 +202,10 @@ def _refuse_outside(table: StoredVersions, feed: Feed) -> None:
 
 
 def _facts_before(table: StoredVersions, feed: Feed, named: set[Key | None]) -> dict[Key, list[Fact]]:
-    """What stays known of each key of the table or the delivery; truncates that are restated come anew."""
+    """The facts that remain known for each key of the table or the delivery.
+
+    Restated truncates are left out, because the delivery contains them.
+    """
     keys = dict.fromkeys([*(row.key for row in table.rows if row.key is not None), *sorted(named, key=repr)])
     restated = _restated(feed)
     found = {
@@ -208,7 +218,7 @@ def _facts_before(table: StoredVersions, feed: Feed, named: set[Key | None]) -> 
 
 
 def _restated(feed: Feed) -> set[Any]:
-    """The truncates that a restatement says again, of all keys."""
+    """The truncates that a restatement of all keys repeats."""
     truncates = (each for each in feed.events if each.kind is FactKind.TRUNCATE)
     return set() if feed.window is None else {_mark(each) for each in truncates}
 
@@ -221,10 +231,10 @@ def _mark(truncate: Event | Fact) -> Any:
 def _distinct(
     table: StoredVersions, feed: Feed, events: Sequence[Event], known: Mapping[Key, Sequence[Fact]]
 ) -> tuple[list[Event], dict[Key, list[Fact]]]:
-    """The events that are not known, each once (V52); Refused where two of one sequence differ (V53).
+    """The events that are not known yet, each once (V52).
 
-    What is known, or comes several times, with several own times has the earliest of them (V133). A truncate
-    with an earlier one takes the place of its mark.
+    Raises Refused if two of one sequence differ (V53). If an event is known or delivered with several own
+    times, it has the earliest of them (V133). A truncate with an earlier own time replaces its mark.
     """
     restated = _restated(feed)
     facts = {key: list(mine) for key, mine in known.items()}
@@ -256,21 +266,27 @@ def _distinct(
 
 
 def _is_at_one(one: Fact, other: Fact) -> bool:
-    """Whether two facts of a record, or of all, have one place in its log, or without one in its order."""
+    """Whether two facts have the same position in their log or, without a log, the same place in the order.
+
+    Both are facts of one record, or of all records.
+    """
     if one.kind is FactKind.COPY or other.own is None or one.own is None:
         return one.place == other.place
     return one.sequence == other.sequence
 
 
 def _meet(one: Event, other: Event) -> bool:
-    """Whether two events are of one instant and sequence, or of one position, and of one record or of all."""
+    """Whether two events have the same instant and sequence, or the same position in a log.
+
+    Both are events of one record, or of all records.
+    """
     everyone = FactKind.TRUNCATE in {one.kind, other.kind}
     same = one.logged is other.logged and one.sequence == other.sequence
     return same and (one.logged or one.at == other.at) and (everyone or one.key == other.key)
 
 
 def _is_one(table: StoredVersions, event: Event, fact: Fact) -> bool:
-    """Whether an event is this one, which asserts the same columns and tracked values (V52)."""
+    """Whether an event equals the fact: it sets the same columns and the same tracked values (V52)."""
     told = _fact(table, event)
     if told.kind is not fact.kind or told.kind is not FactKind.UPSERT:
         return told.kind is fact.kind
@@ -280,7 +296,7 @@ def _is_one(table: StoredVersions, event: Event, fact: Fact) -> bool:
 
 
 def _fact(table: StoredVersions, event: Event) -> Fact:
-    """An event as a fact, which names the columns that it asserts (V138)."""
+    """An event as a fact, with a list of the columns that it sets (V138)."""
     own = event.at if event.logged else None
     if event.kind is not FactKind.UPSERT:
         return Fact(event.kind, event.at, sequence=event.sequence, event=event, own=own)
@@ -291,7 +307,7 @@ def _fact(table: StoredVersions, event: Event) -> Fact:
 
 
 def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded: Instant) -> list[StoredRow]:
-    """The marks of copies and truncates; with all keys those of a window go (V86)."""
+    """The marks of copies and truncates. If a window is for all keys, its marks are removed (V86)."""
     said = {_mark(each): each for each in events if each.kind is FactKind.TRUNCATE}
     kept = []
     for row in (row for row in table.rows if row.key is None):
@@ -319,7 +335,7 @@ def _marks(table: StoredVersions, feed: Feed, events: Sequence[Event], recorded:
 
 
 def _silenced(table: StoredVersions, feed: Feed) -> list[StoredRow]:
-    """The marks of the window, which say nothing any more of keys that the delivery names (V72)."""
+    """The marks in the window, which no longer apply to the keys in the delivery (V72)."""
     if feed.window is None or feed.all_keys:
         return []
     marks = (row for row in table.rows if row.key is None and row.is_live and feed.window.has(row.start))
@@ -327,7 +343,7 @@ def _silenced(table: StoredVersions, feed: Feed) -> list[StoredRow]:
 
 
 def _outcomes(table: StoredVersions, event: Event, lives: Sequence[Life]) -> dict[str, int]:
-    """What an event counts as (V58, V137), of a truncate whether it is so of any record."""
+    """The outcomes of an event (V58, V137). For a truncate, an outcome counts if any record has it."""
     fact = _fact(table, event)
     steps = [(life, step) for life in lives for step in life.steps if step.fact.event is event]
     mine = [step for _, step in steps]
@@ -358,12 +374,12 @@ def _ends(step: Step) -> bool:
 
 
 def _is_partial(table: StoredVersions, step: Step) -> bool:
-    """Whether a sparse event had no base (V25)."""
+    """Whether a sparse event had no earlier state to build on (V25)."""
     sparse = step.fact.kind is FactKind.UPSERT and set(step.fact.columns or ()) < set(table.columns)
     return sparse and step.before is None
 
 
 def _mismatches(table: StoredVersions, event: Event, step: Step) -> bool:
-    """Whether the record was another one before than the source says (V64)."""
+    """Whether the record's former state differs from the event's before image (V64)."""
     names = [name for name in event.before or {} if name in table.tracked]
     return bool(names) and not same(table, event.before, step.before, names)

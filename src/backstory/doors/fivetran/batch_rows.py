@@ -31,12 +31,12 @@ class _RowsPlace:
 def refuse_incomplete(
     kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None, first: int = 0
 ) -> None:
-    """Raise Refused, with file and row, for the first row without its key or a value that its kind needs.
+    """Raise Refused, with file and row, for the first row that lacks its key or a required value.
 
-    `kind` is earliest, replace, update or delete; `needed` is the column of the time that each row must have;
-    `first` is the number of rows of the file before these. A replace row of a history also needs an end,
+    `kind` is earliest, replace, update or delete. `needed` is the time column that must have a value in each
+    row. `first` is the number of earlier rows in the file. A replace row of a history also needs an end,
     since otherwise its version might still be true. An update row without `_fivetran_start` may close a
-    version but change no value.
+    version, but may not change a value.
     """
     instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
     required = [*key, *instants]
@@ -105,7 +105,7 @@ class RequestFiles:
 
 @dataclass(frozen=True)
 class LiveChange:
-    """A decoded WriteBatch."""
+    """The decoded rows of a WriteBatch request."""
 
     delivery: live_rows.LiveDelivery
     mended: Mended
@@ -119,13 +119,13 @@ class LiveChange:
         return _key_columns(rows.key, rows.replace.values, rows.update.values, rows.delete)
 
     def plan(self, stored: pa.Table) -> Actions:
-        """See `strategies.live_rows`."""
+        """Plan the change of a table without history (see `strategies.live_rows`)."""
         return live_rows.plan_live_rows(stored, self.delivery)
 
 
 @dataclass(frozen=True)
 class HistoryChange:
-    """A decoded WriteHistoryBatch."""
+    """The decoded rows of a WriteHistoryBatch request."""
 
     delivery: intervals.HistoryDelivery
     mended: Mended
@@ -143,7 +143,7 @@ class HistoryChange:
         return _key_columns(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
 
     def plan(self, stored: pa.Table) -> Actions:
-        """See `strategies.versions`."""
+        """Plan the change of a history table (see `strategies.versions`)."""
         return intervals.plan_versions(stored, self.delivery)
 
 
@@ -153,9 +153,10 @@ def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """The files of a request as rows of its table; small enough to be sent to Spark's tasks.
+    """The files of a request as rows of its table.
 
-    `types` are the table's columns in its order, `sources` their names in files and messages.
+    A batch is small enough to be sent to Spark's tasks. `types` are the table's columns in their order.
+    `sources` are their names in files and messages.
     """
 
     types: Mapping[str, ColumnType]
@@ -169,7 +170,7 @@ class Batch:
     def of(
         cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: RequestFiles
     ) -> "Batch":
-        """The batch of a request; Refused if its key or columns differ from the table's."""
+        """The batch of a request. Raises Refused if its key or columns differ from the table's."""
         refuse_foreign(shape)
         if not key:
             raise Refused(
@@ -206,7 +207,10 @@ class Batch:
         return self.files.parts
 
     def decode(self, lease: MemoryLease) -> LiveChange | HistoryChange:
-        """All rows of the files; Refused for unreadable files, TooLarge for more than the lease allows."""
+        """All rows of the files.
+
+        Raises Refused for an unreadable file, and TooLarge if the lease is exceeded.
+        """
         return self.change({kind: self._rows(kind, lease) for kind in KINDS})
 
     def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
@@ -217,7 +221,10 @@ class Batch:
             first += rows.count
 
     def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
-        """The change of the rows of each kind, which have all columns of the table or the needed ones."""
+        """The change that rows of each kind describe.
+
+        The rows have all columns of the table, or at least the required ones.
+        """
         by_kind = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
         mended = sum((part.mended for part in by_kind.values()), Mended())
         if not self.keeps_history:
@@ -245,7 +252,7 @@ class Batch:
         )
 
     def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
-        """The columns to read from files of a kind, and the column of the time that each row must have."""
+        """The columns to read from files of a kind, and the time column that must have values."""
         key, every = frozenset(self.key), frozenset(self.types)
         if not self.keeps_history:
             return (key if kind == "delete" else every), None
@@ -264,13 +271,13 @@ class Batch:
         return Rows.concat(checked, self._schema(kind))
 
     def _file_columns(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
-        """The types of the table's columns by their names in files, and the names of the needed columns."""
+        """The types of the table's columns by their names in files, and the names of the required columns."""
         columns, _ = self._needed_columns(kind)
         types = {self.sources[name]: type_ for name, type_ in self.types.items()}
         return types, frozenset(self.sources.get(name, name) for name in columns)
 
     def _check_rows(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
-        """The rows of a file under the table's column names; Refused if a row is incomplete."""
+        """The rows of a file under the table's column names. Raises Refused if a row is incomplete."""
         _, needed = self._needed_columns(kind)
         key = [self.sources.get(name, name) for name in self.key]
         refuse_incomplete(kind, file.name, rows, key, needed, first)

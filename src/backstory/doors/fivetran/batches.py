@@ -24,7 +24,7 @@ _COMPRESSIONS = {
     sdk.Compression.GZIP: Compression.GZIP,
 }
 _ENCRYPTED = {sdk.Encryption.NONE: False, sdk.Encryption.AES: True}
-# Folders whose files are not on a disk and may never end.
+# Folders whose files are not on a disk and may be endless.
 VIRTUAL_FOLDERS = ("/proc", "/sys")
 
 Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
@@ -32,7 +32,7 @@ Request = sdk.WriteBatchRequest | sdk.WriteHistoryBatchRequest
 
 @dataclass(frozen=True, slots=True)
 class AcceptedFiles:
-    """The batch files that this server accepts: their format, and their folder, if it is restricted."""
+    """The batch files that this server accepts: their format and, if it is restricted, their folder."""
 
     format: Format = Format.CSV
     folder: Path | None = None
@@ -41,8 +41,8 @@ class AcceptedFiles:
 def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
     """The files of a request, each with the encryption key for its exact path.
 
-    Raises Refused for a file outside the allowed folder, and for compressions or encryptions that the
-    contract lacks.
+    Raises Refused for a file outside the allowed folder, and for a compression or encryption that is not in
+    the contract.
     """
     params = request.file_params
     if params.compression not in _COMPRESSIONS or params.encryption not in _ENCRYPTED:
@@ -73,7 +73,7 @@ def files_of(request: Request, accepted: AcceptedFiles) -> RequestFiles:
 
 
 def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
-    """The file of a path, under its name in the request; Refused for paths below /proc and /sys."""
+    """The file at a path, under its name in the request. Raises Refused for paths below /proc and /sys."""
     file = Path(path)
     try:
         place = file.resolve()
@@ -91,7 +91,7 @@ def _batch_file(path: str, key: bytes | None, folder: Path | None) -> BatchFile:
 
 
 def digest(files: RequestFiles, *about: str) -> str:
-    """A digest of the files' names and content, their encoding, and `about`."""
+    """A digest of the files' names, content and encoding, and of `about`."""
     result = hashlib.sha256(json.dumps([*about, *map(str, astuple(files.encoding))]).encode())
     for kind, file in files.parts:
         result.update(json.dumps([kind, file.name, file.digest()]).encode())
@@ -111,19 +111,22 @@ class LiveBatch:
     layouts: Sequence[Layout] = LAYOUTS
 
     def token(self, table: StoredTable) -> str:
-        """The digest of the delivery (F14); a change of the table's columns makes it a new delivery."""
+        """The digest of the delivery (F14).
+
+        If the table's columns change, the same files are a new delivery.
+        """
         return digest(self.files, str(self.table), self.definition.hex(), str(table.schema_id))
 
     @contextmanager
     def refuse_changes(self) -> Iterator[None]:
-        """Raise Refused at the end of the block if a file changed meanwhile."""
+        """Raise Refused at the end of the block if a file has changed in the meantime."""
         with ExitStack() as stack:
             for _, file in self.files.parts:
                 stack.enter_context(file.refuse_changes())
             yield
 
     def batch(self, table: StoredTable) -> Batch:
-        """The files as rows of the table; a history table accepts only replace files (F19)."""
+        """The files as rows of the table. A history table accepts only replace files (F19)."""
         batch = Batch.of(table.shape, self.columns, self.key, self.files)
         if batch.keeps_history and (self.files.update or self.files.delete):
             raise Refused(
@@ -164,7 +167,7 @@ def history_batch(
 def _definition_parts(
     request: Request,
 ) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
-    """The table's definition as bytes, its columns' types by name, and its key."""
+    """The table's definition in a request: its bytes, the types of its columns by name, and its key."""
     columns = request.table.columns
     definition = request.table.SerializeToString(deterministic=True)
     return definition, {c.name: c.type for c in columns_from(columns)}, key_from(columns)

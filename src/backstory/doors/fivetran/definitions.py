@@ -1,4 +1,4 @@
-"""Table definitions of the wire, as shapes and back."""
+"""Conversion of the contract's table definitions to shapes and back."""
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
@@ -13,7 +13,10 @@ from backstory.stores.port import Store, stored_names
 
 
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
-    """The columns of a definition; Refused for a column without a type or a repeated one (section 2.5)."""
+    """The columns of a definition.
+
+    Raises Refused for a repeated column or one without a type (section 2.5).
+    """
     parsed = tuple(Column(column.name, type_from(column)) for column in columns)
     twice = [name for name, times in Counter(column.name for column in parsed).items() if times > 1]
     if twice:
@@ -24,13 +27,13 @@ def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
 
 
 def stored_as(column: Column, names: Mapping[str, str]) -> Column:
-    """A column with its name in the table, from `stored_names` (F21)."""
+    """The column under its name in the table, which `stored_names` determines (F21)."""
     name = names[column.name]
     return replace(column, name=name, source_name="" if name == column.name else column.name)
 
 
 def type_from(column: common.Column) -> ColumnType:
-    """The type of a column; the byte length of a string is dropped, since tables have no such bound."""
+    """The type of a column. The byte length of a string is dropped, because tables have no such bound."""
     known = column.type in common.DataType.values()
     name = common.DataType.Name(column.type) if known else "UNSPECIFIED"
     if name == "UNSPECIFIED":
@@ -46,14 +49,15 @@ def type_from(column: common.Column) -> ColumnType:
 
 
 def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
-    """The key columns of a definition; `_fivetran_start` is never one of them (F15)."""
+    """The key columns of a definition. `_fivetran_start` is never a key column (F15)."""
     return tuple(c.name for c in columns if c.primary_key and c.name != START)
 
 
 def shape_from(store: Store, table: TableName, definition: common.Table) -> Shape:
-    """The shape of a table to create; with the three history columns it is a history table.
+    """The shape of a table to create.
 
-    Raises Refused for a definition without a key, or with a history column of a wrong type.
+    It is a history table if it has the three history columns. Raises Refused for a definition without a key,
+    or with a history column of a wrong type.
     """
     columns = columns_from(definition.columns)
     key = key_from(definition.columns)
@@ -61,8 +65,8 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
         raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
     history = {c.name for c in columns}.issuperset(HISTORY_COLUMNS)
     for column in columns:
-        wanted = Kind.BOOLEAN if column.name == ACTIVE else Kind.UTC_DATETIME
-        if history and column.name in HISTORY_COLUMNS and column.type.kind is not wanted:
+        wanted = ColumnType(Kind.BOOLEAN if column.name == ACTIVE else Kind.UTC_DATETIME)
+        if history and column.name in HISTORY_COLUMNS and column.type != wanted:
             raise Refused(
                 "history-column",
                 f"The column {column.name} of {table} is {column.type}, but history needs {wanted}.",
@@ -78,27 +82,27 @@ def shape_from(store: Store, table: TableName, definition: common.Table) -> Shap
 
 
 def refuse_foreign(shape: Shape) -> None:
-    """Raise Refused for a column of another tool whose type no Fivetran type matches."""
+    """Raise Refused if a column of another tool has a type that no Fivetran type matches."""
     for column in shape.columns:
         if not column.type.flat:
             raise Refused(
                 "foreign-column",
-                f"The column {column.source} of {shape.table} is of type {column.type.name}, which matches "
+                f"The column {column.source} of {shape.table} is of type {column.type}, which matches "
                 "no type of a source.",
                 "Nothing was written; keep the column in a table of your own, and drop it here.",
             )
 
 
 def can_flag(shape: Shape, column: Column) -> bool:
-    """Whether a column can flag deleted rows: it is BOOLEAN, and not a key or history column."""
+    """Whether a column can flag deleted rows. It must be BOOLEAN, and not a key or history column."""
     return column.type.kind is Kind.BOOLEAN and column.name not in {*shape.key, *HISTORY_COLUMNS}
 
 
 def definition_of(shape: Shape, name: str) -> common.Table:
     """The definition of a shape for DescribeTable: columns, types, keys and decimal parameters.
 
-    Columns of other tools whose type the contract lacks are left out. A history table's `_fivetran_start` is
-    a key column, as in CreateTable (section 2.4).
+    Columns of other tools are left out if their type is not in the contract. A history table's
+    `_fivetran_start` is a key column, as in CreateTable (section 2.4).
     """
     key = {*shape.key, START} if shape.layout is Layout.FIVETRAN_HISTORY else set(shape.key)
     table = common.Table(name=name)

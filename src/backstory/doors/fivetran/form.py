@@ -19,7 +19,7 @@ CONNECTION, WRITE = "connection", "write"
 
 
 def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
-    """The form's fields, a catalog and a schema prefix, and its tests."""
+    """The fields of the form, a catalog and a schema prefix, and its tests."""
     response = common.ConfigurationFormResponse(
         schema_selection_supported=True, table_selection_supported=True
     )
@@ -44,7 +44,7 @@ def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
 
 
 def run_test(name: str, target: NamedStore) -> None:
-    """Run one test of the form; raises the error of a failed test, and UsageError for an unknown test."""
+    """Run one test of the form. Raises the error of a failed test, and UsageError for an unknown test."""
     if name == CONNECTION:
         tables(target.store, target.schema("backstory_test"))  # the list of all schemas could be long
     elif name == WRITE:

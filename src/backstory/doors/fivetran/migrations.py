@@ -1,4 +1,4 @@
-"""Migrate: its operations on columns, tables and sync modes, each atomic and safe to repeat (section 6)."""
+"""Migrations: operations on columns, tables and sync modes, each atomic and safe to repeat (section 6)."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -47,18 +47,18 @@ _TEXT = frozenset({Kind.STRING, Kind.JSON, Kind.XML})
 
 @dataclass(frozen=True, slots=True)
 class Subject:
-    """The table of a migration, as it is stored."""
+    """The table to migrate, as it is stored."""
 
     store: Store
     table: StoredTable
 
     @property
     def shape(self) -> Shape:
-        """The table's shape."""
+        """The current shape of the table."""
         return self.table.shape
 
     def column(self, name: str) -> Column:
-        """The column with this name in the source; raises Refused if it does not exist."""
+        """The column with this name in the source. Raises Refused if there is no such column."""
         column = self.shape.column_of_source(name)
         if column is None:
             raise migration_error(f"{self.shape.table} has no column {name!r}.", "Name one of its columns.")
@@ -69,12 +69,15 @@ class Subject:
         return replace(self.shape, columns=(*self.shape.columns, column))
 
     def desired_column(self, name: str, type_: ColumnType) -> Column:
-        """The column with this name in the source, or the column that would be added for it."""
+        """The column with this name in the source or, if it is missing, the column that would be added."""
         names = stored_names(self.store.reserves, [name], self.shape.columns)
         return self.shape.column_of_source(name) or stored_as(Column(name, type_), names)
 
     def change(self, operation: Operation) -> Change | None:
-        """The change of an operation; Refused if an open version starts after the operation's time."""
+        """The change for an operation.
+
+        Raises Refused if an open version starts after the operation's time.
+        """
         try:
             return change_of(self.store, self.table, operation)
         except TooEarly:
@@ -84,7 +87,7 @@ class Subject:
             ) from None
 
     def require_history(self) -> None:
-        """Raise Refused if the table keeps no history."""
+        """Raise Refused if the table has no history."""
         if self.shape.layout is not Layout.FIVETRAN_HISTORY:
             raise migration_error(
                 f"{self.shape.table} keeps no history.",
@@ -102,21 +105,21 @@ class Subject:
 
 
 def migration_error(why: str, remedy: str) -> Refused:
-    """The error of a migration that the table does not allow."""
+    """The error for a migration that the table does not allow."""
     return Refused("migration", why, f"Nothing was changed. {remedy}")
 
 
 def require_user_column(name: str) -> str:
-    """The name of a column to create; Refused for an empty name and for a system column."""
+    """The name of a column to create. Raises Refused if it is empty or the name of a system column."""
     if not name or name in SYSTEM_COLUMNS:
         raise migration_error(f"A migration cannot create the column {name!r}.", "Choose another name.")
     return name
 
 
 def parse_value(text: str, column: Column) -> ConstantValue:
-    """The value of a text in the request.
+    """The value that a string in the request means.
 
-    `NULL` is SQL NULL (F9), and so is an empty text unless the type is text (section 6.1).
+    `NULL` is SQL NULL (F9). An empty string is also NULL, unless the column is text (section 6.1).
     """
     if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
         return ConstantValue(None)
@@ -124,7 +127,7 @@ def parse_value(text: str, column: Column) -> ConstantValue:
 
 
 def parse_time(text: str) -> datetime:
-    """The time of the request's `operation_timestamp`."""
+    """Parse the request's `operation_timestamp`."""
     column = Column("operation_timestamp", ColumnType(Kind.UTC_DATETIME))
     instant: datetime = _parse_cell(text, column)[0].as_py()
     return instant
@@ -140,7 +143,7 @@ def _parse_cell(text: str, column: Column) -> pa.Array:
 
 
 def add_with_default(subject: Subject, request: sdk.AddColumnWithDefaultValue) -> Change | None:
-    """Add the column, and give every row the value, even if the column exists (6.2)."""
+    """Add the column, and set the value in every row, even if the column exists (6.2)."""
     column = _new_column(subject, request)
     value = parse_value(request.default_value, column)
     if column in subject.shape.columns:
@@ -162,7 +165,7 @@ def _set_values(subject: Subject, column: Column, value: Value) -> Change | None
 
 
 def update_value(subject: Subject, request: sdk.UpdateColumnValueOperation) -> Change | None:
-    """Give every row the value, all versions included (6.5)."""
+    """Set the value in every row, including all versions (6.5)."""
     column = subject.column(request.column)
     return _set_values(subject, column, parse_value(request.value, column))
 
@@ -180,7 +183,7 @@ def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Cha
 
 
 def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
-    """Give each open version with a value a successor without it; the column stays (6.4)."""
+    """Give each open version with a value in the column a successor without it. The column remains (6.4)."""
     subject.require_history()
     column = subject.shape.column_of_source(request.column)
     instant = parse_time(request.operation_timestamp)
@@ -191,7 +194,7 @@ def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> C
 
 
 def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
-    """Rename the column; type, values and key stay (6.6)."""
+    """Rename the column. Its type, values and role in the key stay the same (6.6)."""
     shape = subject.shape
     old, new = request.from_column, require_user_column(request.to_column)
     if shape.column_of_source(old) is None and shape.column_of_source(new):
@@ -229,7 +232,7 @@ _DELETED = Column(DELETED, _BOOLEAN)
 
 
 def mode_change(request: ModeRequest, *, live_modes: bool) -> ModeChange | None:
-    """The change of a migration type; None for a type that this server does not offer."""
+    """The change for a migration type, or None for a type that this server does not offer."""
     types = sdk.TableSyncModeMigrationType
     offered: dict[int, ModeChange] = {
         types.SOFT_DELETE_TO_HISTORY: soft_delete_to_history,
@@ -253,7 +256,7 @@ def soft_delete_to_history(subject: Subject, request: ModeRequest) -> Change | N
 
 
 def to_history(subject: Subject, flag: str) -> Change | None:
-    """Turn rows into versions; if the table lacks the flag, no row counts as deleted."""
+    """Turn rows into versions. If the table lacks the flag, no row counts as deleted."""
     deleted = _flag_column(subject, flag)
     return subject.change(ToHistory(_history_shape(subject.shape, without=DELETED), deleted.name, _now()))
 
@@ -323,7 +326,7 @@ def _require_key(shape: Shape) -> None:
 
 
 def _flag_column(subject: Subject, name: str) -> Column:
-    """The flag column with this name in the source; Refused if an existing column cannot be a flag."""
+    """The flag column with this name in the source. Raises Refused if an existing column cannot be a flag."""
     flag = subject.desired_column(name, _BOOLEAN)
     if not can_flag(subject.shape, flag):
         raise migration_error(
@@ -341,14 +344,17 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class TablePair:
-    """The source and the target of a migration."""
+    """The source table and the target table of a migration."""
 
     store: Store
     source: TableName
     target: TableName
 
     def source_table(self) -> StoredTable:
-        """The source as it is stored; Refused if it is the target, or if another door writes the target."""
+        """The source table as it is stored.
+
+        Raises Refused if it is also the target, or if another door writes the target.
+        """
         if self.source == self.target:
             raise migration_error(f"{self.source} cannot be copied onto itself.", "Name another target.")
         load_own(self.store, self.target)
@@ -365,7 +371,7 @@ def copy_table(pair: TablePair, _request: sdk.CopyTable) -> Change:
 
 
 def copy_table_to_history(pair: TablePair, request: sdk.CopyTableToHistoryMode) -> Change:
-    """Create or replace the target as a history of the source's rows; the source stays as it is (6.7)."""
+    """Create or replace the target as a history of the source's rows. The source is unchanged (6.7)."""
     stored = pair.source_table()
     if stored.shape.layout is Layout.FIVETRAN_HISTORY:
         return copy_table(pair, sdk.CopyTable())
@@ -380,7 +386,7 @@ def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> C
 
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
-    """Rename the table; no change if an earlier request did so."""
+    """Rename the table. There is no change if an earlier request renamed it."""
     source, target = load_own(pair.store, pair.source), load_own(pair.store, pair.target)
     if source is None and target:
         return target, None
@@ -393,7 +399,7 @@ def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
 def drop_table(
     store: Store, table: TableName, *, confirmed: bool
 ) -> tuple[StoredTable | None, Change | None]:
-    """Delete the table and its data; no change if it does not exist."""
+    """Delete the table and its data. There is no change if it does not exist."""
     if not confirmed:
         raise migration_error(
             "The request names a table to drop but does not set drop_table.", "Set drop_table."
@@ -423,10 +429,10 @@ _COPIES: Mapping[str, TableCopy] = {
 
 
 def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
-    """Do the migration in at most one commit; False if this server does not offer the operation.
+    """Carry out the migration in at most one commit.
 
-    With `live_modes`, migrations from and to live mode are offered, too (F8). A repeated request changes
-    nothing.
+    Returns False if this server does not offer it. With `live_modes`, migrations from and to live mode are
+    also offered (F8). A repeated request changes nothing.
     """
     entity, request = _operation_of(details)
     if entity in _COLUMNS:
@@ -450,7 +456,7 @@ def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: boo
 
 
 def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
-    """The operation's innermost name and its message; an empty name and None without an operation."""
+    """The operation's innermost name and its message, or an empty name and None if there is no operation."""
     operation = details.WhichOneof("operation") or ""
     message: Any = getattr(details, operation) if operation else None
     if operation in {"drop", "copy", "rename", "add"}:

@@ -1,4 +1,4 @@
-"""Errors as replies: a task for errors that the sender or its user can fix, else a status (F17)."""
+"""Errors as replies: a task for errors that the sender or its user can fix, otherwise a status (F17)."""
 
 import string
 import time
@@ -28,9 +28,10 @@ Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 def handle_errors(
     reply: Callable[..., Reply],
 ) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
-    """A decorator for methods of the service: each error becomes a task, in a `reply`, or a status.
+    """A decorator for methods of the service that turns each error into a task or a status.
 
-    The handler logs one line per request: the RPC, its table, its seconds, and its outcome.
+    A task is sent in a `reply`. The handler logs one line for each request: the RPC, its table, its seconds,
+    and its outcome.
     """
 
     def decorate(method: Callable[[Any, Any], Reply]) -> Handler[Reply]:
@@ -62,9 +63,10 @@ def handle_errors(
 
 
 def _error_text(stop: Exception) -> tuple[str, dict[str, str]]:
-    """The status text of an error, and the fields of its log line.
+    """The message of an error for a status, and the fields of its log line.
 
-    For a bug the text has only its kind: its message may contain values of the delivery.
+    For a bug, the message has only the kind of error, because the error's own message may contain values of
+    the delivery.
     """
     if isinstance(stop, BackstoryError):
         return str(stop), {"code": stop.code}
@@ -74,7 +76,7 @@ def _error_text(stop: Exception) -> tuple[str, dict[str, str]]:
 
 
 def request_table(request: Any) -> str:
-    """The table of a request, as the request spells it; empty for a request without a table."""
+    """The table of a request, as written in the request, or an empty string if it has none."""
     if details := getattr(request, "details", None):
         return f"{details.schema}.{details.table}"
     schema = getattr(request, "schema_name", "")
@@ -83,7 +85,7 @@ def request_table(request: Any) -> str:
 
 
 def _status_text(text: str) -> str:
-    """The text, cut to the size of a header, in which gRPC escapes some bytes as three."""
+    """The message, cut to fit into a header. gRPC escapes some bytes as three bytes there."""
     sizes = accumulate(len(quote(letter, safe=PLAIN)) for letter in text)
     return text[: sum(size <= STATUS_BYTES for size in sizes)]
 

@@ -21,6 +21,7 @@ from cryptography.x509 import load_pem_x509_certificates
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.service import Destination
 from backstory.doors.fivetran.wire import destination_sdk_pb2
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
@@ -42,10 +43,11 @@ log = structlog.get_logger()
 def load_credentials(
     cert: Path | None, key: Path | None, client_ca: Path | None
 ) -> grpc.ServerCredentials | None:
-    """The credentials of a certificate (a chain in PEM) and its key; None without any file.
+    """The credentials made from a certificate (a chain in PEM) and its key, or None if no files are given.
 
     With `client_ca`, only clients with a certificate of that authority are served. Raises UsageError for a
-    certificate without a key or the reverse, for files of another form, and for a key of another certificate.
+    certificate without a key or the reverse, for files in another format, and for a key of another
+    certificate.
     """
     if cert is None and key is None and client_ca is None:
         return None
@@ -95,14 +97,15 @@ def _read(path: Path) -> bytes:
 MESSAGE_BYTES = 134_217_728
 WORKERS = 16
 GRACE_SECONDS = 120.0
-# The time for Spark and Python to end after the last request, and for requests whose Spark has ended.
+# The time for Spark and Python to stop after the last request, and for requests whose Spark process has
+# ended.
 ENDING_SECONDS = 10.0
 SERVICE = destination_sdk_pb2.DESCRIPTOR.services_by_name["DestinationConnector"].full_name
 
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A server that listens on `host:port`, and its server of metrics, if any."""
+    """A server that listens on `host:port`, and its metrics server, if there is one."""
 
     server: grpc.Server
     health: health.HealthServicer
@@ -117,7 +120,7 @@ class Running:
         self.stop()
 
     def stop(self, grace: float = GRACE_SECONDS) -> None:
-        """Refuse new requests, wait up to `grace` seconds for running ones, and end."""
+        """Refuse new requests, wait up to `grace` seconds for running requests, and stop."""
         self.health.enter_graceful_shutdown()
         self.server.stop(grace).wait()
         if self.metrics is not None:
@@ -127,10 +130,10 @@ class Running:
 def listen(
     destination: Destination, host: str | None, port: int, tls: grpc.ServerCredentials | None = None
 ) -> Running:
-    """Start a server; without a host it listens on all IPv4 and IPv6 interfaces (section 7.1).
+    """Start a server.
 
-    Without `tls` requests are not encrypted, as with Fivetran's own client on the same machine. Raises Failed
-    if the port is in use.
+    Without a host it listens on all IPv4 and IPv6 interfaces (section 7.1). Without `tls` requests are not
+    encrypted, as with Fivetran's own client on the same machine. Raises Failed if the port is in use.
     """
     server = grpc.server(
         ThreadPoolExecutor(WORKERS, thread_name_prefix="rpc"),
@@ -148,7 +151,10 @@ def listen(
 
 
 def require_port(host: str | None, port: int, option: str = "port") -> None:
-    """Raise Failed if the port is in use, before Spark starts; `listen` raises it, too."""
+    """Raise Failed if the port is in use.
+
+    Call it before Spark starts; `listen` raises the same error later.
+    """
     if not port:
         return
     for address in _hosts(host):
@@ -163,7 +169,7 @@ def require_port(host: str | None, port: int, option: str = "port") -> None:
 
 
 def serve_until_signal(running: Running, java: "subprocess.Popen[bytes] | None" = None) -> None:
-    """Wait for SIGTERM or SIGINT, then finish running requests and end.
+    """Wait for SIGTERM or SIGINT, then finish running requests and return.
 
     If requests still run after the grace period, the process exits with code 1. Raises TryAgain if `java`,
     Spark's process, ends before the signal.
@@ -195,7 +201,7 @@ def _watch_java(java: "subprocess.Popen[bytes]", running: Running, stop: threadi
 
 
 def _end_after(seconds: float, code: int, java: "subprocess.Popen[bytes] | None" = None) -> None:
-    """Exit the process after these seconds, even if a request is stuck."""
+    """Exit the process after this many seconds, even if a request is stuck."""
 
     def end() -> None:
         log.critical(f"requests that still run after {seconds:.0f} s are cut off")
@@ -219,7 +225,7 @@ def is_reachable_remotely(host: str | None) -> bool:
 def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
     pool = ThreadPoolExecutor(1, thread_name_prefix="health")
     checks = health.HealthServicer(experimental_thread_pool=pool)
-    # Health checks have their own thread: they are answered even if all other threads are busy.
+    # Health checks have their own thread, so that they are answered even if all other threads are busy.
     checks.Check = partial(checks.Check)
     checks.Check.experimental_thread_pool = pool
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
@@ -252,7 +258,7 @@ def _hosts(host: str | None) -> list[str]:
 
 
 def _port_in_use(port: int, option: str = "port") -> Failed:
-    """The error for a port that another program listens on."""
+    """The error for a port that is in use by another program."""
     return Failed(
         "port-in-use",
         f"The server cannot listen on port {port}.",
@@ -266,39 +272,31 @@ NOT_ENCRYPTED = (
 )
 
 
-@dataclass(frozen=True, slots=True)
-class ServeOptions:
-    """The options of `serve`; no host means all interfaces, and port 0 a free port."""
+def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
+    """The server's certificate and key, or None if none are set.
 
-    host: str | None = None
-    port: int = 50052
-    metrics_port: int | None = None
-    batch_format: Format | str = Format.CSV
-    enable_live_modes: bool = False
-    tls_cert: str | Path | None = None
-    tls_key: str | Path | None = None
-    tls_client_ca: str | Path | None = None
-    batch_folder: Path | None = None
-
-    def credentials(self) -> grpc.ServerCredentials | None:
-        """The server's certificate and key; None without them, UsageError if the files are wrong."""
-        files = (self.tls_cert, self.tls_key, self.tls_client_ca)
-        return load_credentials(*(None if file is None else Path(file) for file in files))
+    Raises UsageError if the files are wrong.
+    """
+    files = (request.tls_cert, request.tls_key, request.tls_client_ca)
+    return load_credentials(*(None if file is None else Path(file) for file in files))
 
 
 def serve(
-    stores: Mapping[str, Store], options: ServeOptions, account: Mapping[str, str] | None = None
+    stores: Mapping[str, Store], request: ServeRequest, account: Mapping[str, str] | None = None
 ) -> Running:
-    """Start the server and its metrics, and log it with the account; Failed if a port is in use."""
-    tls, batch_format = options.credentials(), Format(options.batch_format)
+    """Start the server and its metrics server, and log the start with the account.
+
+    Raises Failed if a port is in use.
+    """
+    tls, batch_format = credentials_of(request), Format(request.batch_format)
     destination = Destination(
-        stores, batch_format, live_modes=options.enable_live_modes, folder=options.batch_folder
+        stores, batch_format, live_modes=request.enable_live_modes, folder=request.batch_folder
     )
     metrics = (
-        None if options.metrics_port is None else serve_metrics(options.host or "", options.metrics_port)
+        None if request.metrics_port is None else serve_metrics(request.host or "", request.metrics_port)
     )
     try:
-        running = replace(listen(destination, options.host, options.port, tls), metrics=metrics)
+        running = replace(listen(destination, request.host, request.port, tls), metrics=metrics)
     except Failed:
         if metrics is not None:
             close_metrics(metrics)

@@ -1,4 +1,4 @@
-"""The ten RPCs of the contract: each translates its request into a call, and the result into a reply."""
+"""The ten RPCs of the contract. Each translates its request into a call, and the result into a reply."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -32,7 +32,7 @@ _FORMATS = {Format.CSV: sdk.BatchFileFormat.CSV, Format.PARQUET: sdk.BatchFileFo
 
 
 class Destination(DestinationConnectorServicer):
-    """The service for the catalogs of the server; it keeps no state."""
+    """The gRPC service for the server's catalogs. It has no state."""
 
     def __init__(
         self,
@@ -49,12 +49,12 @@ class Destination(DestinationConnectorServicer):
     def ConfigurationForm(
         self, _request: common.ConfigurationFormRequest, _context: grpc.ServicerContext
     ) -> common.ConfigurationFormResponse:
-        """The setup form."""
+        """Return the setup form."""
         return form(list(self._stores))
 
     @handle_errors(common.TestResponse)
     def Test(self, request: common.TestRequest) -> common.TestResponse:
-        """One test of the form; an error is a `failure`, never a status."""
+        """Run one test of the form. An error is returned as a `failure`, never as a status."""
         try:
             run_test(request.name, self._target(request))
         except BackstoryError as error:
@@ -64,12 +64,12 @@ class Destination(DestinationConnectorServicer):
     def Capabilities(
         self, _request: sdk.CapabilitiesRequest, _context: grpc.ServicerContext
     ) -> sdk.CapabilitiesResponse:
-        """The format of batch files that this server reads."""
+        """Return the format of batch files that this server reads."""
         return sdk.CapabilitiesResponse(batch_file_format=_FORMATS[self._accepted.format])
 
     @handle_errors(sdk.DescribeTableResponse)
     def DescribeTable(self, request: sdk.DescribeTableRequest) -> sdk.DescribeTableResponse:
-        """The table's definition, or `not_found`."""
+        """Return the table's definition, or `not_found`."""
         where = self._target(request)
         stored = load_own(where.store, where.table(request.schema_name, request.table_name))
         if stored is None:
@@ -93,7 +93,7 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(sdk.AlterTableResponse)
     def AlterTable(self, request: sdk.AlterTableRequest) -> sdk.AlterTableResponse:
-        """Change the table's columns and key to the definition."""
+        """Change the table's columns and key to match the definition."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table.name)
         alter(where.store, table, request.table, drop_columns=request.drop_columns)
@@ -101,7 +101,7 @@ class Destination(DestinationConnectorServicer):
 
     @handle_errors(sdk.TruncateResponse)
     def Truncate(self, request: sdk.TruncateRequest) -> sdk.TruncateResponse:
-        """Delete or flag the rows that were synced before an instant."""
+        """Delete or flag the rows that were synced before a given time."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table_name)
         truncate(where.store, truncation(request, table))

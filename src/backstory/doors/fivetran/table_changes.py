@@ -1,4 +1,4 @@
-"""AlterTable and Truncate: a table gets a full definition (2.6), or loses rows by time of sync (2.7)."""
+"""AlterTable and Truncate: change a table to a definition (2.6), or remove rows by time of sync (2.7)."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta
@@ -20,7 +20,10 @@ from backstory.strategies.shape_changes.plan import change_of
 
 
 def alter(store: Store, table: TableName, definition: common.Table, *, drop_columns: bool) -> bool:
-    """Add, retype, re-key and, with `drop_columns`, drop columns, in one commit; whether anything changed."""
+    """Add, retype and, with `drop_columns`, drop columns, and change the key, in one commit.
+
+    Returns whether anything changed.
+    """
 
     def plan() -> tuple[StoredTable, Change | None]:
         stored = existing_own(store, table)
@@ -36,7 +39,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
 
 
 def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
-    """The shape of the definition; a decimal without parameters keeps its stored parameters."""
+    """The shape that the definition describes. A decimal without parameters keeps its stored parameters."""
     key = key_from(definition.columns)
     if not key:
         raise Refused(
@@ -84,9 +87,9 @@ FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 @dataclass(frozen=True, slots=True)
 class Truncation:
-    """A request to delete the rows whose column `synced` is before an instant in microseconds.
+    """A request to delete the rows whose column `synced` is before a time in microseconds.
 
-    With a column `deleted` they are flagged there instead.
+    If it has a column `deleted`, the rows are flagged in that column instead.
     """
 
     table: TableName
@@ -96,9 +99,9 @@ class Truncation:
 
 
 def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
-    """The truncation of a request; Refused without a column or a valid time.
+    """The truncation in a request.
 
-    The time is cut to microseconds (F6).
+    Raises Refused if there is no column or no valid time. The time is cut to microseconds (F6).
     """
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(
@@ -119,7 +122,10 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
 
 
 def truncate(store: Store, request: Truncation) -> int | None:
-    """Truncate the table and return the snapshot's id; None if the table or such rows do not exist."""
+    """Truncate the table, and return the id of the new snapshot.
+
+    Returns None if there is no such table or no such row.
+    """
 
     def plan() -> tuple[StoredTable | None, Change | None]:
         table = load_own(store, request.table)
@@ -148,7 +154,7 @@ def _synced_column(table: StoredTable, request: Truncation) -> Column:
     if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
         raise Refused(
             "no-synced-column",
-            f"{request.table} has no column {request.synced} of type UTC_DATETIME.",
+            f"{request.table} has no column {request.synced} of type TIMESTAMP.",
             "Nothing was deleted; name the column that holds the time of the sync.",
         )
     return synced

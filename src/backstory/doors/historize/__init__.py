@@ -1,1 +1,1 @@
-"""Historization: metadata in YAML makes a base table and its SCD Type 2 history."""
+"""Historization: a model in YAML defines a base table and its SCD Type 2 history."""

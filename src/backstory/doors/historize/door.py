@@ -1,4 +1,4 @@
-"""Historize a model: in a warehouse, in a database, or as a text of SQL.
+"""Load the histories of a model: in a warehouse, in a database, or as an SQL script.
 
 Every key needs the pepper, a secret that is never stored, printed or part of a plan (section 1.1).
 """
@@ -30,7 +30,11 @@ if TYPE_CHECKING:
 
 
 def find_pepper(environment: str) -> str:
-    """BACKSTORY_PEPPER, else ELEVATA_PEPPER, else SEC_<ENVIRONMENT>_PEPPER. UsageError if none is set."""
+    """The pepper from the environment variables.
+
+    The first variable that is set counts: BACKSTORY_PEPPER, ELEVATA_PEPPER, SEC_<ENVIRONMENT>_PEPPER. Raises
+    UsageError if none is set.
+    """
     names = ["BACKSTORY_PEPPER", "ELEVATA_PEPPER", f"SEC_{environment.upper()}_PEPPER"]
     for name in names:
         if os.environ.get(name):
@@ -43,7 +47,7 @@ def find_pepper(environment: str) -> str:
 
 
 def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
-    """The SQL of each dataset, with placeholders: CREATE TABLE, base load, the history's four steps."""
+    """The SQL for each dataset, with placeholders: CREATE TABLE, the base load, the history's four steps."""
     parts = [
         part
         for dataset in datasets_to_load(model, only)
@@ -95,7 +99,7 @@ SPARK = "spark_iceberg"
 
 @dataclass(frozen=True, slots=True)
 class ChosenModel:
-    """A model, the folder that its files are relative to, and the dialect of its load."""
+    """A model, the folder that its files are relative to, and the dialect for its loads."""
 
     model: Model
     folder: Path
@@ -108,7 +112,10 @@ class ChosenModel:
 
 
 def choose(path: str | Path, dialect: str | None) -> ChosenModel:
-    """A model in its own or another dialect. Raises UsageError for a wrong model or an unknown dialect."""
+    """Read a model, in its own dialect or another.
+
+    Raises UsageError for a wrong model or an unknown dialect.
+    """
     model, folder = open_model(path)
     return ChosenModel(model, folder, get_dialect(dialect or model.dialect))
 
@@ -116,7 +123,7 @@ def choose(path: str | Path, dialect: str | None) -> ChosenModel:
 def historize_on_spark(
     chosen: ChosenModel, store: "IcebergStore", request: LoadRequest
 ) -> list[HistoryReceipt]:
-    """Load a model's datasets into a warehouse; a receipt for each."""
+    """Load a model's datasets into a warehouse. Returns one receipt for each."""
     from backstory.doors.historize.spark_target import SparkTarget
 
     pepper = find_pepper(chosen.model.environment)
@@ -124,7 +131,7 @@ def historize_on_spark(
 
 
 def historize_on_database(chosen: ChosenModel, url: str | None, request: LoadRequest) -> list[HistoryReceipt]:
-    """Load a model's datasets into a database; the connection is closed at the end."""
+    """Load a model's datasets into a database, and close the connection at the end."""
     dialect = chosen.dialect
     if url is None:
         raise UsageError(
@@ -138,19 +145,19 @@ def historize_on_database(chosen: ChosenModel, url: str | None, request: LoadReq
 
 
 def sql_of(chosen: ChosenModel, only: str | None = None) -> str:
-    """The statements of a model; for Spark too, the history's as four steps."""
+    """The statements of a model as one script. A history is always loaded by four steps, on Spark too."""
     return script(chosen.model, chosen.folder, chosen.dialect, only)
 
 
-# Files of at most this many bytes are read early; larger ones are left to the load.
+# Files of at most this many bytes are read early. Larger files are left to the load.
 SMALL: Final = 4 << 20
 
 
 def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryReceipt]:
-    """The receipts of all loads, if the file of each is refused; else an empty list.
+    """The receipts of all loads if every load's file is refused, or else an empty list.
 
-    It is called before Java and Spark start. A run that ends here leaves nothing behind, not even a row in
-    the run log. Raises UsageError without a pepper.
+    It is called before Java and Spark start. A run that ends here writes nothing, not even a row of the run
+    log. Raises UsageError if there is no pepper.
     """
     find_pepper(chosen.model.environment)
     if request.skip_base:
@@ -166,7 +173,7 @@ def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryRec
 
 
 def _file_refusal(chosen: ChosenModel, dataset: ModelDataset) -> Refused | None:
-    """The error found in a dataset's file, if the file is small enough to be read early."""
+    """The error in a dataset's file, if the file is small enough to be read early, or None."""
     stage = stage_of(dataset, chosen.folder)
     if stage is None or stage.path is None or (stage.path.is_file() and stage.path.stat().st_size > SMALL):
         return None

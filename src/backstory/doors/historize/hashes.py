@@ -1,6 +1,6 @@
-"""Keys and row hashes (sections 2.3 and 2.4): in plain Python, and as SQL of any dialect.
+"""Keys and row hashes (sections 2.3 and 2.4): in plain Python, and as SQL in any dialect.
 
-`Hashes` is the reference that the tests hold every dialect to; loads use `Expressions`.
+The tests compare every dialect with `Hashes`, the reference. Loads use `Expressions`.
 """
 
 import hashlib
@@ -32,7 +32,7 @@ MAX_DIGITS = 38
 
 
 def canon(value: Any, column: ModelColumn) -> str | None:
-    """A value's canonical text by the column's logical type; None for NULL."""
+    """A value's canonical string by the column's logical type, or None for NULL."""
     if value is None:
         return None
     if column.hash_as:
@@ -63,12 +63,12 @@ def _decimal(value: Decimal, scale: int) -> str:
 
 
 def sha256(text: str) -> str:
-    """The hash of a text's UTF-8 bytes, in lower-case hexadecimal digits."""
+    """The SHA-256 of a string's UTF-8 bytes, in lower-case hexadecimal digits."""
     return hashlib.sha256(text.encode()).hexdigest()
 
 
 def escape(text: str) -> str:
-    """A value without separators (`strict_v2`)."""
+    """The string with all separators escaped (`strict_v2`)."""
     return text.replace("^", "^^").replace("|", "^p")
 
 
@@ -81,7 +81,7 @@ class Hashes:
         self._pepper = pepper
 
     def key(self, parts: Mapping[str, str | None]) -> str:
-        """The key of named canonical texts."""
+        """The key made from canonical strings, by name."""
         pair = self._schema.surrogate_key_pair_separator
         named = [f"{name}{pair}{self._text(parts[name])}" for name in sorted(parts)]
         return sha256(self._schema.surrogate_key_component_separator.join([*named, self._pepper]))
@@ -92,14 +92,14 @@ class Hashes:
         return self.key({key_name(column): canon(row[column.name], column) for column in keys})
 
     def foreign_key(self, reference: ForeignKey, parent: ModelDataset, row: Mapping[str, Any]) -> str:
-        """The parent's key, computed from the child's values."""
+        """The parent's key, computed from the child's row."""
         child = {part.to: part.from_ for part in reference.key_components}
         return self.key(
             {key_name(column): canon(row[child[column.name]], column) for column in business_keys(parent)}
         )
 
     def hist_key(self, dataset: ModelDataset, key: str, started: datetime) -> str:
-        """The key of a version."""
+        """The key of the version that begins at `started`."""
         return self.key({dataset.key: key, STARTED: instant_text(started)})
 
     def row_hash(self, dataset: ModelDataset, row: Mapping[str, Any]) -> str:
@@ -121,12 +121,12 @@ class Hashes:
 
 
 def hash_order(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
-    """The attributes in the order of the hash: the base's order, or by identity."""
+    """The attributes in the order in which they are hashed: the base's order, or by identity."""
     return sorted(columns, key=identity) if strict else list(columns)
 
 
 class Expressions:
-    """The expressions of one layer in one dialect, on the columns of an alias."""
+    """SQL expressions of one layer in one dialect, on the columns of an alias."""
 
     def __init__(self, dialect: Dialect, schema: TargetSchema) -> None:
         self._dialect = dialect
@@ -134,11 +134,11 @@ class Expressions:
         self._strict = schema.hash_profile == STRICT
 
     def column(self, alias: str, name: str) -> str:
-        """`alias.name`."""
+        """A column of an alias: `alias.name`."""
         return f"{alias}.{self._dialect.render_identifier(name)}"
 
     def base_key(self, dataset: ModelDataset, alias: str) -> str:
-        """The surrogate key of a row; the alias has the base's columns."""
+        """SQL for the surrogate key of a row. The alias must have the base's columns."""
         return self.key(
             {
                 key_name(key): self.canonical(key, self.column(alias, key.name))
@@ -149,7 +149,7 @@ class Expressions:
     def foreign_key(
         self, reference: ForeignKey, parent: ModelDataset, child: Mapping[str, ModelColumn], alias: str
     ) -> str:
-        """The parent's key, computed from the child's columns."""
+        """SQL for the parent's key, computed from the child's columns."""
         source = {part.to: part.from_ for part in reference.key_components}
         return self.key(
             {
@@ -159,16 +159,16 @@ class Expressions:
         )
 
     def hist_key(self, dataset: ModelDataset, alias: str) -> str:
-        """The key of the version that this load begins."""
+        """SQL for the key of the version that this load begins."""
         return self.key({dataset.key: self.column(alias, dataset.key), STARTED: LOAD_TIMESTAMP_TEXT})
 
     def row_hash(self, dataset: ModelDataset, alias: str) -> str:
-        """The hash of a row's attributes."""
+        """SQL for the hash of a row's attributes."""
         hashed = row_hash_of(self._schema, dataset)
         return hashed.sql(self._dialect, lambda name: self.column(alias, name))
 
     def key(self, parts: Mapping[str, str]) -> str:
-        """The key of named canonical texts."""
+        """SQL for the key made from canonical strings, by name."""
         named = [
             self._dialect.concat_expression([self._name_literal(name), self._text(parts[name])])
             for name in sorted(parts)
@@ -176,7 +176,7 @@ class Expressions:
         return self._hash_of([*named, PEPPER])
 
     def canonical(self, column: ModelColumn, sql: str) -> str:
-        """The canonical text of a column's value."""
+        """SQL for the canonical string of a column's value."""
         return self._dialect.canonical_text(sql, column.datatype, *_digits(column))
 
     def _name_literal(self, name: str) -> str:
@@ -190,7 +190,7 @@ class Expressions:
 
 
 def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:
-    """The definition of the row hash of a dataset."""
+    """The definition of the row hash for a dataset."""
     strict, pair = schema.hash_profile == STRICT, schema.surrogate_key_pair_separator
     columns = tuple(
         HashedColumn(

@@ -1,6 +1,6 @@
 """The history's metadata: derived from the base's by a pure function (section 4.2), and kept in a lock file.
 
-There is a lock file beside the model for each place that a history is loaded to (section 1.3).
+For each place that a history is loaded into, there is one lock file in the folder of the model (section 1.3).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -36,18 +36,18 @@ FIXED = frozenset({ColumnRole.SURROGATE_KEY, ColumnRole.ENTITY_KEY, *TAIL})
 
 
 def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> HistState | None:
-    """The history's metadata; None for a dataset without a history.
+    """The history's metadata, or None for a dataset without a history.
 
     Columns are matched by their input, their lineage key, their name or a former name. A column that is no
-    longer in the base is retired and stays. Raises Refused if a retired column returns with another type.
-    Applied to its own result, the function changes nothing.
+    longer in the base is retired, and remains in the table. Raises Refused if a retired column returns with
+    another type. Applied to its own result, the function changes nothing.
     """
     state = _sync_once(base, previous, now)
     for _ in range(ROUNDS):
         again = _sync_once(base, state, now) if state else state
         if again == state:
             break
-        state = again  # swapped names of columns that also forked settle in a second round
+        state = again  # a second round resolves swapped names of columns that also forked
     return state
 
 
@@ -99,7 +99,8 @@ def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) ->
 def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]) -> dict[str, str]:
     """The current name of each renamed base column, by its former name in the history.
 
-    If `b` became `c`, today's `b` is another column, whose own former name is then searched.
+    If `b` was renamed to `c`, today's `b` is another column. The search continues with the former name of
+    that column.
     """
     active = {old.name for old in previous if old.active}
     today = {column.name: column for column in columns}
@@ -108,7 +109,7 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
     while missing:
         column = missing.pop(0)
         former = [name for name in dict.fromkeys(column.former_names) if name in active]
-        if len(former) > 1:  # a name that is a column again belongs to that column
+        if len(former) > 1:  # a name that a column has again belongs to that column
             former = [name for name in former if name not in today] or former
         for name in former:
             if name in claimed:
@@ -124,7 +125,7 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
 
 
 def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> None:
-    """Raises Refused if a column takes the name of a retired one."""
+    """Raise Refused if a column has the name of a retired column."""
     taken = {column.name for column in left}
     for column in live:
         if column.name in taken:
@@ -140,7 +141,7 @@ def _refuse_taken(live: Sequence[ModelColumn], left: Sequence[ModelColumn]) -> N
 def _match(
     column: ModelColumn, previous: Sequence[ModelColumn], claimed: Mapping[str, str]
 ) -> ModelColumn | None:
-    """The history's column that mirrors this one so far."""
+    """The history's column that has mirrored this column until now."""
     free = [old for old in previous if claimed.get(old.name, column.name) == column.name]
     free.sort(key=lambda old: old.name not in claimed)
     tests: Sequence[Callable[[ModelColumn], bool]] = (
@@ -154,7 +155,7 @@ def _match(
 
 
 def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns, without former names that are names of other columns."""
+    """The columns, without former names that other columns have now."""
     taken = frozenset(others)
     return [
         column.model_copy(
@@ -167,7 +168,7 @@ def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> lis
 def _mirror(
     column: ModelColumn, match: ModelColumn | None, now: datetime, *, forked: bool
 ) -> tuple[ModelColumn, ModelColumn | None]:
-    """The history's column, and the fork that keeps the old values if the new type cannot hold them."""
+    """The history's column, and a fork that keeps the old values if the new type cannot hold them."""
     former = list(match.former_names) if match else []
     former += column.former_names
     if match and match.name != column.name:
@@ -210,7 +211,7 @@ def _retire(column: ModelColumn, now: datetime) -> ModelColumn:
 
 
 def _former_tables(base: ModelDataset, previous: HistState | None) -> list[str]:
-    """Former names of the history's table, without names of base tables."""
+    """Former names of the history's table, except names of base tables."""
     known = list(previous.former_names) if previous else []
     known += [f"{name}{HIST}" for name in base.former_names]
     if previous and previous.target_dataset_name != base.hist_name:
@@ -238,7 +239,7 @@ def find_state(
 ) -> HistState | None:
     """The state of a history, from a lock file of the dataset or of a former name, else from the model.
 
-    If the target has no such history, lock files do not count. Without a target, the lock file is used if
+    If the target has no such history, lock files are ignored. Without a target, the lock file is used if
     there is exactly one.
     """
     if target is None:
@@ -261,10 +262,10 @@ def find_state(
 
 
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
-    """Write the lock file if it differs, and delete files of former names.
+    """Write the lock file if it changed, and delete files of former names.
 
-    A former name that another dataset of the model has now is left to that dataset, if this one already had a
-    file of its own.
+    If this dataset already has a file under its current name, files under names that other datasets now have
+    are kept.
     """
     schema = namespace_of(model, dataset)
     path = _path(folder, target, schema, dataset.name)
@@ -283,7 +284,7 @@ def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: P
 
 
 def as_yaml(part: BaseModel) -> str:
-    """A part of a model as YAML; equal parts give equal texts."""
+    """A part of a model as YAML. Equal parts have equal YAML."""
     sink = StringIO()
     yaml = YAML()
     yaml.default_flow_style = False
@@ -299,7 +300,7 @@ def _plain(value: Any) -> Any:
 
 
 def _state_without_place(dataset: ModelDataset, folder: Path) -> HistState | None:
-    """The state from a lock file of an earlier version, whose name has neither place nor schema."""
+    """The state from a lock file of an earlier version, whose name contains neither place nor schema."""
     states = (read_state(folder / f"{name}{ENDING}") for name in base_names(dataset))
     return next(filter(None, states), None)
 
@@ -309,5 +310,5 @@ def _path(folder: Path, target: Target, schema: str, name: str) -> Path:
 
 
 def _file(schema: str, name: str) -> str:
-    """The end of a lock file's name; letters of the schema that files cannot have are escaped."""
+    """The end of a lock file's name. Letters that file names cannot contain are escaped in the schema."""
     return f"{quote(schema, safe='').replace('.', '%2E')}.{name}{ENDING}"

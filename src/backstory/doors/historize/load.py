@@ -1,6 +1,6 @@
-"""A dataset's load in one dialect: names, relations, conditions, and how it is loaded (sections 3.3 and 3.7).
+"""A dataset's load in one dialect: names, relations, conditions, and the method (sections 3.3 and 3.7).
 
-Also the history as readers and upkeep need it, from the model's metadata.
+The module also describes the history to programs that read or maintain it, from the model's metadata.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -41,7 +41,7 @@ from backstory.strategies.scd2.transitions import State
 
 
 class PrunedRecords(NamedTuple):
-    """The archive table of a history's pruned versions, and its column of the record's key."""
+    """The archive table of a history's pruned versions, and its column with the record's key."""
 
     table: str
     key: str
@@ -55,14 +55,14 @@ def stored_history(
     archive: Archive | None = None,
     catalog: str | None = None,
 ) -> StoredHistory:
-    """The history of this metadata in a dialect; `hist` must have the table's columns only."""
+    """The history that this metadata describes, in a dialect. `hist` may have only columns of the table."""
     return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
 
 
 def history_of(
     schema: str, hist: HistState, rules: Historization | None = None, archive: Archive | None = None
 ) -> History:
-    """The history that a model's metadata describes; `rules` define its views."""
+    """The history that a model's metadata describe. `rules` define its views."""
     columns = hist.target_columns
     stored, shown = hist.state_labels, rules and rules.state_labels
     dating = rules and rules.effective_dating
@@ -91,7 +91,7 @@ COPY = "copy number"  # no column of a model has a blank in its name
 _HASH = ModelColumn(target_column_name="row_hash", datatype=Datatype.STRING, max_length=64)
 # Types that not all databases can compare or sort.
 _AS_TEXT = {Datatype.JSON}
-# Types that a stage may contain as text.
+# Types that a stage may contain as strings.
 _READ = {Datatype.JSON, Datatype.TIME, Datatype.UUID}
 
 
@@ -100,10 +100,10 @@ class Load:
     """A dataset's load in one dialect.
 
     * `hist`: the history's metadata.
-    * `stage`: the relation that the base is loaded from; `spellings`: its spelling of columns.
-    * `stage_load_columns`: the load columns of the stage, which the base then takes over (decision H9).
-    * `delete_scope`: a condition on the alias `b` of the base; rows outside of it are never deleted.
-    * `hist_scope`: a condition on the alias `h`; versions outside of it are never closed as deleted.
+    * `stage`: the relation from which the base is loaded; `spellings`: its column names.
+    * `stage_load_columns`: the load columns of the stage, which the base then copies (decision H9).
+    * `delete_scope`: a condition on the alias `b` of the base; rows outside it are never deleted.
+    * `hist_scope`: a condition on the alias `h`; versions outside it are never closed as deleted.
     * `merges`: whether the history is loaded by one MERGE.
     * `archive`: the archive table, once versions were pruned.
     """
@@ -124,7 +124,7 @@ class Load:
 
     @cached_property
     def expressions(self) -> Expressions:
-        """Keys and hashes as SQL."""
+        """The SQL expressions for keys and hashes."""
         return Expressions(self.dialect, schema_of(self.model, self.dataset))
 
     @cached_property
@@ -134,46 +134,46 @@ class Load:
 
     @cached_property
     def base_table(self) -> str:
-        """The base table."""
+        """The qualified name of the base table in SQL."""
         return self._table_name(self.dataset.name)
 
     @cached_property
     def hist_table(self) -> str:
-        """The history table."""
+        """The qualified name of the history table in SQL."""
         return self._table_name(self.dataset.hist_name)
 
     @cached_property
     def labels(self) -> StateLabels:
-        """The words for states in the table."""
+        """The names of the states as they are stored in the table."""
         labels = self.dataset.historization.state_labels
         return labels if labels and labels.mode == "stored" else StateLabels()
 
     def name(self, column: str) -> str:
-        """A column's name."""
+        """A column's name, quoted for the dialect."""
         return self.dialect.render_identifier(column)
 
     def of(self, alias: str, column: str) -> str:
-        """`alias.column`."""
+        """A column of an alias: `alias.column`."""
         return f"{alias}.{self.name(column)}"
 
     def text(self, text: str) -> str:
-        """The literal of a text; parts that look like a placeholder are split."""
+        """The SQL literal of a string. Parts that look like a placeholder are split."""
         return self.dialect.concat_expression(
             [self.dialect.string_literal(part) for part in without_placeholders(text)]
         )
 
     def same_key(self, left: str, right: str) -> str:
-        """Whether the rows of two aliases belong to the same record."""
+        """SQL for whether the rows of two aliases belong to the same record."""
         return f"{self.of(left, self.dataset.key)} = {self.of(right, self.dataset.key)}"
 
     @cached_property
     def base_columns(self) -> list[ModelColumn]:
-        """The base's columns, and the forks of columns that changed their type (section 4.4)."""
+        """The base's columns, and the forks of columns whose type changed (section 4.4)."""
         forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
         free = {
             None,
             ColumnRole.BUSINESS_KEY,
-        }  # checks refuse NULL; a model may drop that rule
+        }  # NULLs are refused by checks; a model may drop that rule
         columns = [
             each.model_copy(update={"nullable": each.nullable or each.system_role in free})
             for each in base_columns(self.dataset)
@@ -184,14 +184,14 @@ class Load:
 
     @cached_property
     def base(self) -> str:
-        """The relation of the base's rows, with one row for each key if identical rows collapse."""
+        """The relation with the base's rows, reduced to one row for each key if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.base_table
         columns = base_columns(self.dataset)
         return self._unique_rows(self.base_table, columns)
 
     def _unique_rows(self, source: str, columns: Sequence[ModelColumn]) -> str:
-        """The rows of a relation, one for each key: the row whose texts sort first."""
+        """The rows of a relation, one for each key: the row whose strings sort first."""
         compared = [
             column
             for column in columns
@@ -214,7 +214,7 @@ class Load:
         return self.expressions.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
-        """A condition with a leading AND: a base row is not flagged as deleted; may be empty (7.3)."""
+        """SQL with a leading AND for whether a base row is not flagged as deleted. It may be empty (7.3)."""
         soft = self.dataset.historization.soft_delete
         if soft is None:
             return ""
@@ -227,7 +227,7 @@ class Load:
 
     @cached_property
     def unique_stage_rows(self) -> str:
-        """The relation of `stage_rows`; each key once if identical rows collapse."""
+        """The relation of `stage_rows`, reduced to one row for each key if identical rows collapse."""
         if self.dataset.historization.duplicate_keys == "reject":
             return self.stage_rows
         return self._unique_rows(self.stage_rows, base_columns(self.dataset))
@@ -261,11 +261,11 @@ class Load:
         }
 
     def in_stage(self, column: str) -> str:
-        """The stage's spelling of a column."""
+        """The name of a column as it is written in the stage."""
         return self.spellings.get(column, column)
 
     def _from_stage(self, column: ModelColumn) -> str:
-        """The value of a stage column; text is cast to the types in `_READ`."""
+        """SQL for the value of a stage column. Strings are cast to the types in `_READ`."""
         value = self.of("i", self.in_stage(column.input or column.name))
         return (
             self.dialect.cast_expression(value, self.dialect.type_of(column))
@@ -285,7 +285,7 @@ class Load:
         }
 
     def differs(self, left: str, right: str) -> str:
-        """Whether two base rows of one key differ, apart from load columns."""
+        """SQL for whether two base rows of one key differ, apart from load columns."""
         compared = [*user_columns(self.dataset), *foreign_keys(self.dataset), _HASH]
         return " OR ".join(
             self.other_text(column, left, right)
@@ -295,7 +295,7 @@ class Load:
         )
 
     def other_text(self, column: ModelColumn, left: str, right: str) -> str:
-        """Whether the canonical texts of a column differ between two rows."""
+        """SQL for whether the canonical strings of a column differ between two rows."""
         sides = (self.of(alias, column.name) for alias in (left, right))
         return self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in sides))
 
@@ -312,7 +312,7 @@ class Load:
 
     @cached_property
     def pair(self) -> Pair:
-        """Base and history, as the statements of a history's load need them."""
+        """The base and the history in the form that the statements of a history's load need."""
         return Pair(
             self.dialect,
             self.hist_table,
@@ -334,12 +334,15 @@ class Load:
 
 
 def words_of(labels: StateLabels) -> dict[State, str]:
-    """The words for states, from a model's labels."""
+    """The stored names of states, from a model's labels."""
     return {state: getattr(labels, state) for state in State}
 
 
 def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: Dialect) -> Load:
-    """A dataset's load in a dialect: what it deletes, and whether it uses MERGE."""
+    """Prepare a dataset's load in a dialect.
+
+    This includes the scopes of deletes, and whether it uses MERGE.
+    """
     rules = dataset.historization
     merges = rules.engine == "merge" or (
         rules.engine == "auto" and dialect.supports_hist_merge and not dialect.supports_transactions
@@ -364,7 +367,7 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
 
 
 def refuse_swaps(dataset: ModelDataset) -> None:
-    """Raises Refused for columns that swap names (R41): a table does not record whether they did."""
+    """Raise Refused for columns that swap names (R41), because a table does not record whether they did."""
     today = {column.name: column for column in dataset.target_columns if column.active}
     for column in today.values():
         before, waiting = set[str](), [name for name in column.former_names if name != column.name]
@@ -384,7 +387,7 @@ def refuse_swaps(dataset: ModelDataset) -> None:
 
 
 def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
-    """The dataset with attributes pinned to their first names, which the model may no longer list."""
+    """The dataset, with attributes pinned to their first names, which the model may no longer list."""
     known = {column.name: column.former_names for column in hist.target_columns}
     return dataset.model_copy(
         update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}
@@ -402,7 +405,7 @@ def _by_first_name(column: ModelColumn, known: Mapping[str, Sequence[str]]) -> M
 def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | None]) -> Load:
     """The load with the archive of its history, which may still have a former name (section 7.5).
 
-    `columns` returns the columns of a table, None if there is no such table.
+    `columns` returns the columns of a table, or None if there is no such table.
     """
     hist = load.hist
     key = next(each for each in hist.target_columns if each.system_role is ColumnRole.ENTITY_KEY)
@@ -416,7 +419,7 @@ def with_archive(load: Load, columns: Callable[[str, str], Mapping[str, str] | N
 
 
 def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dialect: Dialect) -> HistState:
-    """A history's metadata derived from its table, as if the base still had every business column."""
+    """Derive a history's metadata from its table, as if the base still had every business column."""
     base = {column.name: column for column in base_columns(dataset)}
     fixed = {role.value for role in TECHNICAL} | {f"{name}_hist_key", f"{name}_key", dataset.key}
     columns = []
@@ -435,7 +438,7 @@ def adopt_state(dataset: ModelDataset, name: str, stored: Mapping[str, str], dia
 
 
 def _as_stored(name: str, stored: TableColumn | None) -> ModelColumn:
-    """A column that is only in the table; one of an unknown type is read as text."""
+    """A column that exists only in the table. If its type is unknown, it is read as text."""
     if stored is None:
         return ModelColumn(target_column_name=name, datatype=Datatype.STRING)
     return ModelColumn(

@@ -1,4 +1,4 @@
-"""The plan of a load of a warehouse: counts, the rows of base and history, and the two commits."""
+"""The plan of a load into a warehouse: counts, the rows of base and history, and the two commits."""
 
 import json
 import time
@@ -99,7 +99,7 @@ class PlannedRows:
 
 @contextmanager
 def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerms) -> Iterator[PlannedRows]:
-    """Plan the rows of a load, which exist within the context. Raises Refused (section 3.6)."""
+    """Plan the rows of a load. The rows exist within the context. Raises Refused (section 3.6)."""
     kinds = _kinds(base, hist, terms)
     sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
     plan_terms = PlanTerms(
@@ -160,9 +160,10 @@ class _Versions:
     planned: PlanResult
 
     def begin(self, resources: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
-        """The function that makes the versions that begin; the pasts of their records are counted at once.
+        """A function that makes the versions that begin.
 
-        Spark's cached frames are released with `resources`.
+        The pasts of their records are counted immediately. Spark's cached frames are released with
+        `resources`.
         """
         beginning = {kind: rows for kind in BEGIN if (rows := self.planned.rows(kind)) is not None}
         if all(isinstance(rows, pa.Table | RowBatches) for rows in beginning.values()):
@@ -175,7 +176,7 @@ class _Versions:
         return lambda: [frame]
 
     def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: IcebergTable) -> Change:
-        """The change of the history."""
+        """The change of the history that ends and begins these versions."""
         added = join_rows(self.work.store, *beginnings(), self.planned.rows(ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
         return Change(removed=self.planned.places(HIST_REMOVED, table), added=added, expected=expected)
@@ -186,7 +187,7 @@ class _Versions:
         return self.hist.has_rows or self.work.load.archive is not None
 
     def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> PastKeys:
-        """The pasts of the records that begin versions, from their closed versions; they are counted too."""
+        """The pasts of the records that begin versions, from their closed versions. They are also counted."""
         if not self._has_earlier:
             return PastKeys()
         relevant = {kind: rows for kind, rows in beginning.items() if BEGIN[kind] or self.terms.late}
@@ -241,7 +242,7 @@ class _Versions:
 
 
 def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
-    """The rows as changed and appeared records; one of the two is empty."""
+    """The rows as changed and as appeared records. One of the two tables is empty."""
     nothing = rows.slice(0, 0)
     return (nothing, rows) if appear else (rows, nothing)
 
@@ -251,7 +252,7 @@ def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table])
 
 
 def _moved_keys(terms: LoadTerms, planned: PlanResult) -> list[str]:
-    """Business keys of records that appear in the base while others with the same ones vanish."""
+    """Business keys of records that appear in the base while other records with the same keys vanish."""
     added: Any = planned.rows(ADDED_KEYS)
     removed: Any = planned.rows(REMOVED_KEYS)
     if added is None or removed is None:
@@ -275,7 +276,7 @@ def _moved_keys(terms: LoadTerms, planned: PlanResult) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBase:
-    """A base load: its steps, whether nothing changes, counts of rows by outcome, and its change."""
+    """The load of a base: its steps, whether nothing changes, the row counts by outcome, and its change."""
 
     steps: Sequence[LoadStep]
     nothing: bool
@@ -283,14 +284,14 @@ class PlannedBase:
     change: Callable[[IcebergTable], Change]
 
     def commit(self, work: SparkWork, table: IcebergTable) -> None:
-        """Commit the change; without one there is no commit."""
+        """Commit the change. Without a change there is no commit."""
         change = None if self.nothing else replace(self.change(table), counts=self.counts)
         work.commit(table, change, work.note())
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedHistory:
-    """A history load: its outcome, whether nothing changes, its newest start or end, and the change."""
+    """The load of a history: outcome, whether nothing changes, its newest start or end, and its change."""
 
     outcome: LoadOutcome
     nothing: bool
@@ -304,9 +305,9 @@ class PlannedHistory:
         make_receipt: Callable[[LoadOutcome], HistoryReceipt],
         properties: Mapping[str, None] = NOTHING,
     ) -> LoadOutcome:
-        """Commit the change with the receipt; without a change there is no commit.
+        """Commit the change with the receipt.
 
-        `properties` of the table change in the same commit.
+        Without a change there is no commit. `properties` of the table change in the same commit.
         """
         outcome = self.outcome
         if self.nothing:
@@ -314,7 +315,7 @@ class PlannedHistory:
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {RECEIPT: json.dumps(make_receipt(outcome).to_dict()), NEWEST: iso(newest)}
         made_from = existing(work.store, base_shape(work.load).table).iceberg.currentSnapshot()
-        if made_from is not None and not work.run.skip_base:  # a kept base may be replaced by its owner
+        if made_from is not None and not work.run.skip_base:  # the owner of a kept base may replace it
             more[BASE_SNAPSHOT] = str(made_from.snapshotId())
         change = replace(self.change(table), counts=outcome.counts, properties=properties)
         built = work.commit(table, change, work.note(**more))
@@ -323,7 +324,7 @@ class PlannedHistory:
 
 @dataclass(frozen=True, slots=True)
 class PlannedLoad:
-    """The base and the history of a load. A load that skips its base has None for it."""
+    """The base and the history of a load. The base is None if the load skips it."""
 
     base: PlannedBase | None
     history: PlannedHistory
@@ -332,7 +333,10 @@ class PlannedLoad:
 def assemble_load(
     work: SparkWork, rows: PlannedRows, loaded: LoadOutcome, newest: datetime | None, began: float
 ) -> PlannedLoad:
-    """The load of planned rows. `loaded` is its outcome so far; planning began at `began` (monotonic)."""
+    """Assemble the load from its planned rows.
+
+    `loaded` is its outcome so far. Planning began at `began`, a monotonic time.
+    """
     counts, base = rows.sums.counts, None
     took = round((time.monotonic() - began) * 1000)
     if not work.run.skip_base:

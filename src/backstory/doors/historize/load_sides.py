@@ -1,7 +1,7 @@
-"""The sides of a load of a warehouse: stage, base, open versions and closed ones; and the terms of its plan.
+"""The sides of a load into a warehouse: stage, base, open versions and closed versions, and its terms.
 
-The driver reads the files that it can read exactly, and computes keys and hashes by DuckDB as Spark does.
-Spark reads the other sides, and all of them in tasks.
+The driver reads the files that it can read exactly, and computes keys and hashes in DuckDB as Spark does.
+Spark reads the other sides, and reads all sides in tasks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -53,16 +53,16 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# The alias of rows in expressions that DuckDB computes.
+# The alias for rows in expressions that DuckDB computes.
 ROWS_ALIAS: Final = "given"
 # The number of rows whose keys and hashes are computed in one query.
 ROWS_AT_ONCE: Final = 1 << 18
-# Reads columns of a stage, in batches.
+# A function that reads columns of a stage, in batches.
 StageReader = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
 
 
 def local_stage_side(work: SparkWork) -> LocalSide | None:
-    """The stage's rows as rows of the base, with the flag `LIVE`; None if Spark must read or compute them.
+    """The stage's rows as rows of the base, with the flag `LIVE`, or None if Spark must read or compute them.
 
     Reading raises Unreadable if Spark turns out to be needed, and the errors of `read_stage`.
     """
@@ -97,7 +97,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
 def _computed_rows(
     work: SparkWork, read: StageReader, columns: Sequence[ModelColumn], values: Mapping[str, str]
 ) -> SideRows:
-    """Rows of these values (SQL by name), computed from these columns of the stage."""
+    """Rows with these values (SQL by name), computed from these columns of the stage."""
     types = arrow_schema({each.name: column_type(each) for each in columns})
     schema = _base_rows(work, columns, values, types.empty_table()).schema
 
@@ -123,12 +123,15 @@ def _base_rows(
 
 
 def local_expressions(load_: Load) -> Expressions:
-    """Keys and hashes of a load as SQL for `compute_locally`."""
+    """The SQL for keys and hashes of a load, for `compute_locally`."""
     return Expressions(DuckDB(), schema_of(load_.model, load_.dataset))
 
 
 def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:
-    """DuckDB's values of these expressions on `ROWS_ALIAS`, in order; the pepper is bound as a secret."""
+    """Compute these expressions on the rows (`ROWS_ALIAS`) with DuckDB.
+
+    The pepper is bound as a secret. The order of the rows is preserved.
+    """
     dialect = DuckDB()
     secret = dialect.secret_reference("pepper")
     assert secret is not None
@@ -143,7 +146,7 @@ def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) 
 
 
 def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn]) -> StageReader | None:
-    """A reader of a stage table's files; None if Spark must read, convert or refuse its rows."""
+    """A reader for the files of a stage table, or None if Spark must read, convert or refuse its rows."""
     table = load(work.store, TableName(*stage.table))
     if table is None or not all_are_current(table.shape):
         return None
@@ -170,12 +173,12 @@ def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn])
 
 
 def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
-    """The stage's names of the columns."""
+    """The names of the columns in the stage."""
     return {each.name: each.input or each.name for each in columns}
 
 
 def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
-    """The terms of a load; `newest` is the latest start or end in its history."""
+    """The terms of a load. `newest` is the latest start or end in its history."""
     load, rules = work.load, work.load.dataset.historization
     columns = user_columns(load.dataset)
     compared = [*columns, *foreign_keys(load.dataset)]
@@ -201,7 +204,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
 
 
 def _deletion_flag(work: SparkWork) -> Flag | None:
-    """The flag of base rows that are missing from the stage; None if they are deleted."""
+    """The flag for base rows that are missing from the stage, or None if such rows are deleted."""
     load, soft = work.load, work.load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete" or work.run.skip_base:
         return None
@@ -230,12 +233,12 @@ def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field
 
 
 def ids_of(plan: TablePlan) -> list[pa.Field]:
-    """The column of row ids, if rows have ids."""
+    """The column of row ids, or an empty list if rows have no ids."""
     return [pa.field(name, pa.int64()) for name in plan.ids]
 
 
 def stage_frame(work: SparkWork) -> "DataFrame":
-    """The stage's rows as rows of the base, with keys and hashes, by Spark."""
+    """The stage's rows as rows of the base, with keys and hashes computed by Spark."""
     assert work.run.stage is not None
     rows, load_columns = stage_rows_and_load_columns(work.store, work.run.stage, work.load, work.secret)
     values = work.load.base_values("s", load_columns)
@@ -243,16 +246,16 @@ def stage_frame(work: SparkWork) -> "DataFrame":
 
 
 def pruned_versions(work: SparkWork) -> "DataFrame | None":
-    """The versions that were pruned from the history; None without an archive."""
+    """The versions that were pruned from the history, or None if there is no archive."""
     if work.load.archive is None:
         return None
     return work.store.spark.table(work.store.sql_name(TableName(work.load.schema, work.load.archive.table)))
 
 
 def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "DataFrame":
-    """The closed versions, including archived ones, in the columns that a plan needs.
+    """The closed versions, including archived versions, with the columns that a plan needs.
 
-    Times of archived versions are NULL: they ended long before the load.
+    Times of archived versions are NULL, because these versions ended long before the load.
     """
     from pyspark.sql.functions import lit
 
@@ -266,7 +269,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
 
 
 def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
-    """The closed versions of these records, read by the driver if it can, else by Spark."""
+    """The closed versions of these records, read by the driver if it can, or else by Spark."""
     ended, searched = ColumnRole.ENDED, {terms.key: keys.combine_chunks()}
     if work.load.archive is None and hist.table is not None and hist.as_stored:
         try:
@@ -291,7 +294,7 @@ class _StoredRows:
     open: bool = False
 
     def side(self) -> LocalSide | None:
-        """The rows, read from files; None if Spark must read them."""
+        """The rows read from files, or None if Spark must read them."""
         if self.plan.has_rows and not self.plan.as_stored:
             return None
         return LocalSide(
@@ -349,7 +352,7 @@ def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
 
 
 def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The plan's counts of rows that are the same on all sides."""
+    """The counts in a plan for rows that are the same on all sides."""
     counts = counts_of_same(OPEN, rows[OPEN].rows)
     return counts if STAGED not in rows else {**counts, **counts_of_same(BASE, rows[STAGED].rows)}
 
@@ -373,7 +376,7 @@ def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
 
 
 def _base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The base's rows; with all columns if some get the flag of deletion."""
+    """The base's rows. They have all columns if some rows will be flagged as deleted."""
     load, places = work.load, ids_of(base)
     names = base.into.names if _flags_deleted(work) else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
@@ -390,7 +393,7 @@ def _base_side(work: SparkWork, base: TablePlan) -> Side:
 
 
 def _open_side(work: SparkWork, hist: TablePlan) -> Side:
-    """The open versions: the driver reads the compared columns first, the other columns by place."""
+    """The open versions. The driver reads the compared columns first, and other columns later by place."""
     load, places = work.load, ids_of(hist)
     dating = load.dataset.historization.effective_dating
     dated = [dating.column] if dating else []
@@ -417,7 +420,7 @@ def _stored_side(
     plan: TablePlan,
     whole: Callable[[MemoryLease, pa.Table], pa.Table] | None = None,
 ) -> Side:
-    """A side of a table, whose `rows` the driver reads; None if Spark must."""
+    """A side made from a table. The driver reads `rows`; if they are None, Spark must read the frame."""
 
     def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         side = None if rows is None else rows.side()
@@ -449,7 +452,10 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
 
 
 def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
-    """The estimated bytes of the stage's rows in memory, and their number; None if Spark must count."""
+    """The estimated bytes of the stage's rows in memory, and their number.
+
+    The number is None if Spark must count the rows.
+    """
     stage = work.run.stage
     if stage is not None and stage.path is not None:
         size = stage.path.stat().st_size if stage.path.is_file() else 0
@@ -475,7 +481,7 @@ def _flags_deleted(work: SparkWork) -> bool:
 
 
 def _base_scope(work: SparkWork) -> "Column":
-    """Whether a stored row is deleted or flagged if it is missing from the stage."""
+    """A condition for whether a stored row is deleted or flagged if it is missing from the stage."""
     load = work.load
     scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
     live = load.live("v") if _flags_deleted(work) else ""
@@ -483,7 +489,7 @@ def _base_scope(work: SparkWork) -> "Column":
 
 
 def _versions_scope(work: SparkWork) -> "Column":
-    """Whether a deletion may close an open version."""
+    """A condition for whether a deletion may close an open version."""
     load = work.load
     scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
     return work.sql(scope or "TRUE").alias(IN_SCOPE)

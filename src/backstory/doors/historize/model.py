@@ -298,7 +298,7 @@ class Model(_Part):
 
 HASH_LENGTH = 64
 STATE_LENGTH = 20
-# Between the name of a forked column and the instant until which it was in use.
+# The separator between the name of a forked column and the instant until which it was in use.
 FORKED = "__until_"
 # The order of the history's last columns.
 TAIL = (
@@ -315,7 +315,10 @@ _TIMES = {ColumnRole.STARTED, ColumnRole.ENDED, ColumnRole.LOADED_AT}
 def technical_column(
     name: str, role: ColumnRole, *, nullable: bool = False, former: Sequence[str] = ()
 ) -> ModelColumn:
-    """A generated column: STRING(64) for hashes and run ids, STRING(20) for states, else TIMESTAMP."""
+    """A column that the tool generates.
+
+    Its type is STRING(64) for hashes and run ids, STRING(20) for states, and TIMESTAMP for all others.
+    """
     length = STATE_LENGTH if role is ColumnRole.STATE else HASH_LENGTH
     instant = role in _TIMES
     return ModelColumn(
@@ -345,7 +348,7 @@ def business_keys(dataset: ModelDataset) -> list[ModelColumn]:
 
 
 def foreign_keys(dataset: ModelDataset) -> list[ModelColumn]:
-    """A column for each active reference."""
+    """One column for each active reference."""
     return [
         technical_column(reference.column, ColumnRole.FOREIGN_KEY, nullable=True).model_copy(
             update={"lineage_key": f"fk:{reference.id}"}
@@ -378,12 +381,12 @@ def _with_technical(dataset: ModelDataset, columns: Sequence[ModelColumn]) -> li
 
 
 def mirrored_columns(columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns that a history copies from its base, out of the base's columns."""
+    """The columns, out of the base's columns, that a history copies."""
     return [column for column in columns if column.system_role not in TECHNICAL | {ColumnRole.SURROGATE_KEY}]
 
 
 def hashed_columns(dataset: ModelDataset) -> list[ModelColumn]:
-    """The columns of a row hash, in the base's order: the loaded attributes (sections 2.4, 7.3)."""
+    """The columns that a row hash covers, in the base's order: the loaded attributes (sections 2.4, 7.3)."""
     soft = dataset.historization.soft_delete
     flags = {soft.column, soft.deleted_at} if soft else set()
     return [
@@ -394,10 +397,10 @@ def hashed_columns(dataset: ModelDataset) -> list[ModelColumn]:
 
 
 def key_name(column: ModelColumn) -> str:
-    """The name of a business key within the surrogate key: the pinned name, else the stage's."""
+    """The name of a business key within the surrogate key: the pinned name, or else the stage's name."""
     return column.key_name or column.input or column.name
 
 
 def identity(column: ModelColumn) -> str:
-    """The name of an attribute within a strict hash: the pinned name, else its first name ever."""
+    """The name of an attribute within a strict hash: the pinned name, or else its first name ever."""
     return column.key_name or (column.former_names[0] if column.former_names else column.name)

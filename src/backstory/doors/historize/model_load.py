@@ -1,4 +1,4 @@
-"""Load the datasets of a model: base, history's schema, history, with retries and receipts (section 3)."""
+"""Load the datasets of a model: base, history's schema and history, with retries and receipts (section 3)."""
 
 import re
 import uuid
@@ -41,7 +41,7 @@ from backstory.upkeep.views import SUFFIXES
 
 CLOCK_LAG = timedelta(seconds=1)
 
-# Parts of the messages of Spark, DuckDB and PostgreSQL for a number that a decimal type cannot hold.
+# Parts of the error messages of Spark, DuckDB and PostgreSQL for a number that a decimal type cannot hold.
 MISFITS: Final = (
     "CAST_INVALID_INPUT",
     "CAST_OVERFLOW",
@@ -140,7 +140,10 @@ class DatasetLoads:
         )
 
     def _allocate_instant(self, dataset: ModelDataset) -> datetime:
-        """The clock's instant. If it is at most a second behind the history, an instant after its newest."""
+        """The present time as the load's instant.
+
+        If it is up to a second before the history's newest time, the instant is just after that time.
+        """
         now = self.clock()
         schema = self._schema(dataset)
         newest = self.target.newest_instant(schema, hist_names(dataset))
@@ -194,7 +197,7 @@ class DatasetLoads:
         return dataset.model_copy(update={"historization": rules})
 
     def _adopt_state(self, dataset: ModelDataset) -> HistState | None:
-        """The state derived from the table, for a history without a lock file."""
+        """Derive the state of a history without a lock file from its table."""
         schema = self._schema(dataset)
         for name in base_names(dataset):
             stored = self.target.columns(schema, f"{name}_hist")
@@ -203,7 +206,7 @@ class DatasetLoads:
         return None
 
     def _write_state(self, dataset: ModelDataset, hist: HistState) -> None:
-        """Write the lock file. A failure is only logged, because the load is committed already."""
+        """Write the lock file. A failure is only logged, because the load is already committed."""
         try:
             write_state(dataset, hist, self.model, self.folder, self.target)
         except BackstoryError as error:
@@ -212,7 +215,10 @@ class DatasetLoads:
     def _settle_changes(
         self, run: LoadRun, state: HistState | None, hist: HistState
     ) -> tuple[LoadRun, HistState]:
-        """Run and metadata after a change of hash profile or labels. Raises Refused without the option."""
+        """The run and the metadata after a change of hash profile or labels.
+
+        Raises Refused if the option for the change is missing.
+        """
         profile = schema_of(self.model, run.dataset).hash_profile
         before = state.hash_profile if state else None
         if before not in {None, profile} and self.request.hash_change not in {"version", "rehash"}:
@@ -222,7 +228,7 @@ class DatasetLoads:
                 "Use `hash_change=version` for a new version of every record, or `hash_change=rehash` for "
                 "none.",
             )
-        # A rehash also serves a column that was added or removed, and so changes every hash.
+        # A rehash is also used for a column that was added or removed, because this changes every hash.
         rehash = self.request.hash_change == "rehash" and state is not None
         partly = run.dataset.incremental_strategy == "merge" and not run.skip_base
         run = replace(run, rehash=rehash, rehash_base=partly and (rehash or before not in {None, profile}))
@@ -246,7 +252,7 @@ def _stored_labels(labels: StateLabels | None) -> StateLabels:
 
 
 def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryError:
-    """HASH_VALUE, if the error is about a number that a `hash_as` cannot hold; else the same error."""
+    """The error HASH_VALUE for a number that a `hash_as` type cannot hold. Any other error is unchanged."""
     columns = [each.name for each in dataset.target_columns if each.hash_as and each.active]
     misfit = isinstance(error, Failed) and any(words in error.message for words in MISFITS)
     if not columns or not misfit:
@@ -260,14 +266,14 @@ def _as_hash_refusal(dataset: ModelDataset, error: BackstoryError) -> BackstoryE
 
 
 LONGEST_RUN_ID = 64
-# The suffixes of a history and of its views, after the name of the base.
+# The suffixes of a history and of its views, which follow the name of the base.
 HISTORY = re.compile(f"{HIST}({'|'.join(SUFFIXES)})?$")
 
 
 def open_model(path: str | Path) -> tuple[Model, Path]:
-    """A resolved model, and the folder that its files are relative to. Raises UsageError for a wrong model.
+    """A resolved model, and the folder that its files are relative to.
 
-    Findings that are no errors are logged as warnings.
+    Raises UsageError for a wrong model. Findings that are not errors are logged as warnings.
     """
     written, document = read_model(Path(path))
     model = resolve(written, document)
@@ -298,7 +304,7 @@ def run_model(
     request: LoadRequest,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
-    """Load the datasets one after the other, without the ones whose input failed (R28)."""
+    """Load the datasets one after the other, except those whose input failed (R28)."""
     datasets = datasets_to_load(model, request.dataset)
     _refuse_wrong_request(model, folder, target, request, datasets)
     batch = str(uuid.uuid4())
@@ -348,7 +354,7 @@ def _refuse_wrong_request(
 def _refuse_taken(
     model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
 ) -> None:
-    """Raises UsageError if a dataset has the former name of another whose tables still have it."""
+    """Raise UsageError if a dataset has another's former name, and the other's tables still have it."""
     schema = namespace_of(model, dataset)
     for other in datasets[datasets.index(dataset) + 1 :]:
         if (
@@ -361,7 +367,7 @@ def _refuse_taken(
 
 
 def _metadata(model: Model, dataset: ModelDataset, folder: Path, target: Target) -> HistState:
-    """The history's metadata; without a broken lock file, which the dataset's own load reports."""
+    """The history's metadata. A broken lock file is ignored, because the dataset's own load reports it."""
     now = datetime.now(UTC)
     try:
         hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset), target), now)
@@ -376,7 +382,7 @@ def _table(model: Model, dataset: ModelDataset) -> str:
 
 
 def _base_of_input(name: str | None) -> str:
-    """The base table of an input, which may be its history or a view of that; in lower case."""
+    """The base table for an input, in lower case. The input may be its history or a view of that."""
     return HISTORY.sub("", (name or "").lower())
 
 

@@ -1,9 +1,10 @@
 """The checks that refuse a load before it writes (section 3.6).
 
-On a database they are queries that return up to ten offending keys: business keys, if the row is in the
-base or the history. In a warehouse the counts of all parts of the plan are checked. Another check finds
-changes that a hash misses (section 2.4): in the default profile ('a|b', 'c') and ('a', 'b|c') collide, and so
-do NULL and the null token. Such a change reaches the base, but not the history, and is logged.
+On a database, a check is a query that returns up to ten offending keys. They are business keys if the row is
+in the base or the history. In a warehouse, the counts of all parts of the plan are checked. Another check
+finds changes that a hash misses (section 2.4). In the default profile ('a|b', 'c') and ('a', 'b|c') have the
+same hash, and so do NULL and the null token. Such a change reaches the base, but not the history, and is
+logged.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -78,7 +79,7 @@ NO_BEGINNING = f"The history has open versions without {ColumnRole.STARTED}: ano
 
 
 class Check(NamedTuple):
-    """A query of offending keys, and the code and message of the error."""
+    """A query for offending keys, and the code and message of the error."""
 
     code: str
     sql: str
@@ -86,12 +87,12 @@ class Check(NamedTuple):
 
 
 def rejection(code: str, message: str, keys: Sequence[object] = ()) -> Refused:
-    """The error of a failed check."""
+    """The error for a failed check."""
     return Refused(code, message, REMEDIES[code], keys)
 
 
 def stage_checks(load: Load) -> Iterator[Check]:
-    """Checks of the stage's rows before the base load."""
+    """The checks of the stage's rows before the base load."""
     keys = business_keys(load.dataset)
     for column in user_columns(load.dataset):
         if not column.nullable:
@@ -117,7 +118,7 @@ def stage_checks(load: Load) -> Iterator[Check]:
 
 
 def base_checks(load: Load) -> Iterator[Check]:
-    """The check that records of stage and base with the same business keys have the same key."""
+    """The check that records with the same business keys in stage and base have the same key."""
     keys = business_keys(load.dataset)
     same = " AND ".join(f"NOT ({load.other_text(key, 'x', 's')})" for key in keys)
     other = f"{load.of('x', load.dataset.key)} <> {load.of('s', load.dataset.key)}"
@@ -126,7 +127,7 @@ def base_checks(load: Load) -> Iterator[Check]:
 
 
 def mass_delete(rules: Historization, deleted: int, open_: int) -> str | None:
-    """P7: the message if the load would close too large a share of the open versions as deleted."""
+    """P7: the error message if the load would close too large a share of the open versions, or None."""
     ratio = rules.max_delete_ratio
     if ratio is None or not exceeds(deleted, ratio, open_):
         return None
@@ -186,14 +187,14 @@ def hist_checks(load: Load) -> Iterator[Check]:
 
 
 def require_hist_columns(load: Load, added: Sequence[ModelColumn]) -> None:
-    """P8: raises Refused if the table lacks a column that every version must have."""
+    """P8: raise Refused if the table lacks a column that every version must have."""
     lacking = [column.name for column in added if column.system_role in FIXED]
     if lacking:
         raise rejection("HIST_COLUMNS", f"{load.hist_table} has no {', '.join(lacking)}.", lacking)
 
 
 def require_base_key(load: Load, added: Sequence[ModelColumn]) -> None:
-    """Raises Refused if a base with rows lacks their key, without which no record is found again."""
+    """Raise Refused if a base with rows lacks its key column, without which no record can be found again."""
     lacking = [column.name for column in added if column.system_role is ColumnRole.SURROGATE_KEY]
     if lacking:
         raise Refused(
@@ -223,7 +224,7 @@ def _late_effective(load: Load, keys: Sequence[ModelColumn]) -> Iterator[Check]:
 
 
 def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapping[str, str]) -> None:
-    """Raises Refused for the first check whose query returns keys."""
+    """Raise Refused for the first check whose query returns keys."""
     names = [column.name for column in business_keys(load.dataset)]
     for check in checks:
         rows = engine.query(check.sql, values)
@@ -233,7 +234,7 @@ def run_checks(engine: Engine, load: Load, checks: Iterator[Check], values: Mapp
 
 
 def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where: str) -> str:
-    """A query for up to ten business keys of the rows that meet a condition."""
+    """The query for up to ten business keys of the rows that meet a condition."""
     listed = ", ".join(load.of(alias, name) for name in names)
     return (
         f"SELECT DISTINCT {listed} FROM {source} AS {alias} WHERE {where} ORDER BY {listed} LIMIT {MAX_KEYS}"
@@ -241,7 +242,10 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
 
 
 def _has_conflicts(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
-    """Whether the rows of a key differ in hash or business keys; keys of the default profile may collide."""
+    """SQL for whether the rows of a key differ in hash or business keys.
+
+    Different keys may be the same string in the default profile.
+    """
     texts = [load.expressions.canonical(key, load.of(alias, key.name)) for key in keys]
     nulls = [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
     values = [load.of(alias, ColumnRole.ROW_HASH), *texts]
@@ -260,7 +264,10 @@ def _repeated_keys(
     where: Callable[[str], str] = lambda _: "",
     having: str = "COUNT(*) > 1",
 ) -> str:
-    """A query for business keys of rows with a repeated key; `where` is a condition with a leading AND."""
+    """The query for business keys of rows whose key is repeated.
+
+    `where` is a condition with a leading AND.
+    """
     inner, key = f"{alias}{alias}", load.dataset.key
     twice = (
         f"SELECT {load.of(inner, key)} FROM {source} AS {inner}"
@@ -274,24 +281,27 @@ log = structlog.get_logger()
 
 
 def collidable_columns(load: Load) -> list[ModelColumn]:
-    """The columns whose texts are concatenated in a key or a hash; none with the profile strict_v2."""
+    """The columns whose strings are concatenated in a key or a hash, or none with the profile strict_v2."""
     if schema_of(load.model, load.dataset).hash_profile == STRICT:
         return []
     return [*business_keys(load.dataset), *hashed_columns(load.dataset)]
 
 
 def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each of these columns, whether its texts differ between two rows."""
+    """For each of these columns, SQL for whether its strings differ between two rows."""
     return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
 
 
 def same_hash(load: Load, left: str, right: str) -> str:
-    """Whether two rows have the same hash."""
+    """SQL for whether two rows have the same hash."""
     return f"{load.of(left, ColumnRole.ROW_HASH)} = {load.of(right, ColumnRole.ROW_HASH)}"
 
 
 def collisions_query(load: Load) -> str | None:
-    """The query that counts, by column, changed records with the same hash; None if no column is affected."""
+    """The query that counts, by column, changed records with the same hash.
+
+    Returns None if there is no such column to check.
+    """
     differs = text_differences(load, "s", "b")
     if not differs:
         return None
@@ -303,7 +313,7 @@ def collisions_query(load: Load) -> str | None:
 
 
 def warn_of_collisions(load: Load, counts: Mapping[str, int]) -> None:
-    """Log once that records changed without a new version, and in which columns."""
+    """Log a single warning that records changed without a new version, and in which columns."""
     columns = [name for name, count in counts.items() if count]
     if columns:
         log.warning(
@@ -318,7 +328,7 @@ def warn_of_collisions(load: Load, counts: Mapping[str, int]) -> None:
 def refuse_faults(
     load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]], *, skip_base: bool
 ) -> None:
-    """Raises Refused for the first fault of a planned load, with up to ten keys.
+    """Raise Refused for the first fault of a planned load, with up to ten keys.
 
     `sums` has the counts of all parts. `moved_keys` returns business keys of records that appear in the base
     while others with the same business keys vanish.
@@ -354,7 +364,7 @@ def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]
 
 
 def _refuse_history(load: Load, sums: PlanSums) -> None:
-    """P1 to P4, P6 and P7."""
+    """The checks P1 to P4, P6 and P7 on the history, from the counts of a plan."""
     dataset, rules = load.dataset, load.dataset.historization
     _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, NO_KEY)
     _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, NO_HASH)
@@ -372,7 +382,7 @@ def _refuse_history(load: Load, sums: PlanSums) -> None:
 
 
 def refuse_late(sums: PlanSums) -> None:
-    """P5: raises Refused if a record that changes has a version at the load's instant or later."""
+    """P5: raise Refused if a record that changes has a version at the load's instant or later."""
     late = "Versions begin or end at or after the load's timestamp."
     for fault in (ENDS_EARLY, BEGINS_EARLY):
         _refuse("NON_MONOTONIC_TIMESTAMP", late, sums, fault)

@@ -1,19 +1,49 @@
-"""The request of a load, and the receipt of what it did (design: interface, section 5)."""
+"""The request for a load, and the receipt of its result (design: interface, section 5)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from datetime import datetime
-from typing import Any, Literal
+from datetime import date, datetime
+from typing import Any, Literal, TypedDict
 
 from backstory.errors import BackstoryError, Failed
 from backstory.model.instant import iso
 from backstory.model.receipt import Receipt
 from backstory.strategies.scd2.transitions import OUTCOMES, UNCHANGED
 
+HashChange = Literal["version", "rehash"]
+
+
+class LoadOptions(TypedDict, total=False):
+    """The options of a load.
+
+    Attributes:
+        dataset: Load only this dataset.
+        run_id: Name of the run. Default: a new one.
+        load_timestamp: The time of the run, ISO 8601. Default: now.
+        skip_base: Keep the base tables as they are, and load only their histories.
+        allow_empty: Accept an empty stage or base, which closes every version.
+        max_delete_ratio: Largest share of the open versions that this load may close as deleted, 0 to 1.
+            Default: the share in the model.
+        hash_change: After a change of the hash profile, write a new version of every record (version), or
+            only new hashes (rehash).
+        relabel: Change the stored state labels to the labels of the model.
+        dry_run: Print counts and keys, and change nothing.
+    """
+
+    dataset: str | None
+    run_id: str | None
+    load_timestamp: str | date | None
+    skip_base: bool
+    allow_empty: bool
+    max_delete_ratio: float | None
+    hash_change: HashChange | None
+    relabel: bool
+    dry_run: bool
+
 
 @dataclass(frozen=True, slots=True)
 class LoadRequest:
-    """The request of a load.
+    """The request for a load.
 
     `hash_change` decides the effect of a changed hash profile: `version` gives every record a new version,
     `rehash` recomputes the open versions' hashes. `relabel` gives stored states the model's labels.
@@ -22,12 +52,12 @@ class LoadRequest:
 
     dataset: str | None = None
     run_id: str | None = None
-    load_timestamp: str | datetime | None = None
+    load_timestamp: str | date | None = None
     skip_base: bool = False
     dry_run: bool = False
     allow_empty: bool = False
     max_delete_ratio: float | None = None
-    hash_change: str | None = None
+    hash_change: HashChange | None = None
     relabel: bool = False
 
 
@@ -88,20 +118,20 @@ class HistoryReceipt(Receipt):
     warnings: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields, as `--output json` prints them; keys and warnings only where there are any."""
+        """The fields as `--output json` prints them. Keys and warnings are included only if there are any."""
         values = Receipt.to_dict(self)
         left_out = {name for name in ("keys", "warnings") if values[name] in (None, [])}
         return {name: value for name, value in values.items() if name not in left_out}
 
 
 def stored_receipt(stored: Mapping[str, Any]) -> HistoryReceipt:
-    """The receipt that was stored with a run; other fields are ignored."""
+    """Parse the receipt that was stored with a run. Unknown fields are ignored."""
     known = {receipt_field.name for receipt_field in fields(HistoryReceipt)}
     return HistoryReceipt(**{name: value for name, value in stored.items() if name in known})
 
 
 def status_of(error: BackstoryError) -> Status:
-    """The status of a load that failed."""
+    """The status of a load that failed with this error."""
     return "failed" if isinstance(error, Failed) else "rejected"
 
 

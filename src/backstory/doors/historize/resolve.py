@@ -41,13 +41,13 @@ class ModelDocument(documents.Document):
 
 
 def read_model(path: Path) -> tuple[Model, ModelDocument]:
-    """The model of a file, as written, and its document."""
+    """Read a file. Returns the model as written, and its document."""
     document = _read(path)
     return validate(Model, document), document
 
 
 def read_state(path: Path) -> HistState | None:
-    """The history's metadata in a lock file, None if there is no such file."""
+    """The history's metadata in a lock file, or None if there is no such file."""
     try:
         text = path.read_bytes()
     except FileNotFoundError:
@@ -59,7 +59,7 @@ def read_state(path: Path) -> HistState | None:
 
 @lru_cache(maxsize=256)
 def _state(path: Path, _text: bytes) -> HistState:
-    """The parsed file, cached by its text: a load reads it twice, and YAML with line numbers is slow."""
+    """Parse the file, cached by its content. A load reads it twice, and YAML with line numbers is slow."""
     return validate(HistState, _read(path))
 
 
@@ -73,7 +73,7 @@ Place = tuple[str | int, ...]
 
 
 def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
-    """Raises UsageError for column names that are reserved, repeated or too long (section 1.1)."""
+    """Raise UsageError for column names that are reserved, repeated or too long (section 1.1)."""
     reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
     reserved |= {reference.column for reference in dataset.references}
     for number, column in enumerate(dataset.target_columns):
@@ -113,7 +113,7 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
 
 
 def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
-    """Raises UsageError for names that contain a placeholder of statements."""
+    """Raise UsageError for names that contain a placeholder of the statements."""
     for number, column in enumerate(dataset.target_columns):
         for name in (column.input, column.key_name):
             if name is not None and PLACEHOLDER.search(name):
@@ -125,7 +125,7 @@ def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: P
 
 
 def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocument, place: Place) -> None:
-    """Raises UsageError for references whose columns are missing, or give other keys than the parent's."""
+    """Raise UsageError for a reference with missing columns, or with other keys than the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
     for number, reference in enumerate(dataset.references):
         path = (*place, "references", number)
@@ -154,7 +154,7 @@ def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocume
 
 
 def _key_format(column: ModelColumn) -> tuple[Any, ...]:
-    """The properties of a column that determine the text of its values in a key."""
+    """The properties of a column that determine how its values are written in a key."""
     if column.datatype in {Datatype.INTEGER, Datatype.BIGINT}:
         return (Datatype.BIGINT,)
     return column.datatype, column.decimal_scale, column.hash_as
@@ -163,7 +163,7 @@ def _key_format(column: ModelColumn) -> tuple[Any, ...]:
 def refuse_repeats(
     document: ModelDocument, what: str, names: Iterable[str], place: Sequence[str | int] = ()
 ) -> None:
-    """Raises UsageError for repeated names."""
+    """Raise UsageError if names are repeated."""
     seen: set[str] = set()
     for number, name in enumerate(names):
         if name in seen:
@@ -178,9 +178,9 @@ DEFAULT_DECIMAL = (38, 10)
 
 
 def resolve(model: Model, document: ModelDocument) -> Model:
-    """The model with every default and every generated column. Raises UsageError for a wrong model.
+    """The model with every default and every generated column.
 
-    Resolving a resolved model changes nothing.
+    Raises UsageError for a wrong model. The result of resolving a resolved model is the same.
     """
     schemas = [_fill_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}
@@ -206,7 +206,7 @@ def resolve(model: Model, document: ModelDocument) -> Model:
 
 
 def schema_of(model: Model, dataset: ModelDataset) -> TargetSchema:
-    """The layer of a dataset."""
+    """The layer that a dataset belongs to."""
     return next(schema for schema in model.target_schemas if schema.short_name == dataset.target_schema)
 
 
@@ -217,12 +217,12 @@ def namespace_of(model: Model, dataset: ModelDataset) -> str:
 
 
 def is_hist(dataset: ModelDataset) -> bool:
-    """Whether the dataset is a history itself (R3)."""
+    """Whether the dataset is itself a history (R3)."""
     return dataset.target_schema == RAWCORE and dataset.incremental_strategy == "historize"
 
 
 def findings(model: Model) -> list[str]:
-    """Warnings about the model."""
+    """Warnings about a valid model."""
     suffixes = [
         f"{dataset.name} ends in {HIST} but is not a history."
         for dataset in model.target_datasets
@@ -272,7 +272,7 @@ def _fill_dataset(
             "historize": schema.default_historize and dataset.incremental_strategy != "historize",
             "incremental_strategy": strategy,
             "materialization_type": schema.default_materialization_type,
-            # Its first name ever: it stays when the dataset is renamed, and no other dataset has it.
+            # Its first name ever. This name stays when the dataset is renamed, and no other dataset has it.
             "lineage_key": f"{schema.short_name}:{(*dataset.former_names, dataset.name)[0]}",
         },
     )
@@ -281,7 +281,7 @@ def _fill_dataset(
 def _find_stage(
     dataset: ModelDataset, document: ModelDocument, place: Place
 ) -> tuple[str | None, list[ModelColumn]]:
-    """The one table or file that feeds the columns, and the columns with their names in it."""
+    """The single table or file from which the columns are loaded, and the columns with their names there."""
     stage, columns = dataset.input, []
     for number, column in enumerate(dataset.target_columns):
         path = (*place, "target_columns", number)
@@ -337,7 +337,7 @@ def _fill_column(column: ModelColumn, document: ModelDocument, path: Place) -> M
 
 
 def _with_references(dataset: ModelDataset, known: Collection[str]) -> ModelDataset:
-    """The dataset with references to other models' datasets set inactive, so that they add no column."""
+    """The dataset, with references to datasets of other models set inactive, so that they add no column."""
     references = tuple(
         each.model_copy(update={"active": each.active and each.referenced_dataset in known})
         for each in dataset.references

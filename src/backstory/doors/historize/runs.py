@@ -1,4 +1,4 @@
-"""Runs: one dataset's run, the places that run it, and how registry and logs record it (section 6)."""
+"""Runs: the run of one dataset, the places that run it, and its record in registry and logs (section 6)."""
 
 import hashlib
 import re
@@ -37,7 +37,10 @@ _TYPES = {
 
 
 def _columns(text: str) -> list[ModelColumn]:
-    """Columns from words `name:type`; the default type is text, and `!` marks a column without NULLs."""
+    """Parse columns from words `name:type`.
+
+    The default type is text, and `!` marks a column that is never NULL.
+    """
     columns = []
     for word in text.split():
         name, _, kind = word.rstrip("!").partition(":")
@@ -72,9 +75,9 @@ TABLES: Mapping[str, list[ModelColumn]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadEntry:
-    """The log of a load: its row, the rows of its steps, and the registry's row of its run.
+    """The log entry of a load: its own row, the rows of its steps, and the registry's row of its run.
 
-    Steps and run are empty for a load that was not begun.
+    Steps and run are empty for a load that did not begin.
     """
 
     row: Mapping[str, Any]
@@ -92,20 +95,21 @@ class RegisteredRun:
 
 
 def dataset_key(schema: str, dataset: ModelDataset) -> str:
-    """The name of a dataset in the registry; it stays when the dataset is renamed.
+    """The name of a dataset in the registry.
 
-    A run is identified by its warehouse or database, schema, dataset and run id (decision H6).
+    It stays the same when the dataset is renamed. A run is identified by its warehouse or database, schema,
+    dataset and run id (decision H6).
     """
     return f"{schema}.{earlier_key(dataset)}"
 
 
 def earlier_key(dataset: ModelDataset) -> str:
-    """The name in rows of earlier versions, which lack the schema."""
+    """The name of a dataset in registry rows of earlier versions, which lack the schema."""
     return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
 
 
 def base_names(dataset: ModelDataset) -> list[str]:
-    """The names that the base may have: its current name, then former ones, latest first."""
+    """The names that the base may have: its current name, followed by former names, latest first."""
     return [dataset.name, *reversed(dataset.former_names)]
 
 
@@ -115,12 +119,12 @@ def hist_names(dataset: ModelDataset) -> list[str]:
 
 
 def wrote_versions(receipt: Mapping[str, Any]) -> bool:
-    """Whether a run began or ended versions, by its receipt."""
+    """Whether a run began or ended versions, according to its receipt."""
     return any(count for name, count in receipt["counts"].items() if name != UNCHANGED)
 
 
 def error_text(message: str) -> str:
-    """An error message for a log: on one line, and cut."""
+    """An error message for a log, shortened and on one line."""
     return re.sub(r"\s+", " ", message).strip()[:LONGEST_ERROR]
 
 
@@ -148,8 +152,8 @@ LONGEST_PLACE = 64
 class LoadRun:
     """A run of one dataset: its id and instant, and its options.
 
-    `rehash` recomputes the hashes of open versions before the load, `rehash_base` the hashes of the base's
-    rows. `relabel` has the labels that the table has until now.
+    `rehash` recomputes the hashes of open versions before the load, and `rehash_base` the hashes of the
+    base's rows. `relabel` has the labels that the table still has.
     """
 
     dataset: ModelDataset
@@ -168,12 +172,12 @@ class LoadRun:
 
     @property
     def key(self) -> str:
-        """The dataset in the registry."""
+        """The name of the dataset in the registry."""
         return dataset_key(self.schema, self.dataset)
 
 
 def place_name(address: str) -> str:
-    """A unique name of a warehouse or database: a word of its address, and a digest of the address."""
+    """A unique name for a warehouse or database: a word from its address, and a digest of the address."""
     words = re.findall(r"[A-Za-z0-9_-]+", re.sub(r"\.\w+$", "", address.rstrip("/")))
     digest = hashlib.sha256(address.encode()).hexdigest()[:8]
     return "-".join([*words[-1:], digest])[-LONGEST_PLACE:]
@@ -190,19 +194,22 @@ class Target(ABC):
     @property
     @abstractmethod
     def place(self) -> str:
-        """The name of the warehouse or database within a file's name; see `place_name`."""
+        """The name of the warehouse or database for use in file names (see `place_name`)."""
 
     @abstractmethod
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
-        """The columns of a table with their types; None if there is no such table."""
+        """The columns of a table with their types, or None if there is no such table."""
 
     @abstractmethod
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> AbstractContextManager[None]:
-        """Keep other runs from loading the dataset. Raises TryAgain (CONCURRENT_RUN) if one is loading it."""
+        """Keep other runs from loading the dataset.
+
+        Raises TryAgain (CONCURRENT_RUN) if another run is loading it.
+        """
 
     @abstractmethod
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        """The registered run; a successful one only if the tables still have what it wrote."""
+        """The registered run, or None. A successful run counts only if the tables still have its changes."""
 
     @abstractmethod
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
@@ -210,7 +217,7 @@ class Target(ABC):
 
     @abstractmethod
     def register(self, run: LoadRun) -> None:
-        """Register a run that begins, before its load starts."""
+        """Register a run before its load starts."""
 
     @abstractmethod
     def load(
@@ -224,7 +231,7 @@ class Target(ABC):
 
     @abstractmethod
     def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        """The rows of these loads, by log table."""
+        """The rows of these loads for each log table."""
 
     @abstractmethod
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -240,7 +247,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class RunLog:
-    """The log of a batch, written at its end, except in a dry run.
+    """The log of a batch, which is written at its end, except in a dry run.
 
     If the log cannot be written, the load still succeeds (R48).
     """
@@ -254,7 +261,7 @@ class RunLog:
     loads: list[LoadEntry] = field(default_factory=list)
 
     def add_blocked(self, dataset: ModelDataset, upstream: str) -> None:
-        """Log a dataset that was not begun."""
+        """Log a dataset whose load did not begin."""
         reason = {"mode": "orchestration", "run_kind": "orchestration"}
         reason |= {"status_reason": "blocked_by_dependency", "blocked_by": upstream}
         self.loads.append(LoadEntry({**self._row(dataset, self.clock(), "skipped"), **reason}))
@@ -262,7 +269,7 @@ class RunLog:
     def add_failure(
         self, dataset: ModelDataset, run: LoadRun | None, began: datetime, error: BackstoryError
     ) -> None:
-        """Log and register a failed load. `run` is None for a load that failed before its run began."""
+        """Log and register a failed load. `run` is None if the load failed before its run began."""
         if self.silent:
             return
         with _log_errors():
@@ -283,7 +290,7 @@ class RunLog:
         row = self._row(dataset, run.began, "success")
         rows = sum(
             step.rows for step in outcome.steps if step.name != "merge"
-        )  # it repeats the rows of the steps
+        )  # this row repeats the rows of the steps
         took = sum(step.milliseconds for step in outcome.steps)
         totals = {"rows_affected": rows, "execution_ms": took, "attempt_no": run.attempt}
         steps = [
@@ -323,9 +330,9 @@ class RunLog:
         }
 
     def write(self, *, changed: bool) -> None:
-        """Write the log of the batch, in one write for each table.
+        """Write the log of the batch, with one write for each table.
 
-        A batch that changed nothing is only logged on a database, whose registry has its runs anyway.
+        A batch that changed nothing is logged only on a database, whose registry has its runs anyway.
         """
         if self.loads and not self.silent and (changed or self.target.logs_unchanged):
             for table, rows in self.target.log_rows(self.loads).items():

@@ -1,4 +1,4 @@
-"""Conditions that users write, parsed and bound to the columns of a table (sections 3.7 and 1.1)."""
+"""Conditions from a model, parsed and bound to the columns of a table (sections 3.7 and 1.1)."""
 
 import re
 from collections.abc import Sequence
@@ -31,10 +31,11 @@ def source_of(model: Model, dataset: ModelDataset) -> SourceDataset | None:
 
 
 def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias: str) -> str | None:
-    """The source's filter as a condition on the base's columns; None without a source or a filter.
+    """The source's filter as a condition on the base's columns, or None if there is no source or filter.
 
-    Identifiers are matched to the stage columns that feed the base, by letters and digits only and regardless
-    of case. `{{DELTA_CUTOFF}}` stays. Raises UsageError for a name that feeds no column.
+    Identifiers are matched to the stage columns from which the base is loaded. Only letters and digits count,
+    regardless of case. `{{DELTA_CUTOFF}}` stays in the condition. Raises UsageError for a name that matches
+    no column.
     """
     source = source_of(model, dataset)
     if source is None or not source.increment_filter:
@@ -56,7 +57,10 @@ def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: 
 def _bind_condition(
     text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias: str, what: str
 ) -> str:
-    """The condition on the alias's columns; `names` has pairs of the users' name and the column's name."""
+    """The condition on the alias's columns.
+
+    `names` has pairs of the name in the model and the column's name.
+    """
 
     def wrong(why: str) -> UsageError:
         return UsageError("wrong-model", f"{what} {why}", "Fix the model.")
@@ -79,7 +83,7 @@ def _bind_condition(
 
     def bind(node: exp.Expression) -> exp.Expression:
         if isinstance(node, exp.Column | exp.Literal) and node.name == _CUTOFF_NAME:
-            return exp.column(_CUTOFF_NAME)  # even in quotes: the cutoff replaces the whole literal
+            return exp.column(_CUTOFF_NAME)  # even in quotes, because the cutoff replaces the whole literal
         if isinstance(node, exp.Anonymous) and str(node.this).lower() == "col" and len(node.expressions) == 1:
             return column(node.expressions[0].name)
         return column(node.name) if isinstance(node, exp.Column) else node
@@ -93,7 +97,7 @@ def _normal(name: str) -> str:
 
 
 def delta_cutoff(model: Model, dataset: ModelDataset, now: datetime) -> datetime | None:
-    """The instant that a delta reaches back to; None if no policy is active."""
+    """The instant to which a delta reaches back, or None if no policy is active."""
     source = source_of(model, dataset)
     policies = source.increment_policies if source else ()
     active = (each for each in policies if each.active and each.environment == model.environment)

@@ -6,7 +6,11 @@ from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import col, concat_ws, lit, unix_micros
+from pyspark.sql.functions import max as greatest
 
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.runs import (
@@ -41,14 +45,10 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing,
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
-
 LOG: Final = TableName(META, LOADS)
-# Earlier versions wrote tables under the views' names. Users can rename them with this suffix.
+# Earlier versions wrote tables under the names of the views. Users can rename them with this suffix.
 EARLIER: Final = "_earlier"
-# Columns of JSON that the views read: the steps of a run, and its row of the registry with the receipt.
+# JSON columns that the views read: the steps of a run, and its row of the registry with the receipt.
 JSON_COLUMNS: Final = ("steps", "receipt")
 _COLUMNS = (
     *(Column(each.name, column_type(each)) for each in TABLES[LOADS]),
@@ -67,16 +67,16 @@ _OF_STEPS = {"dataset_key": "told.dataset_key", **{name: name for name in ("load
 
 
 def log_row(load: LoadEntry) -> Mapping[str, Any]:
-    """A load's row of the log."""
+    """The row of a load in the log."""
     texts = {"steps": load.steps, "receipt": load.run}
     return {**load.row, **{name: json.dumps(value) for name, value in texts.items() if value}}
 
 
 def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows to the log in one commit, and missing columns to a log of an earlier version.
+    """Add rows to the log in one commit, and add missing columns to a log of an earlier version.
 
-    A log that is new or got columns also gets its views. Raises Refused, with the rows written, if something
-    else has the name of a view.
+    If the log is new or has new columns, its views are made as well. Raises Refused, after the rows are
+    written, if something else has the name of a view.
     """
     new = False
 
@@ -98,9 +98,9 @@ def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None
 
 
 def log_views(store: IcebergStore, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Make or replace the views of runs and of steps; the result of `make_views`.
+    """Make or replace the views of runs and of steps.
 
-    Raises Refused if something else has the name of a view.
+    Returns the result of `make_views`. Raises Refused if something else has the name of a view.
     """
     queries = {TableName(META, name): _query(store, name) for name in (RUNS, STEPS)}
     wanted = {name: query for name, query in queries.items() if query}
@@ -140,7 +140,7 @@ def _fields(name: str) -> str:
     return ", ".join(f"{each.name} {spark_type(column_type(each))}" for each in TABLES[name])
 
 
-# The token of a run, in the commit that removed its rows.
+# The token of a run, in the commit that removed the run's rows.
 UNDONE = "backstory.undone"
 # The latest start or end in a history, in the commit of its last load.
 NEWEST = "backstory.newest"
@@ -153,10 +153,10 @@ def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergT
 
 
 def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
-    """An upper bound of the history's starts and ends, from its last load, else from bounds of its files."""
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import unix_micros
+    """An upper bound of the history's starts and ends.
 
+    It is taken from the history's last load, or else from the bounds of its files.
+    """
     snapshot = table.iceberg.currentSnapshot()
     if snapshot is None:
         return None
@@ -169,7 +169,7 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
     ]
     micros = [each for each in files.agg(*map(greatest, bounds)).collect()[0] if each is not None]
     if table.rows and not micros:
-        # Iceberg keeps no bounds for the last columns of a wide table.
+        # Iceberg has no bounds for the last columns of a wide table.
         rows = store.spark.table(store.sql_name(table.shape.table))
         ends = [greatest(unix_micros(column(role))) for role in (ColumnRole.STARTED, ColumnRole.ENDED)]
         micros = [each for each in rows.agg(*ends).collect()[0] if each is not None]
@@ -177,10 +177,11 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
 
 
 def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-    """The registered run, from commits and log; a run whose rows are not in the tables counts as not loaded.
+    """The registered run, from commits and log, or None.
 
-    Only ancestors of the current snapshots count. The log of a run without a commit counts only while the
-    history still has the versions of that time.
+    A run whose rows are not in the tables counts as not loaded. Only ancestors of the current snapshots
+    count. The log of a run without a commit counts only while the history still has the versions of that
+    time.
     """
     base = first_of(store, schema, base_names(dataset))
     hist = first_of(store, schema, hist_names(dataset))
@@ -196,14 +197,12 @@ def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: st
                 return _registered_run(note) if _base_remains(of_base, note) else None
             unfinished = unfinished or _registered_run(note)
         if was_undone and not notes:
-            return None  # it was rolled back
+            return None  # the commit was rolled back
     return _find_logged_run(store, schema, dataset, run_id, hist) or unfinished
 
 
 def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
-    """The tokens of runs that only the table's own commits record, which therefore must not expire."""
-    from pyspark.sql.functions import concat_ws
-
+    """The tokens of runs that only the table's own commits record. These commits must not expire."""
     tokens = {own for commit in commits(store, table) if (own := commit.summary.get(TOKEN))}
     runs = sources(store, RUNS)
     if not runs or not tokens:
@@ -213,7 +212,7 @@ def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     return frozenset(tokens - {row[0] for row in rows})
 
 
-def _successful_runs(store: IcebergStore, runs: Sequence[tuple[IcebergTable, str]]) -> "DataFrame":
+def _successful_runs(store: IcebergStore, runs: Sequence[tuple[IcebergTable, str]]) -> DataFrame:
     """The logged runs that succeeded."""
     logged = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
     return logged.where(column("status") == "success").where(column("receipt").isNotNull())
@@ -225,7 +224,7 @@ def _registered_run(note: Mapping[str, str]) -> RegisteredRun:
 
 
 def _notes_of_run(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
-    """The notes of a run's commits in the current state, and whether it has others that were undone."""
+    """The notes of a run's commits in the current state, and whether other commits of the run were undone."""
     own = [commit for commit in past if commit.summary.get(TOKEN) in tokens]
     undoing = [commit for commit in past if commit.summary.get(UNDONE) in tokens and commit.is_ancestor]
     since = max((commit.number for commit in undoing), default=-1)
@@ -234,7 +233,7 @@ def _notes_of_run(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Ma
 
 
 def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
-    """Whether the snapshot of the base that a history was made from is not undone; it may have expired."""
+    """Whether the base snapshot from which a history was made is not undone. It may have expired."""
     made_from = {str(commit.id): commit for commit in base}.get(note.get(BASE, ""))
     return made_from is None or made_from.is_ancestor
 
@@ -242,10 +241,10 @@ def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
 def _find_logged_run(
     store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str, hist: IcebergTable
 ) -> RegisteredRun | None:
-    """The run in the log, which also has runs without a commit and runs whose commits expired."""
+    """The run in the log, or None. The log also has runs without a commit and runs whose commits expired."""
     runs = sources(store, RUNS)
     if not any(may_have_text(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
-        return None  # most runs are new: bounds of files show it without a query
+        return None  # most runs are new, which bounds of files show without a query
     own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
     success = _successful_runs(store, runs)
     mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
@@ -263,7 +262,7 @@ def _find_logged_run(
 
 
 def _log_has_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str) -> bool:
-    """Whether the log of loads has the run for this schema, which earlier rows of `hist_run` lack."""
+    """Whether the log of loads has the run for this schema. Earlier rows of `hist_run` lack the schema."""
     if load(store, LOG) is None:
         return False
     loads = store.spark.table(store.sql_name(LOG))
@@ -271,10 +270,8 @@ def _log_has_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id
     return bool(loads.where(ours & (column("load_run_id") == run_id)).take(1))
 
 
-def _last_that_wrote(success: "DataFrame", until: str) -> datetime | None:
-    """The instant of the last run up to a time that began or ended versions."""
-    from pyspark.sql.functions import col, lit
-
+def _last_that_wrote(success: DataFrame, until: str) -> datetime | None:
+    """The instant of the last run up to `until` that began or ended versions."""
     written = reduce(add, (col(name) for name in COUNTS)) > 0
     earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
     latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
@@ -284,9 +281,10 @@ def _last_that_wrote(success: "DataFrame", until: str) -> datetime | None:
 def _has_versions(
     store: IcebergStore, hist: IcebergTable, wrote_at: datetime | None, until: datetime
 ) -> bool:
-    """Whether versions begin or end at `wrote_at`; without it, whether the history began by `until`."""
-    from pyspark.sql.functions import lit
+    """Whether versions begin or end at `wrote_at`.
 
+    If `wrote_at` is None, the result is whether the history began by `until`.
+    """
     instant = lit(iso(wrote_at or until)).cast("timestamp")
     rows = store.spark.table(store.sql_name(hist.shape.table))
     if wrote_at:

@@ -1,4 +1,4 @@
-"""Base and history tables of a warehouse: stage rows, shapes, and their changes by a load (section 4.5)."""
+"""Base and history tables of a warehouse: stage rows, table shapes, and their changes (section 4.5)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -32,13 +32,13 @@ if TYPE_CHECKING:
     from pyspark.sql import Column as SparkColumn
     from pyspark.sql import DataFrame
 
-# The bytes above which a stage file is read by an executor.
+# A larger stage file, in bytes, is read by an executor.
 ON_DRIVER = 64 << 20
 LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
 
 def types_of(store: IcebergStore, table: TableName) -> dict[str, str] | None:
-    """The columns of a table with Spark's types; None if there is no such table."""
+    """The columns of a table with Spark's types, or None if there is no such table."""
     stored = load(store, table)
     return None if stored is None else _types(stored.shape)
 
@@ -48,7 +48,7 @@ def _types(shape: Shape) -> dict[str, str]:
 
 
 def base_shape(plan: Load) -> Shape:
-    """The shape of the base table, whose key are the business keys."""
+    """The shape of the base table. Its key consists of the business keys."""
     return _shape(plan, plan.dataset.name, base_columns(plan.dataset), Layout.BASE)
 
 
@@ -68,9 +68,10 @@ def stage_rows_and_load_columns(
 ) -> tuple["DataFrame", frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns of the stage.
 
-    Rows get constant `values` as columns, which no plan shows. If the stage keeps a history, or Fivetran's
-    marks of deletion, only the current rows are read, unless the model's own flag of deletion is that mark.
-    Raises Refused for a missing table or column, and for a type that does not fit.
+    Rows get constant `values` as columns, which appear in no plan. If the stage keeps a history, or
+    Fivetran's marks of deletion, only the current rows are read. Flagged rows are also read if the model's
+    own flag of deletion is that mark. Raises Refused for a missing table or column, and for a type that does
+    not fit.
     """
     columns = user_columns(plan.dataset)
     if stage.path:
@@ -106,7 +107,7 @@ def stage_rows_and_load_columns(
 
 
 def _marks_deletion(plan: Load) -> bool:
-    """Whether the dataset's flag of deletion is Fivetran's mark, so that flagged rows are needed."""
+    """Whether the dataset's flag of deletion is Fivetran's mark, so that flagged rows must be read."""
     soft = plan.dataset.historization.soft_delete
     flags = [each for each in user_columns(plan.dataset) if soft and each.name == soft.column]
     return any((each.input or each.name) == DELETED for each in flags)
@@ -132,7 +133,10 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
 
 
 def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
-    """Stage columns as the base's; naive times count as UTC, the zone of a load's session."""
+    """Stage columns as columns of the base.
+
+    Times without a zone count as UTC, the zone of a load's session.
+    """
     sources = ((each, each.input or each.name) for each in columns)
     return [
         cast_as_shown(column(source), rows.schema[source].dataType, spark_type(column_type(each))).alias(
@@ -143,7 +147,7 @@ def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[S
 
 
 def empty_rows(store: IcebergStore, shape: Shape) -> "DataFrame":
-    """An empty frame for a table that does not exist yet, with the columns of places."""
+    """An empty frame for a table that does not exist yet, including the columns for places."""
     typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
     return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
 
@@ -154,10 +158,11 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class TablePlan:
-    """A table before a load, and its schema after it; nothing is written yet.
+    """A table before a load, and its schema after the load.
 
-    `read` makes the frame `rows`. With `is_preview` these are not the stored rows, but what maintenance will
-    make of them. `snapshot` is the table's current snapshot, `former` its name if it must be renamed.
+    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, these are the rows as
+    maintenance will leave them, not the stored rows. `snapshot` is the table's current snapshot. `former` is
+    its name if it must be renamed.
     """
 
     wanted: Shape
@@ -172,26 +177,26 @@ class TablePlan:
 
     @cached_property
     def rows(self) -> "DataFrame":
-        """The table's rows; none if there is no table.
+        """The table's rows, or no rows if there is no table.
 
-        The columns are the wanted ones under their names and types, other columns of the table, `_file`,
+        The columns are the wanted columns under their names and types, other columns of the table, `_file`,
         `_pos` and, if rows have ids, `_row_id`.
         """
         return self.read()
 
     @property
     def ids(self) -> list[str]:
-        """`_row_id`, if rows have ids."""
+        """The name `_row_id` if rows have ids, or an empty list."""
         return [ROW_ID] if self.table is not None and keeps_row_ids(self.table) else []
 
     @property
     def into(self) -> Shape:
-        """The shape that the table will have."""
+        """The shape that the table will have after the load."""
         return self.new_shape or self.wanted
 
     @property
     def changes(self) -> list[str]:
-        """The changes of the schema, in words."""
+        """Descriptions of the schema changes."""
         name = self.wanted.table.name
         if self.table is None:
             return [f"CREATE_TABLE {name}"]
@@ -205,7 +210,7 @@ class TablePlan:
 
     @property
     def evolves(self) -> bool:
-        """Whether an existing table must change."""
+        """Whether an existing table must change its name or schema."""
         return self.table is not None and bool(self.changes)
 
     @property
@@ -222,7 +227,7 @@ def plan_table(
     dialect: Dialect,
     allowed: Callable[[ddl.DdlPlan[ModelColumn]], None] = lambda _: None,
 ) -> TablePlan:
-    """The plan of a table, under its name or a former one.
+    """The plan for a table, under its name or a former one.
 
     Raises Refused for a table of another layout, for changes that `ddl.plan` or `allowed` refuses, and for a
     type that Iceberg cannot widen in place.
@@ -267,14 +272,14 @@ def _rows(
 
 
 def _new_name(name: str, renamed: Mapping[str, str]) -> str:
-    """The name of a column after these renames, in order."""
+    """The name of a column after these renames, applied in order."""
     for old, new in renamed.items():
         name = new if name == old else name
     return name
 
 
 def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
-    """Create, rename or evolve the table, each in one commit; the table after that.
+    """Create, rename or evolve the table, each in one commit, and return the table after that.
 
     Raises TryAgain if rows were written to it since it was planned.
     """
@@ -285,7 +290,7 @@ def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
         renamed = Change(into=replace(stored.shape, table=name))
         stored, snapshot = _commit_shape(work, stored, renamed, snapshot)
     for old, new in before.plan.renamed.items():
-        # One at a time, in the plan's order: a name may be free only after another rename.
+        # One rename at a time, in the plan's order: a name may be free only after another rename.
         one = {old: new}
         change = Change(into=_rename_columns(stored.shape, one), renamed=one)
         stored, snapshot = _commit_shape(work, stored, change, snapshot)
@@ -301,7 +306,7 @@ def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
 def _commit_shape(
     work: SparkWork, table: IcebergTable | None, change: Change, snapshot: int | None
 ) -> tuple[IcebergTable, int | None]:
-    """The table after the change, and its expected snapshot."""
+    """Commit a change of the shape. Returns the table after the change, and its expected snapshot."""
     assert change.into is not None
     built = work.commit(table, change, replace(work.note(), token=""))
     newest = built.snapshot_id if built else None

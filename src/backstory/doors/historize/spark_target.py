@@ -1,8 +1,8 @@
-"""Loads on Spark, which commit base and history as one (decision H2, section 3.8); maintenance before them.
+"""Loads on Spark, which commit base and history as one unit (decision H2, section 3.8), after maintenance.
 
-Between the two commits the history's properties hold a lease: the load, the time until which others wait for
-it, and the base's snapshot before it. The history's own commit removes the lease. If the load fails or is
-killed, the base is put back: at once, or by the next load.
+Between the two commits the history's properties contain a lease. It names the load, the time until which
+other loads wait for it, and the base's snapshot before it. The history's own commit removes the lease. If the
+load fails or is killed, the base is restored: at once, or by the next load.
 """
 
 import json
@@ -11,9 +11,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import structlog
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import lit, when
 
 from backstory.doors.historize.load import Load, with_archive
 from backstory.doors.historize.load_plan import PlannedLoad, assemble_load, plan_rows
@@ -57,22 +59,18 @@ from backstory.stores.refusals import conflict
 from backstory.stores.sql.dialects import Spark
 from backstory.stores.tables import lock_tables
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
-# A column of a model has no blank in its name.
+# No column of a model has a space in its name.
 KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "past continues"
 
 
 def asks_for_upkeep(run: LoadRun) -> bool:
-    """Whether stored rows must change before the load."""
+    """Whether the run must change stored rows before the load."""
     return run.rehash or run.rehash_base or run.relabel is not None
 
 
 def maintain(work: SparkWork) -> None:
     """Recompute hashes of base and open versions, or relabel states, as the run requires (7.2, 7.6)."""
-    if work.run.rehash_base:  # a delta contains only some of its rows
+    if work.run.rehash_base:  # a delta contains only some of the base's rows
         every = column(work.load.dataset.key).isNotNull()
         _update(work, base_shape(work.load), every, lambda rows: _rehash_base(work, rows))
     if work.run.rehash:
@@ -90,37 +88,35 @@ def maintain(work: SparkWork) -> None:
 
 
 def preview_base(work: SparkWork, before: TablePlan) -> TablePlan:
-    """The base with the hashes that maintenance will give it."""
+    """The base with the hashes that maintenance will write."""
     if not work.run.rehash_base:
         return before
     return replace(before, read=lambda: _rehash_base(work, before.rows), is_preview=True)
 
 
 def preview_history(work: SparkWork, before: TablePlan) -> TablePlan:
-    """The history with the hashes and labels that maintenance will give it."""
+    """The history with the hashes and labels that maintenance will write."""
     if not (work.run.rehash or work.run.relabel is not None):
         return before
 
-    def read() -> "DataFrame":
+    def read() -> DataFrame:
         rows = _rehash_versions(work, before.rows) if work.run.rehash else before.rows
         return rows if work.run.relabel is None else _relabel_versions(work, rows, rows)
 
     return replace(before, read=read, is_preview=True)
 
 
-def _update(
-    work: SparkWork, shape: Shape, where: "Column", becoming: "Callable[[DataFrame], DataFrame]"
-) -> None:
+def _update(work: SparkWork, shape: Shape, where: Column, becoming: Callable[[DataFrame], DataFrame]) -> None:
     table = existing(work.store, shape.table)
     change = change_where(work.store, table, where, becoming)
     work.commit(table, change, replace(work.note(), token=""))
 
 
-def _rehash_base(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+def _rehash_base(work: SparkWork, rows: DataFrame) -> DataFrame:
     return rows.alias("b").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load, "b")))
 
 
-def _rehash_versions(work: SparkWork, rows: "DataFrame") -> "DataFrame":
+def _rehash_versions(work: SparkWork, rows: DataFrame) -> DataFrame:
     return rows.alias("h").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load)))
 
 
@@ -131,13 +127,12 @@ def _renamed_states(work: SparkWork) -> list[str]:
     return list(dict.fromkeys((*label_changes(before, now), *apart)))
 
 
-def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame") -> "DataFrame":
-    """The rows with the current labels; `versions` has all versions of the history.
+def _relabel_versions(work: SparkWork, rows: DataFrame, versions: DataFrame) -> DataFrame:
+    """The rows with the current labels.
 
-    Open versions that began when their record returned get the label of REAPPEARED.
+    `versions` has all versions of the history. If an open version began when its record returned, it gets the
+    label of REAPPEARED.
     """
-    from pyspark.sql.functions import lit, when
-
     before, now, names = work.run.relabel, work.load.labels, rows.columns
     assert before is not None
     label = work.sql(new_label(work.load, label_changes(before, now)))
@@ -159,7 +154,7 @@ def _relabel_versions(work: SparkWork, rows: "DataFrame", versions: "DataFrame")
     return rows.alias("h").withColumn(ColumnRole.STATE, state).select(*map(column, names))
 
 
-# Writing both tables can take long; a run that was killed goes on at once under its own id.
+# Writing both tables can take long. A killed run can continue at once under its own id.
 LEASE_TIME = timedelta(hours=1)
 
 log = structlog.get_logger()
@@ -167,7 +162,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LoadLease:
-    """A load between its two commits: its token and run, the end of the lease, the base's snapshot before."""
+    """A load between its two commits: token and run, the end of the lease, and the base's former snapshot."""
 
     load: str
     run_id: str
@@ -176,25 +171,25 @@ class LoadLease:
 
     @property
     def lasts(self) -> bool:
-        """Whether its load may still be running."""
+        """Whether the load of the lease may still be running."""
         return parse_instant(self.until) > datetime.now(UTC)
 
 
 def lease_of(table: IcebergTable | None) -> LoadLease | None:
-    """The lease in a history's properties."""
+    """The lease in a history's properties, or None if there is none."""
     text = table and table.iceberg.properties().get(LOADING)
     return LoadLease(**json.loads(text)) if text else None
 
 
 def refuse_leased(table: IcebergTable | None) -> None:
-    """Raises TryAgain (CONCURRENT_RUN) while another load is between its commits."""
+    """Raise TryAgain (CONCURRENT_RUN) while another load is between its commits."""
     lease = lease_of(table)
     if table is not None and lease is not None:
         raise _concurrent(table, lease)
 
 
 def recover(work: SparkWork) -> None:
-    """Put back a base that an interrupted load left newer than its history.
+    """Restore a base that an interrupted load left newer than its history.
 
     A killed run can continue at once. Raises TryAgain (CONCURRENT_RUN) while another load may be running, and
     in a dry run.
@@ -210,16 +205,16 @@ def recover(work: SparkWork) -> None:
         raise _interruption(hist, lease)
     base = first_of(store, schema, base_names(dataset))
     if base is None:
-        _write_lease(store, hist, None)  # nothing is left to put back
+        _write_lease(store, hist, None)  # nothing is left to restore
     else:
         put_back(store, base, hist, lease)
 
 
 @contextmanager
 def hold_lease(work: SparkWork, base: IcebergTable, hist: IcebergTable) -> Iterator[IcebergTable]:
-    """Hold the lease for a load of both tables; yields the history with it.
+    """Hold the lease for a load of both tables, and yield the history with the lease.
 
-    A failure within the context puts the base back. Raises TryAgain if the history changed since it was
+    A failure within the context restores the base. Raises TryAgain if the history changed since it was
     planned.
     """
     until = datetime.now(UTC) + LEASE_TIME
@@ -231,7 +226,7 @@ def hold_lease(work: SparkWork, base: IcebergTable, hist: IcebergTable) -> Itera
         try:
             put_back(work.store, base, leased, lease)
         except BackstoryError as error:
-            # The lease stays, and the next load puts the base back.
+            # The lease stays, and the next load restores the base.
             log.warning(f"the base {base.shape.table} could not be restored: {error}")
         raise
 
@@ -239,12 +234,12 @@ def hold_lease(work: SparkWork, base: IcebergTable, hist: IcebergTable) -> Itera
 def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease: LoadLease) -> None:
     """Restore the base's rows from before the lease, then end the lease.
 
-    If the history has another lease, or none, its load is over, and nothing is done.
+    If the history has another lease or no lease, the load is over, and nothing is done.
     """
     hist = existing(store, hist.shape.table)
     if lease_of(hist) != lease:
         return
-    # Written anew first, so that a pending commit of the leased load fails.
+    # Rewritten first, so that a pending commit of the leased load fails.
     ended = replace(lease, until=iso(datetime.now(UTC)))
     hist = _write_lease(store, hist, ended)
     _roll_back(store, existing(store, base.shape.table), lease)
@@ -252,13 +247,16 @@ def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease:
 
 
 def snapshot_of(table: IcebergTable) -> int | None:
-    """The id of a table's snapshot; None for a table that never had rows."""
+    """The id of a table's snapshot, or None for a table that never had rows."""
     snapshot = table.iceberg.currentSnapshot()
     return None if snapshot is None else int(snapshot.snapshotId())
 
 
 def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | None) -> IcebergTable:
-    """The history with this lease, or without one. Raises TryAgain if it changed meanwhile."""
+    """Write this lease into the history, or remove it.
+
+    Returns the history. Raises TryAgain if the history changed in the meantime.
+    """
     name, before = hist.shape.table, snapshot_of(hist)
     properties = {LOADING: None if lease is None else json.dumps(asdict(lease))}
     built = _commit(store, hist, Change(properties=properties))
@@ -269,7 +267,7 @@ def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | Non
 
 
 def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: str) -> int | None:
-    """Commit; the id of the snapshot, if there is a new one."""
+    """Commit a change. Returns the id of the snapshot, or None if there is no new snapshot."""
     note = Note(DOOR, "", more)
     built = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
     return built.snapshot_id if built else None
@@ -306,7 +304,7 @@ def _interruption(table: IcebergTable, lease: LoadLease) -> TryAgain:
 
 
 class SparkTarget(Target):
-    """A warehouse. Its registry of runs is its commits and their properties."""
+    """A warehouse as a target. Its registry of runs is its commits and their properties."""
 
     # A log entry costs a commit.
     logs_unchanged = False
@@ -321,7 +319,7 @@ class SparkTarget(Target):
         return place_name(self._store.address)
 
     def close(self) -> None:
-        """Does nothing, because the session belongs to the caller."""
+        """Do nothing, because the session belongs to the caller."""
 
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
         return types_of(self._store, TableName(schema, table))
@@ -329,7 +327,7 @@ class SparkTarget(Target):
     @contextmanager
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
-        # Other processes are excluded by the lease, and by commits, which fail if the table changed.
+        # The lease excludes other processes, and so do commits, which fail if the table changed.
         with lock_tables(self._store, TableName("", dataset_key(schema, dataset))):
             yield
 
@@ -344,10 +342,10 @@ class SparkTarget(Target):
         return None
 
     def register(self, run: LoadRun) -> None:
-        """Does nothing, because the commits are the registry."""
+        """Do nothing, because the commits are the registry."""
 
     def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
-        """Does nothing, because a load without a commit is not registered."""
+        """Do nothing, because a load without a commit is not registered."""
 
     def load(
         self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
@@ -364,7 +362,7 @@ class SparkTarget(Target):
             return self._load(work, make_receipt)
 
     def _load(self, work: SparkWork, make_receipt: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
-        """Plan base and history; if neither is refused, update schemas and rows."""
+        """Plan base and history. If neither is refused, update schemas and rows."""
         before = LoadOutcome(warnings=self._foreign_writes(work))
         recover(work)
         base, hist = self._table_plans(work)
@@ -372,7 +370,8 @@ class SparkTarget(Target):
         if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
             with self._plan(work, base, hist, before) as planned:
                 before = replace(before, schema_changes=planned.history.outcome.schema_changes)
-            # Spark cannot run frames of a table whose columns changed since: the load is planned again below.
+            # Spark cannot run frames of a table whose columns have changed, so the load is planned again
+            # below.
             apply_shape(work, base)
             apply_shape(work, hist)
             maintain(work)
@@ -426,7 +425,7 @@ class SparkTarget(Target):
     def _plan(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
     ) -> Iterator[PlannedLoad]:
-        """The planned load; `before` is its outcome so far."""
+        """The planned load. `before` is its outcome so far."""
         _require_input(work, base)
         changes = [*before.schema_changes, *base.changes, *hist.changes]
         loaded = replace(before, schema_changes=changes, steps=[LoadStep("preflight")])
@@ -446,7 +445,7 @@ class SparkTarget(Target):
 
 
 def _require_input(work: SparkWork, base: TablePlan) -> None:
-    """Raises Refused for a load without a stage, or, if the base is kept, without a base."""
+    """Raise Refused for a load without a stage or, if the base is kept, without a base."""
     if work.run.skip_base and base.table is None:
         missing = f"There is no table {base.wanted.table}."
         raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")

@@ -1,13 +1,14 @@
 """One load of a dataset in a warehouse: its SQL as Spark's expressions, its commits, and its row hashes.
 
-A table records in a property how its rows are hashed, for `check`.
+A table has a property that records how its rows are hashed, for `check`.
 """
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import broadcast, expr
 
 from backstory.doors.historize.hashes import row_hash_of
 from backstory.doors.historize.load import Load
@@ -27,18 +28,15 @@ from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
 from backstory.stores.sql.statements import fill_placeholders
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 
 def hashes_to_record(
     store: IcebergStore, load: Load, table: IcebergTable, base: IcebergTable | None
 ) -> Mapping[str, str | None]:
-    """The change of the property of row hashes when a load writes rows; `base` is the base before the load.
+    """The change of the property for row hashes when a load writes rows.
 
-    A table that had rows before it had the property does not get one, because the hashes of these rows are
-    unknown; neither does a history of such a base. A history copies rows of its base, and so records the
-    base's hashes too.
+    `base` is the base before the load. A table that had rows before it had the property does not get one,
+    because the hashes of these rows are unknown. The same is true for a history of such a base. A history
+    copies rows of its base, and so records the base's hashes too.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}
@@ -64,7 +62,7 @@ def _hashes_of(table: IcebergTable, ids: Mapping[str, int]) -> list[RowHash] | N
 
 
 def _property_of(table: IcebergTable) -> str | None:
-    """The property of row hashes. Fetching all properties would take many calls of Java."""
+    """The property for row hashes. To fetch all properties would take many calls of Java."""
     value: str | None = table.iceberg.properties().get(ROW_HASHES)
     return value
 
@@ -74,17 +72,15 @@ def _ids(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
 
 
 DOOR = "historize"
-# No column of a model has a blank in its name.
+# No column of a model has a space in its name.
 PEPPER = "secret pepper"
 RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
-# The snapshot of the base that a history's commit was made from.
+# The snapshot of the base from which a history's commit was made.
 BASE = "backstory.base"
 
 
-def with_values(store: IcebergStore, rows: "DataFrame", values: Mapping[str, str]) -> "DataFrame":
-    """The rows with these constant values as columns, which no plan shows."""
-    from pyspark.sql.functions import broadcast
-
+def with_values(store: IcebergStore, rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
+    """The rows with these constant values as columns. The values appear in no plan."""
     one = frame_of(store, pa.table({name: [value] for name, value in values.items()}))
     return rows.crossJoin(broadcast(one))
 
@@ -96,7 +92,7 @@ def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
 
 @dataclass(frozen=True)
 class SparkWork:
-    """One load of one dataset in a warehouse; `base` is its base table before the load."""
+    """One load of one dataset in a warehouse. `base` is its base table before the load."""
 
     store: IcebergStore
     load: Load
@@ -104,14 +100,18 @@ class SparkWork:
     pepper: str
     base: IcebergTable | None = None
 
-    def sql(self, text: str) -> "Column":
-        """SQL of the dialect as an expression; the pepper is a column, never a text in a plan."""
-        from pyspark.sql.functions import expr
+    def sql(self, text: str) -> Column:
+        """SQL of the dialect as a Spark expression.
 
+        The pepper is a column, so that its value is in no plan.
+        """
         return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
 
     def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
-        """SQL of a dialect with the values of this run; `pepper` is the SQL that gives the secret."""
+        """Replace the placeholders in SQL of a dialect by the values of this run.
+
+        `pepper` is SQL for the secret.
+        """
         values = {
             "load_timestamp": dialect.timestamp_literal(self.run.instant),
             "load_timestamp_text": dialect.string_literal(instant_text(self.run.instant)),
@@ -122,13 +122,13 @@ class SparkWork:
             values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.run.cutoff)
         return fill_placeholders(text, values)
 
-    def with_pepper(self, rows: "DataFrame", alias: str) -> "DataFrame":
+    def with_pepper(self, rows: DataFrame, alias: str) -> DataFrame:
         """The rows under an alias, with the pepper as a column."""
         return with_values(self.store, rows.alias(alias), self.secret)
 
     @property
     def secret(self) -> dict[str, str]:
-        """The column that rows need for the keys of `sql`."""
+        """The values for `with_values` that rows need for the keys of `sql`."""
         return {PEPPER: self.pepper}
 
     @property
@@ -137,13 +137,13 @@ class SparkWork:
         return token_of(self.load.schema, self.load.dataset, self.run.run_id)
 
     def note(self, **more: str) -> Note:
-        """The note of this run in a commit."""
+        """The note for a commit of this run."""
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
     def commit(self, table: IcebergTable | None, change: Change | None, note: Note) -> Commit | None:
-        """Commit a change of a table of this load, without retries, which the load does itself.
+        """Commit a change of one of this load's tables, without retries, because the load itself retries.
 
-        With new rows the commit also records how they are hashed.
+        If there are new rows, the commit also records how they are hashed.
         """
         if table is not None and change is not None and change.added is not None:
             hashes = hashes_to_record(self.store, self.load, table, self.base)

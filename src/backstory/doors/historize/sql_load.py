@@ -1,4 +1,4 @@
-"""The load of a dataset on a database: stage, schema changes, views, and the history (sections 3 and 4.3)."""
+"""The load of a dataset on a database: stage, schema changes, views, and history (sections 3 and 4.3)."""
 
 import time
 from collections.abc import Collection, Mapping, Sequence
@@ -31,9 +31,9 @@ LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.val
 
 
 def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
-    """The load with the relation of the stage's rows, their spellings, and the stage's load columns.
+    """The load with the relation of the stage's rows, its column names, and the stage's load columns.
 
-    Raises Refused for a stage that is missing, lacks a column, or has one whose values do not fit.
+    Raises Refused for a stage that is missing, lacks a column, or has a column whose values do not fit.
     """
     if stage is None:
         raise Refused(
@@ -74,7 +74,10 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
 
 
 def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
-    """The stage's spelling of a column; if several differ only in case, the exact name."""
+    """The name of a column as it is written in the stage.
+
+    If several names differ only in case, it is the exact name.
+    """
     spellings = [name for name in stored if name.lower() == wanted.lower()]
     if wanted in spellings:
         return wanted
@@ -87,7 +90,7 @@ def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
 
 
 def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
-    """Raises Refused for stage rows without a run id or a load time, if the stage has these columns."""
+    """Raise Refused for stage rows without a run id or a load time, if the stage has these columns."""
     keys = [load.in_stage(key.input or key.name) for key in business_keys(load.dataset)]
     for name in sorted(load.stage_load_columns):
         nothing = f"{load.of('i', load.in_stage(name))} IS NULL"
@@ -98,7 +101,7 @@ def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
 
 
 def require_base(engine: Engine, load: Load) -> None:
-    """P10: raises Refused if a load that keeps the base has no base."""
+    """P10: raise Refused if a load that keeps the base has no base."""
     names = (load.dataset.name, *load.dataset.former_names)
     if all(engine.introspect_table(load.schema, name) is None for name in names):
         missing = f"There is no table {load.schema}.{load.dataset.name}."
@@ -106,7 +109,7 @@ def require_base(engine: Engine, load: Load) -> None:
 
 
 def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) -> None:
-    """Raises Refused for a stage without rows that would empty the base."""
+    """Raise Refused if a stage without rows would empty the base."""
     if load.dataset.historization.allow_empty_snapshot or load.delete_scope or not load.deletes_base:
         return
     empty = not engine.query(f"SELECT 1 FROM {load.stage} AS i LIMIT 1", values)
@@ -117,7 +120,7 @@ def refuse_empty_stage(engine: Engine, load: Load, values: Mapping[str, str]) ->
 def apply_shape(
     engine: Engine, load: Load, table: str, columns: Sequence[ModelColumn], former: Sequence[str]
 ) -> list[str]:
-    """Give a table its columns; the changes, in words."""
+    """Give a table its columns. Returns descriptions of the changes."""
     dialect = load.dialect
     stored = engine.introspect_table(load.schema, table)
     changes: list[str] = []
@@ -135,14 +138,17 @@ def apply_shape(
     if table == load.dataset.hist_name:
         preflight.require_hist_columns(load, plan.added)
         if plan.changes_in_words:
-            # PostgreSQL changes no column that a view shows.
+            # PostgreSQL cannot change a column that a view shows.
             _drop_views(engine, _history(engine, load))
     _run(engine, plan.statements(dialect, load.schema, table))
     return [*changes, *(f"{change} ({table})" for change in plan.changes_in_words)]
 
 
 def _rename_table(engine: Engine, load: Load, old: str, table: str) -> list[str]:
-    """Rename a table, and a history with its archive and without its old views; the changes, in words."""
+    """Rename a table.
+
+    A history is renamed with its archive, and its old views are dropped. Returns descriptions of the changes.
+    """
     names = {old: table}
     if table == load.dataset.hist_name:
         hist = load.hist.model_copy(update={"target_dataset_name": old})
@@ -185,9 +191,10 @@ def _run(engine: Engine, statements: Sequence[str]) -> None:
 
 
 def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_run: bool) -> LoadOutcome:
-    """Load the base's state into the history, within the open transaction; the outcome.
+    """Load the base's state into the history, within the open transaction.
 
-    Raises Refused with the codes of section 3.6, Failed if the counts of the steps do not add up.
+    Returns the outcome. Raises Refused with the codes of section 3.6. Raises Failed if the counts of the
+    steps do not add up.
     """
     started, pair = time.monotonic(), load.pair
     preflight.run_checks(engine, load, preflight.hist_checks(load), values)
@@ -206,7 +213,7 @@ def load_history(engine: Engine, load: Load, values: Mapping[str, str], *, dry_r
 
 
 def _guard(load: Load, tally: Tally) -> None:
-    """P6 and P7."""
+    """The checks P6 and P7 on the counts of a load."""
     rules, deleted = load.dataset.historization, tally.counts[State.DELETED]
     if not tally.base_records and tally.open_records and not rules.allow_empty_snapshot:
         raise preflight.rejection("EMPTY_SNAPSHOT", f"The base {load.dataset.name} is empty.")
@@ -215,14 +222,14 @@ def _guard(load: Load, tally: Tally) -> None:
 
 
 def _merge(engine: Engine, load: Load, tally: Tally, values: Mapping[str, str]) -> list[LoadStep]:
-    """Run the MERGE; its steps are the four steps and itself."""
+    """Run the MERGE. The result has the four steps, and the MERGE itself as one more step."""
     actions_table = engine.keep("backstory_actions", actions(load.pair), values)
     merged = run_statements(engine, [hist_merge(load.pair, actions_table)], values)
     return [*(LoadStep(name, count) for name, count in tally.rows.items()), *merged]
 
 
 def _require_sum(load: Load, tally: Tally, rows: Mapping[str, int], after: int) -> None:
-    """Raises Failed unless each statement touched the rows that were counted before (section 6.3)."""
+    """Raise Failed unless each statement changed as many rows as were counted before (section 6.3)."""
     expected = tally.rows
     opened = (
         tally.open_records
@@ -251,7 +258,7 @@ def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, 
 def run_statements(
     engine: Engine, statements: Sequence[Statement], values: Mapping[str, str]
 ) -> list[LoadStep]:
-    """Run statements one after the other; a step for each."""
+    """Run statements one after the other. Returns one step for each."""
     steps = []
     for statement in statements:
         started = time.monotonic()

@@ -1,4 +1,4 @@
-"""Loads on a database: one transaction for a dataset, with its row of the registry (sections 3.8 and 6.3)."""
+"""Loads on a database: one transaction for each dataset, with its registry row (sections 3.8 and 6.3)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -58,7 +58,10 @@ class Registry:
         self._engine = engine
 
     def find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
-        """Another run that is loading the dataset; one of an earlier version may belong to another schema."""
+        """The id of another run that is loading the dataset, or None.
+
+        A run of an earlier version may belong to another schema.
+        """
         if self._engine.introspect_table(META, "hist_run") is None:
             return None
         text = self.dialect.string_literal
@@ -70,12 +73,12 @@ class Registry:
         return rows[0][0] if rows else None
 
     def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
-        """A condition for the rows of a dataset, including rows of earlier versions."""
+        """SQL for whether a row belongs to a dataset. It includes rows of earlier versions."""
         keys = (dataset_key(schema, dataset), earlier_key(dataset))
         return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
-        """The registered run, even if the tables no longer have what it wrote."""
+        """The registered run, even if its changes are no longer in the tables, or None."""
         stored = self._engine.introspect_table(META, "hist_run")
         if stored is None:
             return None
@@ -96,7 +99,10 @@ class Registry:
         return RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
 
     def _log_has_run(self, schema: str, dataset: ModelDataset, run_id: str) -> bool:
-        """Whether the log of loads has the run for this schema, which the registry's earlier rows lack."""
+        """Whether the log of loads has the run for this schema.
+
+        Earlier rows of the registry lack the schema.
+        """
         if self._engine.introspect_table(META, "load_run_log") is None:
             return False
         text = self.dialect.string_literal
@@ -108,7 +114,7 @@ class Registry:
         return bool(self._engine.fetch_all(sql))
 
     def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
-        """The instant of the last run up to a time that began or ended versions."""
+        """The instant of the last run up to `until` that began or ended versions."""
         key = self.dialect.string_literal(dataset_key(schema, dataset))
         counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
         (latest,) = self._engine.fetch_all(
@@ -136,7 +142,7 @@ class Registry:
                 self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
 
     def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
-        """Register a run, replacing its earlier row."""
+        """Register a run, replacing its earlier row if there is one."""
         row = {
             "dataset_key": run.key,
             "load_run_id": run.run_id,
@@ -163,11 +169,11 @@ class Registry:
 
 
 class _TakenBack(Exception):
-    """The end of a dry run, which rolls the transaction back."""
+    """The end of a dry run. It rolls the transaction back."""
 
 
 class SqlTarget(Target):
-    """A database that an engine reaches."""
+    """A database as a target, reached through an engine."""
 
     def __init__(self, dialect: Dialect, engine: Engine, pepper: str) -> None:
         self.dialect = dialect
@@ -208,7 +214,7 @@ class SqlTarget(Target):
     def _is_in_tables(self, schema: str, dataset: ModelDataset, known: RegisteredRun) -> bool:
         """Whether the versions that a run began or ended are in the history or its archive.
 
-        If the run wrote none, the versions of the last run before it that did.
+        If the run wrote no versions, the versions of the last earlier run that wrote some are checked.
         """
         histories = [name for name in hist_names(dataset) if self.columns(schema, name) is not None]
         if not histories or all(self.columns(schema, name) is None for name in base_names(dataset)):
@@ -217,7 +223,7 @@ class SqlTarget(Target):
         if not wrote_versions(known.receipt or {}):
             instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
         started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
-        # If none wrote before it, the history must not be younger than the run.
+        # If no earlier run wrote versions, the history must not be younger than the run.
         condition = (
             f"{started} = {moment} OR {ColumnRole.ENDED} = {moment}" if instant else f"{started} <= {moment}"
         )
@@ -244,7 +250,7 @@ class SqlTarget(Target):
         return None
 
     def register(self, run: LoadRun) -> None:
-        """Write the registry's row of a running load, in a transaction of its own."""
+        """Write the registry's row of a running load, in a separate transaction."""
         with self._engine.transaction():
             self._registry.ensure("hist_run")
             self._registry.write(

@@ -1,4 +1,4 @@
-"""The stage input of a base: a table, or a file whose rows are read here (decision H7)."""
+"""The stage input of a base: a table, or a file whose rows this module reads (decision H7)."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -33,7 +33,7 @@ TABLE = re.compile(r"(?P<table>[^.]+\.[^.]+)(?:\.(?P<column>.+))?", re.DOTALL)
 
 @dataclass(frozen=True)
 class Stage:
-    """`schema.table`, or a file and its options."""
+    """A table, `schema.table`, or a file and its options."""
 
     name: str
     path: Path | None = None
@@ -46,19 +46,22 @@ class Stage:
 
     @cached_property
     def stamp(self) -> Stamp:
-        """The state of the file at its first read; a load may read it several times."""
+        """The state of the file at its first read. A load may read the file several times."""
         assert self.path is not None
         return stamp_of(self.path)
 
     @property
     def table(self) -> tuple[str, str]:
-        """Schema and name of a table."""
+        """The schema and the name of a table."""
         schema, _, name = self.name.partition(".")
         return schema, name
 
 
 def parse_input(text: str) -> tuple[str, str | None] | None:
-    """The table or file that an `input` names, and the column, if any. None if it names neither."""
+    """The table or file that an `input` names, and the column, if any.
+
+    Returns None if the string names neither.
+    """
     if match := FILE.fullmatch(text):
         return match["file"], match["column"]
     if "/" not in text and (match := TABLE.fullmatch(text)):
@@ -67,9 +70,10 @@ def parse_input(text: str) -> tuple[str, str | None] | None:
 
 
 def stage_of(dataset: ModelDataset, folder: Path) -> Stage | None:
-    """The stage input of a resolved dataset. A file's path is relative to the model's folder.
+    """The stage input of a resolved dataset.
 
-    Raises UsageError for a `read` block that no reader accepts, or that does not apply to the input.
+    A file's path is relative to the model's folder. Raises UsageError if the `read` options are invalid, or
+    do not apply to the input.
     """
     if dataset.input is None:
         return None
@@ -101,12 +105,12 @@ BELOW: Final = "below `input`"
 ENCODED: Final = (
     f"Nothing was written; fix the file, or add `read: {{encoding: cp1252}}` or its like {BELOW}."
 )
-# Types for which an empty text is a value.
+# Types for which an empty string is a value.
 _TEXTS: Final = {Datatype.STRING, Datatype.BINARY}
 
 
 def column_type(column: ModelColumn) -> ColumnType:
-    """The type of the column in a table of the warehouse."""
+    """The type of the column in a warehouse table."""
     if column.datatype is Datatype.DECIMAL:
         return ColumnType.decimal(column.decimal_precision or 0, column.decimal_scale or 0)
     return ColumnType(_KINDS[column.datatype])
@@ -115,16 +119,16 @@ def column_type(column: ModelColumn) -> ColumnType:
 def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     """The rows of a stage file, under the base's names and types.
 
-    In CSV an empty cell is NULL; if it is quoted, in a text column, it is an empty text. Columns are matched
-    by the header, and other columns of the file are ignored. Raises Refused for a missing file or column, and
-    for broken CSV and unreadable cells, with the line.
+    In CSV an empty cell is NULL; if it is quoted, in a text column, it is an empty string. Columns are
+    matched by the header, and other columns of the file are ignored. Raises Refused for a missing file or
+    column, and for broken CSV and unreadable cells, with the line.
     """
     types = arrow_schema({each.name: column_type(each) for each in columns})
     return pa.concat_tables([types.empty_table(), *stage_batches(stage, columns)]).combine_chunks()
 
 
 def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.Table]:
-    """The rows of `read_stage`, in batches."""
+    """The same rows as `read_stage`, in batches."""
     assert stage.path is not None
     if not stage.path.is_file():
         missing = f"The stage input {stage.path} does not exist."
@@ -159,7 +163,7 @@ def _stage_types(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, Colu
 def _csv(
     stage: Stage, file: BatchFile, wanted: Mapping[str, ColumnType], texts: frozenset[str]
 ) -> Iterator[Rows]:
-    """The rows of a CSV file. Empty cells are NULL, except quoted ones in `texts` (O27)."""
+    """The rows of a CSV file. Empty cells are NULL, except quoted cells in the columns `texts` (O27)."""
     options = stage.written.csv()
     source = file_source(file.path, file.name, options.encoding, FIX_FILE, ENCODED)
     table = csv_table(source, options)
@@ -175,7 +179,10 @@ def _csv(
 
 
 def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
-    """The rows. If numbers have unexpected decimal commas, the error names the option to set."""
+    """The rows, with a better error.
+
+    If numbers have unexpected decimal commas, the error names the option to set.
+    """
     try:
         yield from rows
     except Refused as stop:
@@ -199,13 +206,13 @@ def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows
     try:
         yield from parquet.typed_rows(file, PLAIN, choose_columns, EXACT, _ignore_size)
     except Refused as refused:
-        if refused.code == "unreadable-file":  # a stage file has no sender and no cipher
+        if refused.code == "unreadable-file":  # a stage file has neither a sender nor a cipher
             raise _unreadable(file, "it is not Parquet") from None
         raise
 
 
 def _ignore_size(_size: int) -> None:
-    """The size of a stage file is not limited, because it is the operator's own."""
+    """Do nothing. The size of a stage file is not limited, because it is the operator's own."""
 
 
 def _unreadable(file: BatchFile, why: str) -> Refused:

@@ -1,4 +1,4 @@
-"""The statements of a load besides the history's own: the base's, and maintenance that users ask for."""
+"""The other statements of a load: those for the base, and for maintenance that users request."""
 
 from collections.abc import Iterator, Mapping
 
@@ -13,7 +13,7 @@ from backstory.strategies.scd2.transitions import State
 
 
 def base_steps(load: Load) -> list[Statement]:
-    """The statements of a base's load: delete vanished rows and changed rows, then insert (section 3.7)."""
+    """The statements of a base's load: delete vanished and changed rows, then insert (section 3.7)."""
     columns = [load.name(column.name) for column in base_columns(load.dataset)]
     stage_key = f"SELECT 1 FROM {load.unique_stage_rows} AS s WHERE {load.same_key('s', 'b')}"
     steps = []
@@ -57,7 +57,7 @@ def _rehash(load: Load) -> Statement:
 
 
 def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
-    """The statement that recomputes the base's hashes; a delta contains only some of its rows."""
+    """The statement that recomputes the base's hashes, because a delta contains only some of its rows."""
     if run.rehash_base:
         values = {load.name(ColumnRole.ROW_HASH): new_hash(load, "b")}
         every = f"{load.of('b', load.dataset.key)} IS NOT NULL"
@@ -65,12 +65,15 @@ def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
 
 
 def new_hash(load: Load, alias: str = "h") -> str:
-    """The hash of a stored row by the current definition."""
+    """SQL for the hash of a stored row by the current definition."""
     return Expressions(load.dialect, schema_of(load.model, load.dataset)).row_hash(load.dataset, alias)
 
 
 def label_changes(before: StateLabels, after: StateLabels) -> dict[str, str]:
-    """The new label for each changed one; if two states shared a label, the one of REAPPEARED yields."""
+    """A mapping of changed labels to their new labels.
+
+    If several states had the same label, the first state in the order of `State` determines the new label.
+    """
     old, new = words_of(before), words_of(after)
     pairs = {old[state]: new[state] for state in reversed(State)}
     return {old: new for old, new in pairs.items() if old != new}
@@ -90,7 +93,7 @@ def _relabel(load: Load, before: StateLabels) -> Statement:
 
 
 def _is_return(load: Load, before: StateLabels) -> str:
-    """Whether a version (alias `h`) is open and began when its record returned."""
+    """SQL for whether a version (alias `h`) is open and began when its record returned."""
     state, started = load.of("h", ColumnRole.STATE), load.of("h", ColumnRole.STARTED)
     earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
     continued = f"{load.of('p', ColumnRole.ENDED)} = {started} AND {load.of('p', ColumnRole.STATE)} = "
@@ -103,7 +106,7 @@ def _is_return(load: Load, before: StateLabels) -> str:
 
 
 def new_label(load: Load, pairs: Mapping[str, str]) -> str:
-    """The state of a version (alias `h`) under its new label."""
+    """SQL for the state of a version (alias `h`) under its new label."""
     state = load.of("h", ColumnRole.STATE)
     cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
     return f"CASE {state} {cases} ELSE {state} END" if cases else state

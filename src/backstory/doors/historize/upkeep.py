@@ -1,4 +1,4 @@
-"""Query a history, prune it, erase a record, make its views, as the command line does (section 7)."""
+"""Query a history, prune it, erase a record, and make its views, for the command line (section 7)."""
 
 import time
 import uuid
@@ -46,7 +46,7 @@ class Upkeep:
 
     @cached_property
     def dataset(self) -> ModelDataset:
-        """The dataset. Raises UsageError if the model lacks it, or if it has no history."""
+        """The dataset in the model. Raises UsageError if the model lacks it, or if it has no history."""
         datasets = datasets_to_load(self.model, self.name)
         if not datasets:
             raise UsageError("no-history", f"{self.name} keeps no history.", "Name a historized dataset.")
@@ -59,7 +59,7 @@ class Upkeep:
 
     @cached_property
     def state(self) -> HistState:
-        """The history's metadata, from its lock file, else from its table."""
+        """The history's metadata, from its lock file or else from its table."""
         state = find_state(self.dataset, self.folder, self.schema, self.target)
         stored = self.target.columns(self.schema, self.dataset.hist_name)
         if state is None and stored is not None:
@@ -94,7 +94,7 @@ class Upkeep:
         return replace(history, model=replace(history.model, whole_since=in_utc(newest)))
 
     def ask(self, query: Query) -> list[dict[str, Any]]:
-        """The rows of a query, as dictionaries; times are in UTC."""
+        """The rows of a query, as dictionaries. Times are in UTC."""
         return [
             {
                 name: in_utc(value) if isinstance(value, datetime) else value
@@ -122,10 +122,10 @@ class Upkeep:
         run_id: str | None = None,
         apply: bool = False,
     ) -> Pruned:
-        """Archive closed versions that ended before a time; without `apply` only count them.
+        """Archive closed versions that ended before a time.
 
-        Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without `allow_prune`. The watermark is written to
-        the lock file.
+        Without `apply`, only count them. Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without
+        `allow_prune`. The watermark is written to the lock file.
         """
         rules = self.dataset.historization
         cut = Cut(instant_of(before), rules.keep_last if keep_last is None else keep_last, tuple(legal_hold))
@@ -159,9 +159,10 @@ class Upkeep:
         write_state(self.dataset, state, self.model, self.folder, self.target)
 
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
-        """Erase a record's values, or with `rows` its rows; the number of its versions.
+        """Erase a record's values or, with `rows`, its rows.
 
-        Without `apply` nothing is written. Raises Refused (KEY_PRESENT) while the base has the record.
+        Returns the number of its versions. Without `apply` nothing is written. Raises Refused (KEY_PRESENT)
+        while the base has the record.
         """
         history = self.history()
         load = prepare_load(self.model, self.dataset, self.state, self.target.dialect)
@@ -192,14 +193,17 @@ class Upkeep:
 
 
 def is_in_base(load: Load, history: StoredHistory, key: Key) -> str:
-    """The query that counts the base's live rows of a record, which the next load would add again."""
+    """The query that counts the live rows of a record in the base.
+
+    The next load would add such a record again.
+    """
     keys = (column for column in load.hist.target_columns if column.system_role is ColumnRole.BUSINESS_KEY)
     condition = history.is_record("r", key, {column.name: column.input or column.name for column in keys})
     return f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
 
 
 def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
-    """Raises Refused while the base has the record, because the next load would add it again."""
+    """Raise Refused while the base has the record, because the next load would add it again."""
     if engine.introspect_table(load.schema, load.dataset.name) and engine.execute_scalar(
         is_in_base(load, history, key)
     ):

@@ -11,7 +11,10 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
+
+from pyspark.sql import Column, DataFrame, Window
+from pyspark.sql.functions import coalesce, count, lag, lead, lit, struct, when
 
 from backstory.doors.native.evolution import delivered_columns, new_table
 from backstory.doors.native.options import SnapshotRequest
@@ -34,7 +37,6 @@ from backstory.model.layout import (
 )
 from backstory.model.table import Shape, TableName, table_name
 from backstory.model.versions_layout import END_BEFORE, ENDED_AT, MEMORY_TYPE, RECORDED, ROLE, Role
-from backstory.reading.frames.versions import instant_sql
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, STATED_FROM, STATED_TO, internal_name
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.faults import translate_faults
@@ -48,9 +50,6 @@ from backstory.upkeep.adopting import Adopted, key_or_identifiers, refuse_key, r
 from backstory.upkeep.laws.frames import broken_in_frame
 from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.terms import LawTerms
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 # A property of the new table: the table, the snapshot and the key that it was imported from, as JSON.
 IMPORTED_FROM: Final = "backstory.imported-from"
@@ -133,7 +132,7 @@ class _Source:
     shape: Shape
     key: tuple[str, ...]
     snapshot: int | None
-    statements: "DataFrame"
+    statements: DataFrame
 
     @property
     def columns(self) -> list[str]:
@@ -152,7 +151,8 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     span = Layout.AUTOCDC.span
     assert span is not None
     assert span.far is not None
-    instants = [instant_sql(shape, name) for name in _OWN]
+    kinds = {each.name: each.type.kind for each in shape.columns}
+    instants = [SPARK.read_instant(quote(name), kinds.get(name)) for name in _OWN]
     # Both ends may be a time in the far future for none.
     instants[1::2] = [f"CASE WHEN {end} < {SPARK.at(span.far)} THEN {end} END" for end in instants[1::2]]
     times = [f"{sql} AS {quote(name)}" for sql, name in zip(instants, _TIMES, strict=True)]
@@ -170,8 +170,6 @@ def _new_shape(source: _Source, into: TableName) -> Shape:
 
 def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
     """Raise Refused for faulty rows; returns the counts of statements that hold, and of the past ones."""
-    from pyspark.sql.functions import count, lit, when
-
     faults = _faults(source, recorded)
     wanted = {_ROWS: lit(True), _STANDING: column(STATED_TO).isNull(), **faults}
     sums = [count(when(condition, lit(1))).alias(name) for name, condition in wanted.items()]
@@ -203,9 +201,7 @@ def _rows(number: int) -> str:
     return f"At least one of {number} rows" if number > 1 else "A row"
 
 
-def _faults(source: _Source, recorded: datetime) -> "dict[str, Column]":
-    from pyspark.sql.functions import coalesce, lit
-
+def _faults(source: _Source, recorded: datetime) -> dict[str, Column]:
     now = instant(micros_of(recorded))
     start, end, since, until = map(column, _TIMES)
     empty = [start.isNull(), since.isNull(), end <= start, until <= since]
@@ -217,14 +213,11 @@ def _faults(source: _Source, recorded: datetime) -> "dict[str, Column]":
     }
 
 
-def _as_versions(source: _Source, shape: Shape) -> "DataFrame":
+def _as_versions(source: _Source, shape: Shape) -> DataFrame:
     """The stored rows of a native table that states the same (V6 to V8).
 
     If a version continues the statement before it, with another end, both are one row: its end was moved.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, lag, lead, lit, struct, when
-
     rows = source.statements
     values = [
         comparable(column(name), rows.schema[name].dataType).alias(f"value {place}")
@@ -236,7 +229,7 @@ def _as_versions(source: _Source, shape: Shape) -> "DataFrame":
     ordered = Window.partitionBy(*map(column, source.key), column(STARTED)).orderBy(column(STATED_FROM))
     start, end, since, until, alike = map(column, (*_TIMES, _VALUES))
 
-    def beside(step: Any, name: str) -> "Column":
+    def beside(step: Any, name: str) -> Column:
         return step(column(name)).over(ordered)
 
     stands = until.isNull()
@@ -267,7 +260,7 @@ def _as_versions(source: _Source, shape: Shape) -> "DataFrame":
     return rows.where(~column(absorbed)).select(*map(quote, shape.names))
 
 
-def _refuse_contradictions(source: _Source, shape: Shape, versions: "DataFrame", recorded: datetime) -> None:
+def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, recorded: datetime) -> None:
     """Raise Refused if the new table would break a law: two rows are true of one instant at one time."""
     terms = LawTerms(flagged=True, remembers=True, newest=micros_of(recorded))
     broken = broken_in_frame(versions, TableTerms(shape, terms))

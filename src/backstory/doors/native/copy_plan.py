@@ -9,10 +9,12 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from operator import or_
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import bit_xor, coalesce, count_distinct, count_if, lit
 
 from backstory.doors.native.copy_inputs import (
     DELIVERED,
@@ -70,9 +72,6 @@ from backstory.strategies.frames import fingerprint
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 ROWS, KEYS, FAULTY = "rows", "keys", "faulty"
 
 NEW, REOPENED = "new", "reopened"
@@ -112,7 +111,7 @@ def plan_first_here(
 
 def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
     """Plan a first copy in Spark; persisted rows are released with `resources`."""
-    from pyspark.sql.functions import bit_xor, coalesce, count, count_distinct, count_if, lit
+    from pyspark.sql.functions import count
 
     terms, delivered = inputs.terms, inputs.delivered_frame
     if inputs.source.batches is None:  # a frame may give other rows when it is computed again; files do not
@@ -141,10 +140,8 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
     return FirstRows(sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing})
 
 
-def _first_versions(inputs: CopyInputs, delivered: "DataFrame") -> "DataFrame":
+def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
     """The versions that begin with the rows: all have the same times."""
-    from pyspark.sql.functions import lit
-
     terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
@@ -278,14 +275,14 @@ class PlannedCopy:
         return 0 if reappearing is None else int(reappearing.count())
 
     @cached_property
-    def _appeared_keys(self) -> "pa.Table | DataFrame | None":
+    def _appeared_keys(self) -> pa.Table | DataFrame | None:
         """The keys of appearing records; None for a table without rows, where all are new."""
         table = self.inputs.table
         rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
         return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows
 
     @cached_property
-    def _reopened_keys(self) -> "np.ndarray | DataFrame | None":
+    def _reopened_keys(self) -> np.ndarray | DataFrame | None:
         """A mask over the appearing keys: those with versions at other times; in Spark these keys."""
         appearing, key = self._appeared_keys, list(self.inputs.terms.key)
         if appearing is None:
@@ -402,7 +399,7 @@ def _columns_here(inputs: CopyInputs, names: Sequence[str]) -> SideRows:
 def _stored_side(inputs: CopyInputs) -> Side:
     terms, table, schema = inputs.terms, inputs.table, side_schemas(inputs)[SLICE]
 
-    def frame() -> "DataFrame":
+    def frame() -> DataFrame:
         if terms.feed is None:
             rows = touched_versions(inputs.stored_frame, terms)
         else:
@@ -414,7 +411,7 @@ def _stored_side(inputs: CopyInputs) -> Side:
     return Side(schema, frame, lambda lease, _met: read_stored(inputs, lease), size, count)
 
 
-def _versions_elsewhere(inputs: CopyInputs) -> "DataFrame":
+def _versions_elsewhere(inputs: CopyInputs) -> DataFrame:
     """Versions at other times than the copy's: closed ones, or all if the copy is late."""
     versions = inputs.stored_frame.where(version_condition())
     return versions.where(column(VALID_TO).isNotNull()) if inputs.terms.in_order else versions

@@ -10,10 +10,14 @@ from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from urllib.parse import unquote, urlsplit
 
 import pyarrow as pa
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql.types import StructField
 
 from backstory.doors.native.retyping import with_types
 from backstory.doors.native.sources import LoadTable, SourceRows, rows_of_files, rows_of_frame, stage_source
@@ -32,10 +36,6 @@ from backstory.sources.databases.copies import copy_out, refuse_column, refuse_r
 from backstory.sources.databases.keys import Keys, catalog_error
 from backstory.spark.jars import fetch_jars
 from backstory.stores.iceberg.store import IcebergStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, DataFrameReader, SparkSession
-    from pyspark.sql.types import StructField
 
 # MariaDB's driver also connects to MySQL; Spark uses its MySQL dialect for both.
 MARIADB: Final = "org.mariadb.jdbc:mariadb-java-client:3.5.6"
@@ -71,7 +71,7 @@ ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 class JdbcCopy:
     """A frame that reads the rows each time it is computed; `texts` are the types that its texts hold."""
 
-    frame: "DataFrame"
+    frame: DataFrame
     instant: datetime
     texts: Mapping[str, ColumnType]
     password: str | None = field(default=None, repr=False)
@@ -130,7 +130,7 @@ class _Server:
     driver: str | None = None
     is_mysql: bool = False
 
-    def reader(self, spark: "SparkSession") -> "DataFrameReader":
+    def reader(self, spark: SparkSession) -> DataFrameReader:
         options = {"url": self.url, "user": self.user, "password": self.password, "driver": self.driver}
         options["sessionInitStatement"] = _IN_UTC if self.is_mysql else None
         reader = (
@@ -140,10 +140,10 @@ class _Server:
             reader = reader if value is None else reader.option(name, value)
         return reader
 
-    def rows(self, spark: "SparkSession", query: str) -> "DataFrame":
+    def rows(self, spark: SparkSession, query: str) -> DataFrame:
         return self.reader(spark).option("query", query).load()
 
-    def now(self, spark: "SparkSession") -> datetime:
+    def now(self, spark: SparkSession) -> datetime:
         """The time of the database's clock; this machine's time if the database is not MySQL or MariaDB."""
         if not self.is_mysql:
             return datetime.now(UTC)
@@ -154,7 +154,7 @@ class _Server:
         return quote_name(name, "`" if self.is_mysql else '"')
 
 
-def _server(spark: "SparkSession", database: Database) -> _Server:
+def _server(spark: SparkSession, database: Database) -> _Server:
     if not _OF_MYSQL.match(database.url):
         return _Server(database.url, database.source())
     _bring_driver(spark)
@@ -171,7 +171,7 @@ def _server(spark: "SparkSession", database: Database) -> _Server:
     )
 
 
-def _bring_driver(spark: "SparkSession") -> None:
+def _bring_driver(spark: SparkSession) -> None:
     """Add MariaDB's driver to the session unless it has it: resolving it takes seconds."""
     name = MARIADB.split(":")[1]
     if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
@@ -179,9 +179,7 @@ def _bring_driver(spark: "SparkSession") -> None:
             spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
 
 
-def _select_column(
-    database: Database, server: _Server, column: "StructField"
-) -> tuple[str, ColumnType | None]:
+def _select_column(database: Database, server: _Server, column: StructField) -> tuple[str, ColumnType | None]:
     """The SELECT expression of a column, and the type that its text holds; None if it is no text.
 
     A column is read as text if the driver or Spark would round, pad, shift or replace its values.
@@ -200,7 +198,7 @@ def _select_column(
     return (f"RTRIM({name}) AS {name}" if padded else name), None
 
 
-def _select_mysql_column(name: str, column: "StructField", *, padded: bool) -> tuple[str, Kind | None]:
+def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tuple[str, Kind | None]:
     """The same for a column of MySQL or MariaDB."""
     from pyspark.sql import types
 
@@ -224,9 +222,6 @@ def _select_mysql_column(name: str, column: "StructField", *, padded: bool) -> t
 @contextmanager
 def translate_jdbc(database: Database, password: str | None) -> Iterator[None]:
     """Translate errors of drivers by their SQLSTATE, without the password."""
-    from py4j.protocol import Py4JJavaError
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except (Py4JJavaError, PySparkException) as fault:

@@ -6,9 +6,10 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
 
 from backstory.doors.native.databases import rows_of_database
 from backstory.doors.native.feeds.agreement import unmodified_text, with_stored_envelope
@@ -39,10 +40,6 @@ from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database, parse_address
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 __all__ = ["apply", "batch_writer", "parse_options", "snapshot"]
 Request = SnapshotRequest | ApplyRequest
@@ -91,10 +88,10 @@ def apply(
 
 def batch_writer(
     store: IcebergStore, into: TableName, request: ApplyRequest
-) -> "Callable[[DataFrame, int], None]":
+) -> Callable[[DataFrame, int], None]:
     """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
 
-    def write(rows: "DataFrame", number: int) -> None:
+    def write(rows: DataFrame, number: int) -> None:
         session = rows.sparkSession
         query = session.sparkContext.getLocalProperty(QUERY)
         batch = None if query is None else StreamBatch(query, number)
@@ -155,7 +152,7 @@ def _types(request: Request) -> dict[str, ColumnType]:
     return {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
 
 
-def _refuse_stream(frame: "DataFrame") -> None:
+def _refuse_stream(frame: DataFrame) -> None:
     if frame.isStreaming:
         raise UsageError(
             "streaming-frame",
@@ -166,8 +163,6 @@ def _refuse_stream(frame: "DataFrame") -> None:
 
 @contextmanager
 def _rows(store: IcebergStore, source: Any, stored: LoadTable, request: Request) -> Iterator[SourceRows]:
-    from pyspark.sql import DataFrame
-
     if isinstance(source, str) and is_database(source):
         if request.format is not None:
             raise UsageError("bad-option", "`format=` is for files.", "Leave it out.")

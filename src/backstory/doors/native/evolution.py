@@ -209,21 +209,9 @@ def evolve_shape(
     UsageError for a rename of an unknown column, Refused for another key and for types that do not widen.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
-    stored = replace(
-        before,
-        columns=tuple(
-            replace(column, name=renamed.get(column.name, column.name)) for column in before.columns
-        ),
-        key=tuple(renamed.get(name, name) for name in before.key),
-    )
+    stored = _rename_columns(before, renamed)
     _refuse_other_case(stored, columns)
-    key = request.key
-    if key is not None and set(key) != set(stored.key):
-        raise Refused(
-            "key-changed",
-            f"The key of {before.table} is ({', '.join(stored.key)}), but ({', '.join(key)}) is given.",
-            "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
-        )
+    _refuse_other_key(stored, request.key)
     retype = {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
     columns, left_out = _assign_types(
         columns, empty, {column.name: column for column in stored.columns}, retype
@@ -236,32 +224,15 @@ def evolve_shape(
         if _needs_values(column, columns, retype) and is_valueless(former.get(column.name, column.name))
     }
     _refuse_retypes(stored, columns, retype, valueless)
-    delivered = {column.name: column for column in columns}
-    users, others = [], []
-    for column in stored.user_columns:
-        came, keeps = delivered.get(column.name), column.name in stored.key or not request.may_retype
-        wider = _widen_column(
-            column, came, retype.get(column.name), keeps=keeps, valueless=column.name in valueless
-        )
-        if wider is not None:
-            users.append(wider)
-        elif came is not None:
-            type_ = retype.get(column.name, column.type)
-            others.append(
-                TypeChange(column.name, type_, came.type, None if keeps else common_type(type_, came.type))
-            )
-    if others:
-        raise type_change_error(others)
-    added = [column for column in columns if stored.column(column.name) is None]
+    users = _widen_columns(stored, columns, retype, valueless, may_retype=request.may_retype)
     _refuse_fields_in_other_case(stored, users)
+    added = [column for column in columns if stored.column(column.name) is None]
     own = tuple(column for column in stored.columns if column not in stored.user_columns)
     shape = replace(stored, columns=(*users, *added, *own))
-    changes = Change(into=shape, renamed=renamed).lines(before)
-    types = {column.name: column.type for column in users}
     retyped = {
         column.name: column.type
-        for column in stored.user_columns
-        if column.name not in valueless and not _grows(column.type, types[column.name])
+        for column, wider in zip(stored.user_columns, users, strict=True)
+        if column.name not in valueless and not _grows(column.type, wider.type)
     }
     there = tuple(column for column in stored.columns if column.name not in valueless)
     return EvolvedShape(
@@ -270,11 +241,25 @@ def evolve_shape(
         columns,
         renamed,
         frozenset(column.name for column in added),
-        changes,
+        Change(into=shape, renamed=renamed).lines(before),
         left_out,
         retyped,
         frozenset(new for old, new in renamed.items() if old not in request.rename),
     )
+
+
+def _rename_columns(shape: Shape, renamed: Mapping[str, str]) -> Shape:
+    columns = (replace(column, name=renamed.get(column.name, column.name)) for column in shape.columns)
+    return replace(shape, columns=tuple(columns), key=tuple(renamed.get(name, name) for name in shape.key))
+
+
+def _refuse_other_key(stored: Shape, key: Sequence[str] | None) -> None:
+    if key is not None and set(key) != set(stored.key):
+        raise Refused(
+            "key-changed",
+            f"The key of {stored.table} is ({', '.join(stored.key)}), but ({', '.join(key)}) is given.",
+            "Nothing was written; omit `key=`, because the table keeps its key, or use another table.",
+        )
 
 
 def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], table: TableName) -> None:
@@ -428,6 +413,32 @@ def _require_key(key: Sequence[str], columns: Sequence[Column], *, kept: bool = 
     refuse_lacking_key(key, names, kept=kept)
     if nested := [name for name in key if not names[name].flat]:
         raise bad_option(f"{', '.join(nested)} cannot be in a key: it is nested.", "Use flat columns.")
+
+
+def _widen_columns(
+    stored: Shape,
+    delivered: Sequence[Column],
+    retype: Mapping[str, ColumnType],
+    valueless: Collection[str],
+    *,
+    may_retype: bool,
+) -> list[Column]:
+    """The user's columns in types that hold stored and delivered values; Refused for columns without one."""
+    came = {column.name: column for column in delivered}
+    users, others = [], []
+    for column in stored.user_columns:
+        name, keeps = column.name, column.name in stored.key or not may_retype
+        wider = _widen_column(
+            column, came.get(name), retype.get(name), keeps=keeps, valueless=name in valueless
+        )
+        if wider is not None:
+            users.append(wider)
+        elif name in came:
+            type_, other = retype.get(name, column.type), came[name].type
+            others.append(TypeChange(name, type_, other, None if keeps else common_type(type_, other)))
+    if others:
+        raise type_change_error(others)
+    return users
 
 
 def _widen_column(

@@ -6,12 +6,14 @@ V28).
 
 import json
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import greatest, unix_micros
 
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.stored_rows import (
@@ -45,9 +47,6 @@ from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 MICROSECOND = timedelta(microseconds=1)
 
@@ -136,11 +135,10 @@ class StoredInstants:
         except TooLarge as stop:
             raise Unreadable("more than driver-memory holds") from stop
 
-    def _frame(self) -> "DataFrame":
+    def _frame(self) -> DataFrame:
         return self.store.spark.table(self.store.sql_name(self.table.shape.table))
 
     def _ends_by_spark(self) -> tuple[datetime, datetime] | None:
-        from pyspark.sql.functions import greatest, unix_micros
         from pyspark.sql.functions import max as last
         from pyspark.sql.functions import min as first
 
@@ -151,7 +149,6 @@ class StoredInstants:
         return None if row[0] is None else (_instant(row[0]), _instant(row[1]))
 
     def _newest_recorded_by_spark(self) -> datetime | None:
-        from pyspark.sql.functions import greatest, unix_micros
         from pyspark.sql.functions import max as newest
 
         times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
@@ -159,8 +156,6 @@ class StoredInstants:
         return None if micros is None else _instant(micros)
 
     def _marks_by_spark(self, at: datetime) -> list[dict[str, Any]]:
-        from pyspark.sql.functions import unix_micros
-
         rows = self._frame().where(mark_condition() & (column(VALID_FROM) >= instant(micros_of(at))))
         memory = column(MEMORY)
         fields = (memory.getField(name).alias(name) for name in (COLUMNS, SCOPE, KIND))
@@ -248,63 +243,53 @@ def place_copy(
     """
     now, at = datetime.now(UTC), request.instant
     settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
-    if request.deletes == "ignore" and (settled_property is not None or request.begins_memory):
+    _refuse_partial(request, remembers=settled_property is not None)
+    if table is None:
+        begins = request.begins_memory
+        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
+    stored = StoredInstants(store, table)
+    recorded = max(now, newest_recorded(stored) + MICROSECOND)
+    if settled_property is None and not request.backfill:
+        newest = newest_instant(stored)
+        _refuse_backwards(newest, request)
+        if not request.begins_memory:
+            is_stored = at == newest
+            return CopyPlace(at, recorded, is_stored, in_order=not (is_stored and request.restate))
+    settled = parse_interval(settled_property) if settled_property is not None else stored.ends() or ()
+    _refuse_settled(at, settled)
+    marks = [] if settled_property is None else stored.marks_since(at)
+    copies = [mark for mark in marks if mark.at == at and not mark.truncate]
+    own = next((mark for mark in copies if mark.scope == scope), None)
+    other_scopes = tuple(mark.scope for mark in copies if mark is not own)
+    _refuse_overlap(at, scope, other_scopes)
+    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
+    place = CopyPlace(
+        at,
+        recorded,
+        is_stored=own is not None,
+        settled=settled,
+        begins=settled_property is None,
+        mark=own,
+        scope=scope,
+        other_scopes=other_scopes,
+    )
+    if scoped or (ORDERED_BY in table.properties and stored.has_facts_since(at)):
+        return replace(place, in_order=False, has_facts=True)
+    later = [mark.at for mark in marks if mark.at > at]
+    if settled and settled[0] is not None and settled[0] > at:
+        later.append(settled[0])
+    following = min(later, default=None)
+    _refuse_narrow(marks, following)
+    return replace(place, following=following, in_order=following is None and own is None)
+
+
+def _refuse_partial(request: SnapshotRequest, *, remembers: bool) -> None:
+    if request.deletes == "ignore" and (remembers or request.begins_memory):
         raise UsageError(
             "partial-copy",
             "The table stores the time of every copy, so each copy must be complete.",
             "Omit `deletes='ignore'`, and send complete copies.",
         )
-    if table is None:
-        begins = request.begins_memory
-        return CopyPlace(at, now, settled=() if begins else None, begins=begins, scope=scope)
-    stored_instants = StoredInstants(store, table)
-    recorded = max(now, newest_recorded(stored_instants) + MICROSECOND)
-    if settled_property is None and not request.backfill:
-        newest = newest_instant(stored_instants)
-        _refuse_backwards(newest, request)
-        if not request.begins_memory:
-            stored = at == newest
-            return CopyPlace(at, recorded, is_stored=stored, in_order=not (stored and request.restate))
-    settled = (
-        parse_interval(settled_property) if settled_property is not None else stored_instants.ends() or ()
-    )
-    _refuse_settled(at, settled)
-    marks = [] if settled_property is None else stored_instants.marks_since(at)
-    own_mark = next(
-        (mark for mark in marks if (mark.at, mark.scope, mark.truncate) == (at, scope, False)), None
-    )
-    other_scopes = tuple(
-        mark.scope for mark in marks if mark.at == at and mark is not own_mark and not mark.truncate
-    )
-    _refuse_overlap(at, scope, other_scopes)
-    scoped = scope is not None or any(mark.truncate or mark.scope is not None for mark in marks)
-    if scoped or (ORDERED_BY in table.properties and stored_instants.has_facts_since(at)):
-        return CopyPlace(
-            at,
-            recorded,
-            own_mark is not None,
-            in_order=False,
-            settled=settled,
-            begins=settled_property is None,
-            mark=own_mark,
-            scope=scope,
-            other_scopes=other_scopes,
-            has_facts=True,
-        )
-    later = [*(mark.at for mark in marks if mark.at > at), *([settled[0]] if settled and settled[0] else [])]
-    following = min((instant for instant in later if instant is not None and instant > at), default=None)
-    _refuse_narrow(marks, following)
-    stored = own_mark is not None
-    return CopyPlace(
-        at,
-        recorded,
-        stored,
-        following,
-        following is None and not stored,
-        settled,
-        settled_property is None,
-        own_mark,
-    )
 
 
 def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:

@@ -4,9 +4,12 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from functools import partial
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import coalesce, create_map, lit, transform
+from pyspark.sql.types import NullType, StructField, StructType
 
 from backstory.doors.native.evolution import EvolvedShape, delivered_columns, moved_ids
 from backstory.doors.native.refusals import keys_of, texts_of
@@ -27,10 +30,6 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.deletes import Unreadable
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-    from pyspark.sql.types import StructType
-
 PLACES: Final = (Column(FILE, ColumnType(Kind.STRING)), Column(POSITION, ColumnType(Kind.LONG)))
 NAME: Final = "backstory: column"
 
@@ -49,7 +48,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
     typed = [replace(col, type=wanted.get(col.name, col.type)) for col in columns]
     changes = [(column_, stored[column_.name]) for column_ in typed if column_.name in wanted]
 
-    def frame() -> "DataFrame":
+    def frame() -> DataFrame:
         casts = (f"CAST({quote(col.name)} AS {spark_type(col.type)}) AS {quote(col.name)}" for col in columns)
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
@@ -75,9 +74,7 @@ def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) 
         yield pa.Table.from_batches(batches, pa.schema(fields))
 
 
-def _retyped_fields(fields: "StructType", wanted: Mapping[str, ColumnType]) -> "StructType":
-    from pyspark.sql.types import StructField, StructType
-
+def _retyped_fields(fields: StructType, wanted: Mapping[str, ColumnType]) -> StructType:
     types = spark_fields(arrow_schema(dict(wanted)))
     retyped = [
         StructField(field.name, types[field.name].dataType, metadata=field.metadata)
@@ -98,8 +95,6 @@ def is_empty(source: SourceRows, memory: Memory) -> bool:
 
 def without_types(source: SourceRows) -> SourceRows:
     """The source without rows, and with columns of unknown type."""
-    from pyspark.sql.types import NullType, StructField, StructType
-
     fields = StructType([StructField(field.name, NullType()) for field in source.fields])
     nothing = [f"NULL AS {quote(field.name)}" for field in fields]
     return SourceRows(fields, lambda: source.frame().limit(0).selectExpr(*nothing))
@@ -163,13 +158,11 @@ def _misfits_of_batches(
             )
 
 
-def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> "DataFrame":
+def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> DataFrame:
     """All stored rows under their new names and in their new types, with places and row ids.
 
     Marks of copies list columns by field id, so the ids of retyped columns are replaced in them.
     """
-    from pyspark.sql.functions import coalesce, create_map, lit, transform
-
     assert evolved.stored is not None
     former = {new: old for old, new in evolved.renamed.items()}
     names = [

@@ -7,9 +7,11 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import lit
 
 from backstory.doors.native.copy_inputs import CopyInputs, gather_inputs
 from backstory.doors.native.copy_plan import PlannedCopy, open_copy_plan
@@ -71,9 +73,6 @@ from backstory.strategies.copies.plan import APPEARED, CHANGED, CLOSED, LOSES
 from backstory.strategies.copies.version_rows import copy_mark, withdraw_facts
 from backstory.strategies.part_plan import ADDED, REMOVED
 
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 DOOR = "native"
 Answer = SnapshotReceipt | SnapshotPlan
 
@@ -109,8 +108,6 @@ def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = F
 
 def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
     """The row that remembers the copy (V31), and the place of the stored mark that it replaces."""
-    from pyspark.sql.functions import lit
-
     place, terms = inputs.place, inputs.terms
     none = shape_rows(copy_mark(0, 0, terms.memory, None), terms.columns, ids=terms.ids).slice(0, 0)
     nowhere = pa.table({FILE: pa.array([], pa.string()), POSITION: pa.array([], pa.int64())})

@@ -8,11 +8,14 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import coalesce, lit, struct
 
 from backstory.doors.native.feeds.logs import Position
 from backstory.formats.delivered import arrow_schema, in_schema
@@ -44,10 +47,6 @@ from backstory.stores.metadata.row_selection import ChooseRows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame
 
 # Types whose file bounds cover all values; bounds of floating-point columns ignore NaN.
 BOUNDED: Final = (pa.types.is_integer, pa.types.is_string, pa.types.is_decimal, pa.types.is_temporal)
@@ -249,19 +248,19 @@ def _files(since: int) -> Any:
     return any_of({"type": "is-null", "term": VALID_TO}, ends)
 
 
-def version_condition() -> "SparkColumn":
+def version_condition() -> SparkColumn:
     """Whether a stored row is a version (Spark)."""
     return column(MEMORY).getField(ROLE).isNull()
 
 
-def mark_condition() -> "SparkColumn":
+def mark_condition() -> SparkColumn:
     """Whether a stored row is the mark of a copy or truncate, not withdrawn since (Spark)."""
     memory = column(MEMORY)
     is_mark = memory.getField(KIND).isin(*MARKS)
     return is_mark & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 
-def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
+def touched_versions(rows: DataFrame, terms: CopyTerms) -> DataFrame:
     """The versions that a copy can touch: open ones if it is in order, else all that reach its instant."""
     start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
@@ -272,7 +271,7 @@ def touched_versions(rows: "DataFrame", terms: CopyTerms) -> "DataFrame":
 
 def live_frame(
     store: IcebergStore, table: IcebergTable, since: int, low: Position | None = None
-) -> "DataFrame":
+) -> DataFrame:
     """The live rows that are open or end at or after `since`, and the marks, with places and row ids.
 
     With `low`, rows at or after that position in their log are included (V134).
@@ -282,10 +281,8 @@ def live_frame(
     return live_rows_of(rows, since, low).select(*map(quote, [*table.shape.names, FILE, POSITION, *ids]))
 
 
-def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> "DataFrame":
+def live_rows_of(rows: DataFrame, since: int, low: Position | None = None) -> DataFrame:
     """The live rows of a frame that are open, end at or after `since`, or are at or after `low`."""
-    from pyspark.sql.functions import coalesce, lit
-
     memory, end = column(MEMORY), column(VALID_TO)
     fact = (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
     touched = end.isNull() | (end >= instant(since))
@@ -294,10 +291,8 @@ def live_rows_of(rows: "DataFrame", since: int, low: Position | None = None) -> 
     return rows.where((memory.getField(ROLE).isNull() | fact) & touched)
 
 
-def behind_place(rows: "DataFrame", low: Position) -> "SparkColumn":
+def behind_place(rows: DataFrame, low: Position) -> SparkColumn:
     """Whether rows are messages at or after a position; NULL for rows without a position."""
-    from pyspark.sql.functions import lit, struct
-
     place = column(MEMORY).getField(SEQUENCE)
     fields = rows.schema[MEMORY].dataType[SEQUENCE].dataType.fields  # type: ignore[index]
     parts = [lit(value).cast(field.dataType) for field, value in zip(fields, low, strict=True)]

@@ -1,1 +1,1 @@
-"""Open Data Fabric: manifests define datasets, append-only event logs with polling or push sources."""
+"""Open Data Fabric: manifests define datasets as append-only event logs with polling or push sources."""

@@ -32,7 +32,10 @@ Status = Literal["added", "updated", "unchanged", "failed"]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Added(Receipt):
-    """The receipt of an added manifest, with its lints; the name is None if it could not be read."""
+    """The receipt for an added manifest, with its lints.
+
+    The name is None if the manifest could not be read.
+    """
 
     dataset: str | None
     file: Path | None
@@ -42,7 +45,10 @@ class Added(Receipt):
 
 
 def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
-    """Add every manifest of a file, or of a folder and its subfolders; UsageError for an invalid one."""
+    """Add every manifest of a file, or of a folder and its subfolders.
+
+    Raises UsageError if one is invalid.
+    """
     files = find_manifests(path) if path.is_dir() else [path]
     datasets = [
         dataset
@@ -58,7 +64,10 @@ def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = Fals
 def add_each(
     store: IcebergStore, namespace: str, paths: Iterable[Path], *, dry_run: bool = False
 ) -> list[Added]:
-    """Add the manifests of files and folders; an invalid one fails, and the others are added."""
+    """Add the manifests of files and folders.
+
+    If one is invalid, its receipt has the error and the others are added.
+    """
     receipts: list[Added] = []
     first: dict[str, Dataset] = {}
     for path in paths:
@@ -96,8 +105,8 @@ def _of_file(
 def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = False) -> Added:
     """Create the dataset's table, or apply its changed manifest to the table.
 
-    Raises UsageError for lints that are errors, for a query that does not fit the declared columns, and for
-    another meaning of stored rows.
+    Raises UsageError for lints that are errors, and for a query that does not fit the declared columns.
+    Raises it also if the manifest would change the meaning of stored rows.
     """
     dataset = wanted.dataset
     lints = check_manifest(dataset, partial(lint_dataset, store, wanted))
@@ -106,7 +115,7 @@ def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = F
             registry.refuse_taken(store, wanted.name)
             _create(store, wanted, dry_run=dry_run)
         except BackstoryError:
-            table_now = load(store, wanted.name)  # another process may have added it meanwhile
+            table_now = load(store, wanted.name)  # another process may have added it in the meantime
             if table_now is None or registry.dataset_of(table_now) is None:
                 raise
             return add_one(store, replace(wanted, table=table_now), dry_run=dry_run)
@@ -139,14 +148,14 @@ def _create(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool) ->
 def _change_of_manifest(
     before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
 ) -> tuple[IcebergTable, Change]:
-    """A dataset's table, and the change of its columns and properties for a changed manifest."""
+    """The dataset's table, and the change of its columns and properties for a changed manifest."""
     from pyspark.sql.types import StructType
 
     assert before.table is not None
     old, new = before.columns, log_columns(wanted.dataset)
     expected = expected_of(schema or before.schema, new.system, new.time)
     shape = replace(before.table.shape, key=_key(wanted.dataset))
-    if old.encoding is not new.encoding:  # other system columns, and no rows yet
+    if old.encoding is not new.encoding:  # the system columns differ, and there are no rows yet
         all_fields = new.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
         into = replace(shape, columns=columns_from(all_fields))
         return before.table, Change(into=into, properties=properties)
@@ -165,7 +174,7 @@ def _deliver(
     *,
     dry_run: bool,
 ) -> None:
-    """Commit once: the manifest was checked against this table, so another writer's change is an error."""
+    """Commit without retries, because the manifest was checked against this state of the table."""
     note = Note(DOOR, wanted.manifest_hash)
     deliver_once(store, TableChange([wanted.name], note, lambda: (table, change), dry_run))
 
@@ -176,7 +185,7 @@ def _key(dataset: Dataset) -> tuple[str, ...]:
 
 
 def _refuse_other_meaning(before: RegisteredDataset, dataset: Dataset) -> None:
-    """Raise UsageError for another strategy, key or encoding of a dataset with rows."""
+    """Raise UsageError if a dataset with rows would have another strategy, key or encoding."""
     assert before.table is not None
     if not before.table.rows:
         return
@@ -197,9 +206,9 @@ def _refuse_other_meaning(before: RegisteredDataset, dataset: Dataset) -> None:
 
 
 def _extended_schema(before: RegisteredDataset, wanted: RegisteredDataset) -> Mapping[str, Any] | None:
-    """The dataset's schema document with new optional columns; None if nothing is new.
+    """The dataset's schema document with new optional columns, or None if there are no new columns.
 
-    Raises UsageError for a removed, renamed or retyped column, and for a new required one (section 2.8).
+    Raises UsageError for a removed, renamed or retyped column, and for a new required column (section 2.8).
     """
     known = before.schema
     declared = _manifest_schema(wanted.dataset)
@@ -220,7 +229,7 @@ def _additions(
     known: Mapping[str, Any],
     declared: Mapping[str, Any],
 ) -> list[Mapping[str, Any]]:
-    """The new columns of a manifest's schema."""
+    """The new columns in the schema of a manifest."""
     system = {*before.columns.system, *wanted.columns.system}
     old = {column["name"]: column["type"] for column in known["fields"] if column["name"] not in system}
     new = {column["name"]: column["type"] for column in declared["fields"] if column["name"] not in system}
@@ -241,7 +250,7 @@ def _additions(
 
 
 def _manifest_schema(dataset: Dataset) -> Mapping[str, Any] | None:
-    """The schema document of a manifest, with full types; None if it declares no columns."""
+    """The schema document of a manifest, with full types, or None if it declares no columns."""
     if dataset.schema is not None:
         return data_schema_of(arrow_schema(dataset.schema))
     for _, source in dataset.sources():

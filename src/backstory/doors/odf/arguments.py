@@ -1,4 +1,7 @@
-"""The datasets of command arguments: names of datasets, and files of manifests, which are not added here."""
+"""The datasets that command arguments name, by their names or by files of manifests.
+
+Nothing is added here.
+"""
 
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -15,13 +18,13 @@ from backstory.formats.reading import refuse_unwritable
 from backstory.model.table import TableName
 from backstory.stores.port import TableLike
 
-# A name or a path as text, a path, or the table of a dataset.
+# A name or a path as a string, a path, or the table of a dataset.
 Argument = str | Path | TableName
 NAMED: Final = ("content", "name")
 
 
 def is_file(one: str | Path) -> bool:
-    """Whether an argument is a file of manifests rather than the name of a dataset."""
+    """Whether an argument is a file of manifests instead of the name of a dataset."""
     path = Path(one)
     return isinstance(one, Path) or path.suffix.lower() in ENDINGS or path.is_file()
 
@@ -35,7 +38,10 @@ def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
 
 
 def find_datasets(datasets: DatasetRegistry[Table], wanted: Iterable[Argument]) -> list[KnownDataset[Table]]:
-    """The datasets of files, folders and names, each once; UsageError for any other argument."""
+    """The datasets in files and folders and under names, each once.
+
+    Raises UsageError for any other argument.
+    """
     datasets_read = [dataset for argument in wanted for dataset in _datasets_of(datasets, argument)]
     refuse_repeated(dataset for dataset in datasets_read if dataset.dataset.written is not None)
     return list({dataset.name: dataset for dataset in datasets_read}.values())
@@ -57,7 +63,7 @@ def _datasets_of(datasets: DatasetRegistry[Table], argument: Argument) -> list[K
 def read_datasets(
     datasets: DatasetRegistry[Table], path: Path, *, recursive: bool = False
 ) -> list[KnownDataset[Table]]:
-    """The datasets of a file as they will be once it is added.
+    """The datasets of a file, as they will be once the file is added.
 
     Raises UsageError if two manifests are for the same dataset.
     """
@@ -74,10 +80,11 @@ def read_datasets(
 def refuse_repeated(
     datasets: Iterable[KnownDataset[TableLike]], first: dict[str, Dataset] | None = None
 ) -> None:
-    """Raise UsageError for a second manifest of a dataset; names are compared without case (R7).
+    """Raise UsageError for a second manifest of a dataset.
 
-    `first` has the first manifest of each earlier name; the new ones are added to it. The same manifest may
-    occur twice, in a folder and by its own path.
+    Names are compared without case (R7). `first` has the first manifest of each earlier name; the new
+    manifests are added to it. The same manifest may occur twice, once in a folder and once under its own
+    path.
     """
     first = {} if first is None else first
     for known in datasets:
@@ -93,7 +100,7 @@ def refuse_repeated(
 
 
 def check_manifest(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tuple[Lint, ...]:
-    """The lints of a manifest; UsageError if it cannot be added."""
+    """The lints of a manifest. Raises UsageError if the manifest cannot be added."""
     lints = tuple(lint())
     refuse_errors(lints)
     if dataset.polling is not None:
@@ -107,11 +114,11 @@ def check_manifest(dataset: Dataset, lint: Callable[[], Iterable[Lint]]) -> tupl
 
 
 def is_same(before: Dataset, after: Dataset) -> bool:
-    """Whether a manifest is the same as before, folder included."""
+    """Whether a manifest is unchanged, including its folder."""
     return before.document == after.document and before.folder == after.folder
 
 
 def _origin(dataset: Dataset) -> tuple[Path, str, int | None]:
-    """The folder, file name and line of a manifest, however its path was spelled."""
+    """The folder, file name and line of a manifest, however its path was written."""
     name = dataset.written.name if dataset.written else ""
     return dataset.folder.resolve(), Path(name).name, dataset.line(NAMED)

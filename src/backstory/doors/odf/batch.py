@@ -33,19 +33,19 @@ YEAR: Final = r"^[1-9][0-9]{3}$"
 CLOCK_TIME: Final = r"[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}([.][0-9]+)?"
 RFC3339: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}({CLOCK_TIME})?$"
 ZONED: Final = rf"^[0-9]{{4}}-[0-9]{{2}}-[0-9]{{2}}{CLOCK_TIME}([Zz]|[+-][0-9]{{2}}:[0-9]{{2}})$"
-# The years 0001 to 9999, counted from 1970-01-01: Python's range; instants beyond it are mistakes.
+# The years 0001 to 9999, counted from 1970-01-01. This is Python's range; instants beyond it are mistakes.
 LAST_SECOND: Final = 253_402_300_799
 INSTANTS: Final = (-62_135_596_800_000_000, LAST_SECOND * 1_000_000 + 999_999)
 DAYS: Final = (-719_162, 2_932_896)
-# Smaller numbers are more likely years, days or mistakes than UNIX seconds; larger numbers are milliseconds.
+# Smaller numbers are more likely years, days or mistakes than UNIX seconds. Larger numbers are milliseconds.
 SECONDS: Final = (100_000_000, LAST_SECOND)
 HINT: Final = (
     "Convert it to a time in preprocess: make_date(year, 1, 1), timestamp_seconds(x), timestamp_millis(x), "
     "to_timestamp(x)."
 )
 
-# Rows with an unreadable event time have this number as operation. Names of counts: of such rows, and of
-# NULLs.
+# Rows with an unreadable event time have this number as their operation. The names are for counts of such
+# rows, and for counts of NULLs.
 UNREADABLE_TIME: Final = "unreadable event time"
 UNREADABLE: Final = -1000
 NULLS: Final = "null "
@@ -53,7 +53,7 @@ NULLS: Final = "null "
 
 @dataclass(frozen=True, slots=True)
 class EventTimeColumn:
-    """The event time as a column, whether it is a day, and the condition for unreadable event times."""
+    """The event time as a column, whether it is a day, and the condition for an unreadable event time."""
 
     value: "Column"
     dated: bool
@@ -63,11 +63,12 @@ class EventTimeColumn:
 def event_time(
     name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool | None = None
 ) -> EventTimeColumn:
-    """The event time in a column; `inferred` means that its type was not declared.
+    """The event time in a column.
 
-    `dated` is whether the dataset's event times are days; None if undecided. If the dataset has instants, an
-    inferred day becomes its first instant. Raises Refused for a type that contains no times (section 2.1,
-    step 1), and for declared days instead of instants or vice versa.
+    `inferred` is true if the column's type was not declared. `dated` is whether the dataset's event times are
+    days, or None if this is undecided. If the dataset has instants, an inferred day becomes its first
+    instant. Raises Refused for a type that contains no times (section 2.1, step 1). Raises it also for
+    declared days instead of instants or vice versa.
     """
     time = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
     if dated is None or time.dated is dated:
@@ -120,14 +121,17 @@ def _event_time(
 
 
 def in_utc(naive: "Column") -> "Column":
-    """Times without a zone as instants in UTC, whatever the session's time zone."""
+    """Times without a zone as instants in UTC, regardless of the session's time zone."""
     from pyspark.sql.functions import concat, lit
 
     return concat(naive.cast("string"), lit("Z")).cast("timestamp")
 
 
 def _within_years(column: "Column", value: "Column", *, dated: bool = False) -> EventTimeColumn:
-    """The event time `value`; unreadable if a value of the column is no time in the years 0001 to 9999."""
+    """The event time `value`.
+
+    It is unreadable unless the column's value is a time in the years 0001 to 9999.
+    """
     from pyspark.sql.functions import unix_date, unix_micros, when
 
     good = unix_date(value).between(*DAYS) if dated else unix_micros(value).between(*INSTANTS)
@@ -143,7 +147,10 @@ def _year(column: "Column") -> "Column":
 
 
 def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
-    """A four-digit number is a year; a large number is UNIX seconds, if the type was inferred."""
+    """An event time from numbers.
+
+    A four-digit number is a year. A large number is UNIX seconds if the type was inferred.
+    """
     from pyspark.sql.functions import timestamp_seconds, when
 
     year = column.between(1000, 9999)
@@ -156,7 +163,10 @@ def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
 
 def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
-    """A text of four digits is a year; a text of RFC 3339 is an instant, if the type was inferred."""
+    """An event time from strings.
+
+    A string of four digits is a year. A string in RFC 3339 is an instant if the type was inferred.
+    """
     from pyspark.sql.functions import when
 
     year = column.rlike(YEAR)
@@ -169,7 +179,7 @@ def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
 @dataclass(frozen=True, slots=True)
 class TakenColumns:
-    """The batch's columns for the columns of a side; None for a column of NULLs, or of 0 for `op`."""
+    """For each column of a side, the batch's column. None means a column of NULLs, or of 0 for `op`."""
 
     data: Mapping[str, str | None]
     op: str | None
@@ -184,7 +194,7 @@ def taken_columns(
     *,
     dated: bool,
 ) -> TakenColumns | None:
-    """The columns to take unchanged from a batch; None if Spark must convert one of them.
+    """The columns to take unchanged from a batch, or None if Spark must convert one of them.
 
     `names` maps columns to their names in the file. `system` are the columns for `op` (None if each row is an
     addition) and for the event time.
@@ -209,7 +219,7 @@ def taken_columns(
 
 
 def _widens(actual: "DataType", wanted: "DataType") -> bool:
-    """Whether a cast keeps all values."""
+    """Whether a cast preserves all values."""
     from pyspark.sql import types as spark
 
     match actual, wanted:
@@ -226,7 +236,7 @@ def _widens(actual: "DataType", wanted: "DataType") -> bool:
 def side_tables(read: StagedRows, taken: TakenColumns, schema: pa.Schema) -> Iterator[pa.Table]:
     """The rows as tables of a side with this schema.
 
-    Raises Unreadable for a damaged file and for an event time out of range; Spark then reports the error.
+    Raises Unreadable for a damaged file and for an event time out of range. Spark then reports the error.
     """
     assert read.tables is not None
     sources = {OP: taken.op, TIME: taken.time, **taken.data}
@@ -260,10 +270,10 @@ def _require_years(times: pa.ChunkedArray) -> None:
 class DeliveredSide:
     """Delivered rows as a side of the plan.
 
-    `data` are the data columns in the dataset's order, `required` those without NULL. `timed`: the source
-    supplies the event time. `dated`: it is a day. `placed`: rows are numbered without gaps. `known`: each
-    column has a type from its values or a declaration. `taken` are the columns to take unchanged, None if
-    Spark must convert some.
+    `data` are the data columns in the dataset's order, and `required` those without NULL. `timed` is true if
+    the source supplies the event time, `dated` if the event time is a day. `placed` is true if rows are
+    numbered without gaps. `known` is true if each column has a type from its values or a declaration. `taken`
+    are the columns to take unchanged, or None if Spark must convert some columns.
     """
 
     rows: "DataFrame"
@@ -284,10 +294,10 @@ def delivered_side(
     *,
     inferred: bool,
 ) -> DeliveredSide:
-    """Convert the rows of a frame to the dataset's columns `expected`; None before the first rows.
+    """Convert the rows of a frame to the dataset's columns `expected`, which are None before the first rows.
 
-    If `inferred`, no columns were declared, and columns named like system columns get a leading `_` (D32).
-    Raises Refused, with names and types of columns, for columns that do not fit.
+    If `inferred` is set, no columns were declared, and columns named like system columns get a leading `_`
+    (D32). Raises Refused, with names and types of columns, for columns that do not fit.
     """
     from pyspark.sql.functions import col, lit, struct, when
     from pyspark.sql.functions import monotonically_increasing_id as arrival_id
@@ -349,7 +359,7 @@ def _conform(
 
 
 def refuse_failed(counts: Mapping[str, int], required: Sequence[str], time: str) -> None:
-    """Raise Refused for the first failed check of rows; `time` is the name of the event-time column."""
+    """Raise Refused for the first failed check of rows. `time` is the name of the event-time column."""
     if unreadable := counts.get(UNREADABLE_TIME):
         raise Refused(
             "bad-input-schema",
@@ -393,7 +403,7 @@ def _rename_reserved(
 
 
 def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
-    """The operation of each row: from the `op` column of upserts and changelogs, else an addition."""
+    """The operation of each row: the `op` column of upserts and changelogs, or else an addition."""
     from pyspark.sql.functions import col, lit
     from pyspark.sql.types import IntegralType, StringType
 
@@ -427,7 +437,7 @@ def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[s
 
 
 def _require_comparable(source: DatasetSource, data: "Sequence[StructField]") -> None:
-    """Raise Refused for a map in a dataset with a key: Spark cannot compare maps (section 2.1)."""
+    """Raise Refused for a map in a dataset with a key, because Spark cannot compare maps (section 2.1)."""
     maps = [field.name for field in data if holds_map(field.dataType)] if key_of(source.merge) else []
     if maps:
         raise _bad(

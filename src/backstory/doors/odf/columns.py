@@ -1,4 +1,4 @@
-"""The data columns of a dataset, of its sources, and of a batch that must match them (section 2.8)."""
+"""The data columns of a dataset and of its sources, and a check of a batch against them (section 2.8)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
 
 ADD = "Add it to setDataSchema, or to the read schema, as an optional column and run `backstory add`."
 
-# Types that can contain event times: times, years as numbers or texts (decision O5), and a column of NULLs.
+# Types that can contain event times: times, years as numbers or strings (decision O5), and a column of NULLs.
 EVENT_TIMES: Final = (
     *(Date, Timestamp, String, Null),
     *(Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64),
@@ -56,7 +56,7 @@ EVENT_TIMES: Final = (
 
 @dataclass(frozen=True, slots=True)
 class ExpectedColumns:
-    """A dataset's data columns in order, the names of required ones, and whether event times are days."""
+    """A dataset's data columns in order, the names of required columns, and whether event times are days."""
 
     fields: "Sequence[StructField]"
     required: tuple[str, ...] = ()
@@ -66,7 +66,7 @@ class ExpectedColumns:
 def expected_of(
     document: Mapping[str, Any] | None, system: Sequence[str], time: str
 ) -> ExpectedColumns | None:
-    """The columns of a DataSchema document without system columns; None without a document."""
+    """The columns of a DataSchema document without system columns, or None if there is no document."""
     from pyspark.sql.pandas.types import from_arrow_schema
 
     if document is None:
@@ -82,7 +82,7 @@ def expected_of(
 def document_of(
     fields: "Sequence[StructField]", declared: DataSchema | None, time: str, *, dated: bool
 ) -> dict[str, Any]:
-    """The DataSchema document of a dataset's first rows, with declared types where they exist."""
+    """The DataSchema document of a dataset's first rows, with declared types if there are any."""
     from pyspark.sql.pandas.types import to_arrow_type
 
     declared_fields = {field.name: field for field in arrow_schema(declared)} if declared else {}
@@ -94,7 +94,10 @@ def document_of(
 
 
 def storable(field: "StructField") -> "StructField":
-    """The column with a type of tables: small integers are widened, naive times become instants in UTC."""
+    """The column with a table type.
+
+    Small integers are widened; times without a zone become instants in UTC.
+    """
     from pyspark.sql.types import StructField
 
     return StructField(field.name, _storable(field.dataType, field.name), True)
@@ -129,9 +132,9 @@ def _storable(type_: "DataType", name: str) -> "DataType":  # noqa: PLR0911 - a 
 def conform_columns(
     batch: "Mapping[str, StructField]", expected: ExpectedColumns
 ) -> "tuple[list[StructField], dict[str, Column]]":
-    """The dataset's columns, and expressions for the columns of the batch that need a conversion.
+    """The dataset's columns, and expressions for the batch's columns that need a conversion.
 
-    Columns are matched by name, in any order. Raises Refused for a new, a missing and a retyped column.
+    Columns are matched by name, in any order. Raises Refused for a new, a missing or a retyped column.
     """
     from pyspark.sql.functions import col, lit
     from pyspark.sql.types import FloatType, NullType, StructType
@@ -165,7 +168,7 @@ def conform_columns(
 
 
 def _fill_voids(value: "Column", actual: "DataType", expected: "DataType") -> "Column":
-    """A value whose parts of void type are NULLs of the expected types."""
+    """The value, with parts of void type replaced by NULLs of the expected types."""
     from pyspark.sql import types as spark
     from pyspark.sql.functions import lit, struct, transform, transform_values, when
 
@@ -186,7 +189,7 @@ def _fill_voids(value: "Column", actual: "DataType", expected: "DataType") -> "C
 
 
 def _fits_but_for_void(actual: "DataType", expected: "DataType") -> bool:
-    """Whether every value of the first type fits into the second; parts of void type always fit."""
+    """Whether every value of the first type fits into the second type. Parts of void type always fit."""
     from pyspark.sql import types as spark
 
     match actual, expected:
@@ -204,7 +207,7 @@ def _fits_but_for_void(actual: "DataType", expected: "DataType") -> bool:
 
 
 def _fits(actual: "DataType", expected: "DataType") -> bool:
-    """Whether every value of the first type fits into the second."""
+    """Whether every value of the first type fits into the second type."""
     return fits(column_type(actual), column_type(expected))
 
 
@@ -220,7 +223,7 @@ def _incompatible(message: str, remedy: str, keys: Sequence[str]) -> Refused:
 
 @dataclass(frozen=True, slots=True)
 class Columns:
-    """Columns of a batch, the origin of their schema, and the names that the manifest declares optional.
+    """Columns of a batch, the origin of their schema, and the names that the manifest declares as optional.
 
     `of_batch` is false for the dataset's own schema, which may contain system columns (decision O22).
     """
@@ -233,22 +236,22 @@ class Columns:
 
     @property
     def names(self) -> list[str]:
-        """The names in order; in a wrong batch, a name may be repeated."""
+        """The names in order. In an invalid batch, a name may be repeated."""
         return list(self.schema.names)
 
     def field(self, name: str) -> pa.Field | None:
-        """The column of this name, or None."""
+        """The column with this name, or None."""
         return self.schema.field(self.names.index(name)) if name in self.names else None
 
     def path_of(self, name: str) -> DocumentPath:
-        """The path of the column in its source; empty if the manifest does not declare it."""
+        """The path of the column in its source, or an empty path if the manifest does not declare it."""
         return (*self.path, self.names.index(name)) if self.path is not None else ()
 
 
 def batch_columns(dataset: Dataset, source: DatasetSource, output: pa.Schema | None) -> Columns | None:
-    """The columns after preprocess, from the output itself, else the read schema, else the dataset's schema.
+    """The columns after preprocess: from the output itself, the read schema, or the dataset's schema.
 
-    None if they are unknown: a query can produce any columns.
+    Returns None if the columns are unknown, because a query can produce any columns.
     """
     declared = declared_schema(source.read)
     optional = _optional(declared)
@@ -270,7 +273,7 @@ def batch_columns(dataset: Dataset, source: DatasetSource, output: pa.Schema | N
 
 
 def typed_columns(dataset: Dataset, source: DatasetSource) -> dict[str, pa.Field]:
-    """The fields of the dataset's schema, by name, for a source without a read schema (decision O25).
+    """For a source without a read schema, the fields of the dataset's schema by name (decision O25).
 
     They contain the data columns, and the event time if it is a day. A column with the name of a system
     column is stored with a leading `_` (D32). The result is empty for a source with preprocess: its query
@@ -300,7 +303,7 @@ def reserved_names(vocab: SetVocab, merge: Merge) -> frozenset[str]:
 
 
 def may_be_event_time(field: pa.Field) -> bool:
-    """Whether a column can be the event time, by its declared type, else its own."""
+    """Whether a column can be the event time, by its declared type or else its own type."""
     try:
         inner, _ = unwrap_option(type_of(field))
     except Refused:

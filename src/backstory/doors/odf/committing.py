@@ -1,4 +1,4 @@
-"""The commit of a delivery: rows, new columns, and a block of the chain that records them."""
+"""The commit of a delivery: rows, new columns, and the block of the chain that records them."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -50,7 +50,7 @@ SOURCE_FIELDS = ("source_state", "fetch", "complete", "contents", "watermark")
 
 
 def event_of(ingestion: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
-    """The event that the commit of `rows` rows records; it contains the manifest if that changed."""
+    """The event that records a commit of `rows` rows. It contains the manifest if the manifest changed."""
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     contents = dict(head.event.get("contents") or {})
     if file.content is not None:
@@ -93,7 +93,7 @@ def _source_progress(file: DatasetFile, head: Head) -> dict[str, Any]:
 
 
 def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
-    """The time of the newest snapshot; a snapshot with the run's time has no time of its own."""
+    """The time of the newest snapshot. A snapshot with the run's time has no time of its own."""
     time, last = file.fetched.event_time, head.snapshot_time
     has_own_time = (
         isinstance(file.source.merge, SnapshotMerge) and time is not None and time != file.run.system_time
@@ -103,7 +103,7 @@ def _snapshot_time(file: DatasetFile, head: Head) -> str | None:
 
 
 def records_more(event: Mapping[str, Any], head: Head) -> bool:
-    """Whether an event without rows records news of the source (section 2.1, step 10)."""
+    """Whether an event without rows records news about the source (section 2.1, step 10)."""
     return any(event.get(name) != head.event.get(name) for name in SOURCE_FIELDS)
 
 
@@ -116,7 +116,7 @@ def rows_change(
     summary: EventSummary,
     terms: EventTerms,
 ) -> Iterator[Change]:
-    """The change that adds the events, sorted and numbered, with a block that records them."""
+    """The change that adds the events, sorted and numbered, with the block that records them."""
     columns, start = ingestion.dataset.columns, ingestion.head.next_offset
     names = [field.name for field in delivered.data]
     with ExitStack() as resources:
@@ -149,7 +149,7 @@ def block_change(
     rows: "DataFrame | pa.Table | RowBatches | None" = None,
     counts: Mapping[str, int] = NOTHING,
 ) -> Change:
-    """The change for a new block of the chain, with its rows and new columns."""
+    """The change that adds a block to the chain, with its rows and new columns."""
     store, table, before = ingestion.file.store, ingestion.dataset.table, ingestion.head.block
     assert table is not None
     into = None
@@ -185,7 +185,7 @@ def block_change(
 def _with_hash(
     rows: "DataFrame | pa.Table | RowBatches | None", shape: Shape, offset: str, event: Mapping[str, Any]
 ) -> "tuple[DataFrame | pa.Table | RowBatches | None, Callable[[], str | None]]":
-    """The rows in the table's columns, and a function that returns their hash once they are written."""
+    """The rows in the table's columns, and a function that returns their hash after they are written."""
     from pyspark.sql import Observation
 
     if rows is None:
@@ -204,7 +204,7 @@ def _with_hash(
 
 
 def _hash_pieces(rows: RowBatches, shape: Shape, offset: str, sums: list[np.ndarray]) -> Iterator[pa.Table]:
-    """The batches in the table's columns, each hashed while it is written."""
+    """The batches in the table's columns. Each batch is hashed while it is written."""
     sums.clear()
     for table in rows.tables():
         piece = shape_rows(table, shape.columns)
@@ -214,12 +214,12 @@ def _hash_pieces(rows: RowBatches, shape: Shape, offset: str, sums: list[np.ndar
 
 
 def note_of(file: DatasetFile) -> Note:
-    """The note of a commit: the door and the token of the file."""
+    """The note for a commit, with the door and the token of the file."""
     return Note(DOOR, file.token or "")
 
 
 def extend_shape(shape: Shape, wanted: Sequence[Column]) -> Shape:
-    """The shape with added columns; a column with another type is replaced by the wanted one."""
+    """The shape with columns added. If a column has another type, the wanted column replaces it."""
     types = {column.name: column for column in wanted}
     columns = [
         column if types.get(column.name, column).type == column.type else types[column.name]
@@ -230,7 +230,7 @@ def extend_shape(shape: Shape, wanted: Sequence[Column]) -> Shape:
 
 
 def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
-    """Raise Refused for another type of a column in a log with rows, because rows never change."""
+    """Raise Refused if a column in a log with rows would change its type, because rows never change."""
     stored = {column.name: column.type for column in table.shape.columns}
     retyped = [column.name for column in wanted if stored.get(column.name, column.type) != column.type]
     if retyped and table.rows:
@@ -243,7 +243,7 @@ def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
 
 
 def write_log(store: IcebergStore, name: TableName) -> None:
-    """Bring the log of a dataset up to date; an error is only logged, so that a pull never fails by it."""
+    """Bring the log of a dataset up to date. An error is only logged, so that it never fails a pull."""
     try:
         bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:
@@ -255,7 +255,7 @@ def write_log(store: IcebergStore, name: TableName) -> None:
 
 
 def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str | None:
-    """The hash of the written rows; TryAgain if Spark counted other rows than the offsets."""
+    """The hash of the written rows. Raises TryAgain if Spark's count of the rows differs from the offsets."""
     if written[ROWS] != event["end"] - event["start"] + 1:
         raise TryAgain(
             "recounted",
@@ -267,7 +267,7 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
 
 
 def _properties(ingestion: Ingestion, delivered: DeliveredSide | None) -> dict[str, str]:
-    """The property with the dataset's columns, if they become known."""
+    """The table property with the dataset's columns, if this commit is the first that knows them."""
     if delivered is None or ingestion.dataset.schema is not None:
         return {}
     source = ingestion.file.source

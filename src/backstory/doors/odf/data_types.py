@@ -1,7 +1,7 @@
 """Conversion between Open Data Fabric's types and Arrow's (section 1.9).
 
-Metadata of a field contain its Open Data Fabric type as compact JSON. The type becomes the column's comment,
-so that it survives in tables without such a type, e.g. UInt8.
+The metadata of a field contain its Open Data Fabric type as compact JSON. This JSON becomes the column's
+comment, so that the type is preserved in tables that lack it, e.g. UInt8.
 """
 
 import json
@@ -18,7 +18,7 @@ from backstory.doors.odf.manifest.events import Reader
 from backstory.doors.odf.manifest.part import ManifestPart
 from backstory.errors import Refused, UsageError
 
-# Keys of a field's metadata: its type, and its extra attributes from the schema.
+# Keys in a field's metadata: its type, and its extra attributes from the schema.
 TYPE: Final = b"odf"
 EXTRA: Final = b"odf-extra"
 
@@ -64,19 +64,19 @@ ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(DataType)
 
 
 def declared_schema(read: Reader) -> DataSchema | None:
-    """The schema that a reader declares, in either form; None if it declares none."""
+    """The schema that a reader declares, in either form, or None if it declares no schema."""
     if read.ddl_schema is not None:
         return ddl_schema(read.ddl_schema)
     return read.schema_
 
 
 def arrow_schema(schema: DataSchema) -> pa.Schema:
-    """The columns with the Arrow types of a table."""
+    """The columns of a schema, with the Arrow types of a table."""
     return pa.schema([_arrow_field(field, top=True) for field in schema.fields_])
 
 
 def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
-    """The type without its Option, and whether it is required (had no Option)."""
+    """The type without its Option, and whether it is required, which means that it had no Option."""
     inner = datatype
     while isinstance(inner, odf.Option):
         inner = inner.inner
@@ -84,7 +84,7 @@ def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
 
 
 def type_of(field: pa.Field) -> DataType:
-    """The Open Data Fabric type of a field: from its metadata, else from its Arrow type."""
+    """The Open Data Fabric type of a field, from its metadata or else from its Arrow type."""
     text = (field.metadata or {}).get(TYPE)
     inner, _ = unwrap_option(ANY_TYPE.validate_json(text) if text else _from_arrow(field))
     if field.nullable and not isinstance(inner, odf.Null):
@@ -98,7 +98,7 @@ def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
 
 
 def type_document(datatype: DataType) -> dict[str, Any]:
-    """The document of a type, without attributes that have their default."""
+    """The document of a type, without attributes that have their default values."""
     document: dict[str, Any] = {"kind": datatype.kind}
     for name, info in type(datatype).model_fields.items():
         value = getattr(datatype, name)
@@ -123,7 +123,7 @@ def _field_document(field: pa.Field) -> dict[str, Any]:
 
 
 def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
-    """The Arrow field; only top-level columns have metadata, which include their nested types."""
+    """The Arrow field. Only top-level columns have metadata, which include their nested types."""
     inner, needed = unwrap_option(field.type)
     if top and _is_empty(inner):
         raise UsageError(
@@ -158,7 +158,7 @@ def _arrow(datatype: DataType) -> pa.DataType:
 
 
 def _is_empty(datatype: DataType) -> bool:
-    """Whether the type is or contains a struct without fields."""
+    """Whether the type is a struct without fields, or contains one."""
     inner, _ = unwrap_option(datatype)
     match inner:
         case odf.Struct():
@@ -171,7 +171,7 @@ def _is_empty(datatype: DataType) -> bool:
 
 
 def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for each family of types
-    """The type of a field by its Arrow type."""
+    """The type of a field, derived from its Arrow type."""
     arrow = field.type
     if arrow in FROM_ARROW:
         return FROM_ARROW[arrow]

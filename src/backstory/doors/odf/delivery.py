@@ -81,7 +81,7 @@ from backstory.strategies.events.terms import (
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The message and the remedy for each problem.
+# The error message and the remedy for each problem.
 PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
     NULL_KEY: (
         "have no value in the primary key",
@@ -118,7 +118,7 @@ MANY_RETRACTED: Final = 0.5
 
 
 def refuse_problems(summary: EventSummary, name: str) -> None:
-    """Raise Refused for the first problem of rows of the file `name`, with up to ten keys."""
+    """Raise Refused for the first problem of rows in the file `name`, with up to ten keys."""
     for problem, (description, remedy) in PROBLEMS.items():
         if count := summary.problems[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
@@ -126,7 +126,10 @@ def refuse_problems(summary: EventSummary, name: str) -> None:
 
 
 def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
-    """A warning if a snapshot retracts more than half of the records; Refused above `maxRetract`."""
+    """A warning if a snapshot retracts more than half of the records.
+
+    Raises Refused if the share exceeds `maxRetract`.
+    """
     retracted, counts = summary.counts["retracted"], summary.counts
     if terms.strategy is not Strategy.SNAPSHOT or not retracted:
         return []
@@ -144,9 +147,10 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
 
 
 def refuse_late(file: DatasetFile, head: Head) -> list[str]:
-    """A warning for a snapshot that is older than the last one; Refused if the manifest requires it.
+    """A warning if a snapshot is older than the last one.
 
-    A pushed snapshot without a time has its run's time; newer runs may have committed while it waited.
+    Raises Refused if the manifest requires it. A pushed snapshot without a time has its run's time; newer
+    runs may have committed while it waited.
     """
     merge, time, last = file.source.merge, file.fetched.event_time, head.snapshot_time
     if time is None and file.after is None:
@@ -183,11 +187,12 @@ def deliver_file(
     *,
     after: int | None = None,
 ) -> tuple[DatasetReceipt, bool]:
-    """Ingest one file; return the receipt, and whether there was a commit (none if nothing changed).
+    """Ingest one file.
 
-    `dataset` loads the current dataset; `after` is the number of its polls when the source was fetched.
-    Raises Refused for rows that would corrupt the log, and TryAgain if other writers always committed first
-    or the disk is full.
+    Returns the receipt, and whether there was a commit. There is no commit if nothing changed. `dataset`
+    loads the current dataset. `after` is the dataset's number of polls when the source was fetched. Raises
+    Refused for rows that would corrupt the log. Raises TryAgain if other writers always committed first or
+    the disk is full.
     """
     with ExitStack() as resources:
         resources.enter_context(translate_disk_errors(fetched.name))
@@ -208,19 +213,19 @@ def deliver_file(
 
 @dataclass(frozen=True, slots=True)
 class FileDelivery:
-    """A file as a delivery of its dataset; the result is the receipt, and whether there was a commit."""
+    """A file as a delivery of its dataset. The result is the receipt, and whether there was a commit."""
 
     name: TableName
     file: DatasetFile
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The dataset."""
+        """The dataset's table name."""
         return [self.name]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
-        """Plan against the current dataset."""
+        """Plan the delivery against the current dataset."""
         file, dataset = self.file, self.file.dataset()
         head = head_to_extend(store, dataset)
         note = note_of(file)
@@ -266,9 +271,10 @@ def _read(
     run: PullRun,
     resources: ExitStack,
 ) -> tuple[StagedRows | None, str | None]:
-    """The rows of a file, readable until `resources` is closed, and the digest of a strict changelog.
+    """The rows of a file, and the digest of a strict changelog.
 
-    The rows are None for an empty file without declared columns.
+    The rows can be read until `resources` is closed. They are None for an empty file without declared
+    columns.
     """
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
@@ -289,7 +295,7 @@ def _read(
 
 
 def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
-    """Whether another pull was faster: the file's data may be in the dataset already.
+    """Whether another pull was faster, so that the file's data may already be in the dataset.
 
     The next pull continues from there, or from another place if the manifest changed.
     """
@@ -301,7 +307,7 @@ def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> boo
 
 
 def _has_run(file: DatasetFile, dataset: RegisteredDataset) -> bool:
-    """Whether this run committed the file before (R81); the log records runs whose snapshots expired."""
+    """Whether this run already committed the file (R81). The log records runs whose snapshots expired."""
     token = file.token
     if token is None or dataset.table is None:
         return False
@@ -352,7 +358,10 @@ def _change(
     summary: EventSummary,
     terms: EventTerms,
 ) -> Iterator[Change | None]:
-    """The change; None if neither the log nor the source's progress changes. A dry run only counts rows."""
+    """The change, or None if neither the log nor the source's progress changes.
+
+    A dry run only counts rows.
+    """
     if ingestion.file.run.dry_run:
         yield Change(+summary.counts) if summary.rows else None
         return
@@ -368,7 +377,7 @@ def _change(
 
 
 def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime | date | None:
-    """An instant in the type of the event-time column."""
+    """Convert an instant to the type of the event-time column."""
     return instant.date() if instant is not None and delivered.dated else instant
 
 

@@ -1,4 +1,4 @@
-"""The door's functions for the command line and the Python API: add, pull, push, list, inspect, verify."""
+"""The door's functions for the command line and Python: add, pull, push, list, inspect, verify."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -52,7 +52,7 @@ __all__ = [
 
 
 def ignore(_: Any) -> None:
-    """Ignore an event."""
+    """Do nothing with an event."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,11 +78,11 @@ def pull_all(
     watcher: Watcher = UNWATCHED,
     before: "Sequence[DatasetReceipt | Poll]" = (),
 ) -> list[DatasetReceipt]:
-    """Pull datasets, one after the other, by name or by files of manifests, which are added first.
+    """Pull datasets one after the other, by name or by files of manifests, which are added first.
 
-    A failure does not stop the others. Raises UsageError for an invalid manifest and an unknown name, before
-    anything is added or pulled. `before` are receipts of other datasets of the same run, and a poll of the
-    first dataset.
+    A failure of one dataset does not stop the others. Raises UsageError for an invalid manifest or an unknown
+    name, before anything is added or pulled. `before` are receipts of other datasets in the same run, and a
+    poll of the first dataset.
     """
     require_some(wanted, every=every)
     datasets_read = find_datasets(registry.stored_datasets(store, namespace), wanted)
@@ -113,7 +113,7 @@ def pull_all(
 
 
 def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) -> DatasetReceipt:
-    """Pass the receipt to the watcher and return it; raise its UsageError if the dataset is `alone`."""
+    """Pass the receipt to the watcher and return it. If the dataset is `alone`, raise its UsageError."""
     if isinstance(receipt.error, UsageError) and alone:
         raise receipt.error
     watcher.ended(receipt)
@@ -123,7 +123,7 @@ def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) ->
 def events(
     store: IcebergStore, name: str, encoding: str | None = None, *, namespace: str = ODF
 ) -> "DataFrame":
-    """A dataset's log as stored, or in the encoding `op` or `observed` (decision O2)."""
+    """A dataset's log as it is stored, or in the encoding `op` or `observed` (decision O2)."""
     dataset = registry.stored_datasets(store, namespace).existing(name)
     rows = store.spark.table(store.sql_name(dataset.name))
     if encoding is None:
@@ -142,7 +142,7 @@ def events(
 def ingest(
     store: IcebergStore, name: str, pushed: PushedFiles, request: IngestRequest, *, namespace: str = ODF
 ) -> DatasetReceipt:
-    """Push files into a dataset; UsageError without files."""
+    """Push files into a dataset. Raises UsageError if there are no files."""
     if not pushed.files:
         raise UsageError("no-file", "No file is given.", "Name at least one.")
     receipt = push(store, registry.stored_datasets(store, namespace).existing(name), pushed, request)
@@ -152,7 +152,10 @@ def ingest(
 
 
 def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str, Any]]:
-    """The datasets with kind of source, last pull, rows and watermark; fields of unreadable ones are NULL."""
+    """The datasets with kind of source, last pull, rows and watermark.
+
+    The fields of an unreadable dataset are NULL.
+    """
     entries = registry.stored_datasets(store, namespace).all_or_errors().items()
     return [
         unreadable_entry(name)
@@ -163,19 +166,19 @@ def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str
 
 
 def inspect(store: IcebergStore, name: str, *, namespace: str = ODF) -> Inspected:
-    """A dataset's manifest, schema, lints and head; UsageError for an unknown dataset."""
+    """A dataset's manifest, schema, lints and head. Raises UsageError for an unknown dataset."""
     return inspect_dataset(store, registry.stored_datasets(store, namespace).existing(name))
 
 
 def verify_dataset(store: IcebergStore, name: str, *, namespace: str = ODF) -> Verdict:
-    """Verify a dataset's rows against its commits; UsageError for an unknown dataset."""
+    """Verify a dataset's rows against its commits. Raises UsageError for an unknown dataset."""
     return verify(store, registry.stored_datasets(store, namespace).existing(name).name, registry.renamings)
 
 
 def _add_manifest(
     store: IcebergStore, dataset: RegisteredDataset, watcher: Watcher, *, dry_run: bool
 ) -> RegisteredDataset:
-    """Add the dataset's manifest if it was read from a file; return the current dataset."""
+    """Add the dataset's manifest if it was read from a file. Returns the current dataset."""
     if dataset.dataset.written is None:
         return dataset
     added = add_one(store, dataset, dry_run=dry_run)

@@ -1,4 +1,4 @@
-"""The rows of a source's file: prepared by unpacking and commands (section 1.5), then read (section 1.6)."""
+"""The rows of a source's file, which is prepared by unpacking and commands (section 1.5), then read (1.6)."""
 
 import gzip
 import shutil
@@ -78,7 +78,7 @@ HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if y
 
 
 def read_options(read: Reader) -> Options:
-    """The options of `formats`; UsageError for an unsupported option."""
+    """The options for `formats`. Raises UsageError for an unsupported option."""
     strict = read.unknown_fields is UnknownFields.ERROR
     match read:
         case Csv():
@@ -106,7 +106,7 @@ def _csv(read: Csv, *, strict: bool) -> CsvOptions:
     return CsvOptions(
         _SPELLED.get(read.separator, read.separator),
         read.quote,
-        "" if read.escape == read.quote else read.escape,  # a doubled quote is one quote anyway
+        "" if read.escape == read.quote else read.escape,  # a doubled quote means one quote anyway
         header=read.header,
         encoding=encoding(read.encoding),
         null=read.null_value,
@@ -118,7 +118,7 @@ def _csv(read: Csv, *, strict: bool) -> CsvOptions:
 
 @dataclass(frozen=True, slots=True)
 class PreparedFile:
-    """A file to read; `name` is its name in messages, `bound` the limit for its unpacked size."""
+    """A file to read. `name` is its name in messages, and `bound` limits its unpacked size."""
 
     path: Path
     name: str
@@ -136,10 +136,10 @@ def prepare_file(
 ) -> PreparedFile:
     """The file after all steps, which write into `folder`.
 
-    Raises Refused for a broken archive, for one that exceeds the limit in `rights` when unpacked, and for a
-    `subPath` that does not match exactly one entry. Raises UsageError for a command that is not allowed or
-    not found, and Failed for a command that fails. The message has the end of its output; all of it is kept
-    in `logs`, as `step-N.log`.
+    Raises Refused for a broken archive, and for an archive whose content exceeds the limit in `rights`.
+    Raises it also for a `subPath` that does not match exactly one entry. Raises UsageError for a command that
+    is forbidden or not found, and Failed for a command that fails. The message has the end of the command's
+    output; the whole output is kept in `logs`, as `step-N.log`.
     """
     prepared, stamp = PreparedFile(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)
     for number, step in enumerate(steps, 1):
@@ -208,7 +208,7 @@ def _pipe(
 
 
 def _run(step: Pipe, input_file: IO[bytes], error_output: IO[bytes]) -> subprocess.Popen[bytes]:
-    """Start the program, which the operator allowed, without a shell."""
+    """Start the program without a shell. The operator has allowed it."""
     try:
         return subprocess.Popen(step.command, stdin=input_file, stdout=subprocess.PIPE, stderr=error_output)  # noqa: S603
     except (OSError, ValueError) as stop:
@@ -219,7 +219,7 @@ def _run(step: Pipe, input_file: IO[bytes], error_output: IO[bytes]) -> subproce
 
 
 def _keep_log(log: Path, logs: Path | None) -> Path | None:
-    """Copy a log to the permanent folder; None if that is not possible."""
+    """Copy a log to the permanent folder. Returns None if that is not possible."""
     if logs is None:
         return None
     try:
@@ -248,11 +248,11 @@ def read_batch(
     held: ExitStack,
     queried: bool = False,
 ) -> StagedRows | None:
-    """The rows of a prepared file; None if it has neither rows nor columns.
+    """The rows of a prepared file, or None if it has neither rows nor columns.
 
-    They can be read until `held` is closed. `schema` is the declared schema of the source, `told` the types
-    of columns without one. A Parquet file that needs no conversion is copied into `folder` and read there.
-    `queried` means that a query reads the rows. Raises Refused for malformed data.
+    They can be read until `held` is closed. `schema` is the declared schema of the source, and `types` are
+    the types of columns without a declared type. A Parquet file that needs no conversion is copied into
+    `folder` and read there. `queried` is true if a query reads the rows. Raises Refused for malformed data.
     """
     stamp = stamp_of(ready.path)
     if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, types):

@@ -1,4 +1,4 @@
-"""One file's ingestion into a dataset: the run, the file, the dataset's head, and the receipt."""
+"""The ingestion of one file into a dataset: the run, the file, the dataset's head, and the receipt."""
 
 import hashlib
 from collections import Counter
@@ -29,29 +29,30 @@ if TYPE_CHECKING:
 
 # The name of a polling source.
 DEFAULT_SOURCE: Final = "default"
-# The fields of a fetch step that determine where its data are, not their order or how often they are fetched.
+# The fields of a fetch step that determine the location of its data, not their order or the schedule of
+# fetches.
 PLACE_FIELDS: Final = {"kind", "url", "headers", "path"}
 
 COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
 
 
 def ignore_stage(_stage: str) -> None:
-    """Ignore the stage of a delivery."""
+    """Do nothing with the stage of a delivery."""
 
 
 def cache_of(store: IcebergStore, dataset: TableName) -> Path:
-    """The folder of a dataset's downloads: in an embedded warehouse, else in the user's cache folder."""
+    """The folder of a dataset's downloads: in the embedded warehouse, or else in the user's cache folder."""
     return cache_in(store.folder or Path.home() / ".cache" / "backstory" / store.catalog, dataset)
 
 
 def cache_in(folder: Path, dataset: TableName) -> Path:
-    """The folder of a dataset's downloads below a folder."""
+    """The folder of a dataset's downloads below `folder`."""
     return folder / ".downloads" / dataset.schema / dataset.name.lower()
 
 
 @dataclass(frozen=True, slots=True)
 class PullRun:
-    """The time, id and rights of one call; `stage` is called with the name of each stage."""
+    """The time, id and rights of one call. `stage` is called with the name of each stage."""
 
     system_time: datetime
     run_id: str | None = None
@@ -64,10 +65,10 @@ class PullRun:
 class DatasetFile:
     """A file that was read for a dataset.
 
-    `after` is the number of polls in the dataset when the source was fetched, None for a push. `token`
-    identifies a repeated run. `read` are the file's rows, `frame` its rows after preprocess; None if no
-    columns are known. `declared`: the manifest declares the columns. `content` is the digest of a strict
-    changelog's file. `dataset` loads the current dataset.
+    `after` is the dataset's number of polls when the source was fetched, or None for a push. `token`
+    identifies a repeated run. `read` are the file's rows. `frame` are its rows after preprocess, or None if
+    no columns are known. `declared` is true if the manifest declares the columns. `content` is the digest of
+    a strict changelog's file. `dataset` loads the current dataset.
     """
 
     store: IcebergStore
@@ -89,10 +90,10 @@ class DatasetFile:
 
 
 def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
-    """The token that identifies a file of a run if the run is repeated (R81); None without a run id.
+    """The token by which a file of a run is recognized if the run is repeated (R81).
 
-    It contains the place of a polled file, and name and content of a pushed file, whose folder may differ in
-    a second attempt.
+    It is None without a run id. It contains the place of a polled file, or the name and content of a pushed
+    file, whose folder may differ in a second attempt.
     """
     if run.run_id is None:
         return None
@@ -104,7 +105,7 @@ def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str |
 
 
 def fetch_hash(source: DatasetSource | None) -> str | None:
-    """The hash of the place from which a polling source fetches; None for a push source."""
+    """The hash of the place from which a polling source fetches, or None for a push source."""
     if not isinstance(source, SetPollingSource):
         return None
     step = source.fetch.model_dump(mode="json", by_alias=True, include=PLACE_FIELDS)
@@ -121,16 +122,16 @@ class Head:
 
     @property
     def event(self) -> Mapping[str, Any]:
-        """The event of the newest commit's block; empty without a commit."""
+        """The event in the newest commit's block, or an empty mapping if there is no commit."""
         return self.block.event if self.block else {}
 
     def is_newest_source(self, source: DatasetSource) -> bool:
-        """Whether the newest data came from this polling source."""
+        """Whether the newest data are from this polling source."""
         fetch = fetch_hash(source)
         return fetch is not None and self.event.get("fetch") == fetch
 
     def state_of(self, source: DatasetSource) -> SourceState | None:
-        """The recorded state of the source, if the newest data came from it."""
+        """The recorded state of the source, or None if the newest data are from another source."""
         state = self.event.get("source_state") if self.is_newest_source(source) else None
         return SourceState.from_dict(state) if state else None
 
@@ -147,12 +148,12 @@ class Head:
 
     @property
     def watermark(self) -> datetime | None:
-        """The greatest event time so far; for a day, its midnight."""
+        """The greatest event time so far. For a day, it is its midnight."""
         text = self.event.get("watermark")
         return parse_instant(text) if text else None
 
     def watermark_after(self, newest: datetime | None) -> datetime | None:
-        """The watermark after rows with event times up to `newest`; it never decreases."""
+        """The watermark after rows with event times up to `newest`. It never decreases."""
         return max(filter(None, (self.watermark, newest)), default=None)
 
     @property
@@ -162,7 +163,7 @@ class Head:
 
     @property
     def snapshot_time(self) -> datetime | None:
-        """The time of the newest snapshot with a time of its own."""
+        """The time of the newest snapshot that has a time of its own."""
         text = self.event.get("snapshot_time")
         return parse_instant(text) if text else None
 
@@ -175,9 +176,9 @@ class Head:
 def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     """The head of a dataset, for a commit that follows it.
 
-    Raises Refused if the table has more rows than the newest known commit counts: offsets would be used
-    twice. This happens if others expire a commit before the log contains it. Fewer rows are refused if
-    commits are known only from the log.
+    Raises Refused if the table has more rows than the newest known commit counts, because offsets would be
+    used twice. This happens if other programs expire a commit before the log contains it. Fewer rows are
+    refused if commits are known only from the log.
     """
     head = head_of(store, dataset)
     rows, counted = (dataset.table.rows if dataset.table else 0), head.next_offset
@@ -196,13 +197,13 @@ def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
 
 
 def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
-    """The head of a dataset; an empty head for a dataset without a table."""
+    """The head of a dataset. It is empty if the dataset has no table."""
     return Head(None if dataset.table is None else newest_block(store, dataset.table))
 
 
 @dataclass(frozen=True, slots=True)
 class Ingestion:
-    """A file and the current dataset that it is ingested into; `now` is the commit's system time."""
+    """A file, and the current dataset that it is ingested into. `now` is the commit's system time."""
 
     file: DatasetFile
     dataset: RegisteredDataset
@@ -217,9 +218,9 @@ Status = Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
 class DatasetReceipt(Receipt):
     """The result of a pull or push for a dataset.
 
-    `offsets` are the first and the last new offset, None without new rows. `watermark` and `system_time` are
-    in UTC, None if there is none. For people only: `before` is the former watermark, `hint` explains the
-    status, `notes` are warnings.
+    `offsets` are the first and the last new offset, or None if there are no new rows. `watermark` and
+    `system_time` are in UTC, or None. The other fields are for people only: `before` is the former watermark,
+    `hint` explains the status, `notes` are warnings.
     """
 
     dataset: str
@@ -235,7 +236,7 @@ class DatasetReceipt(Receipt):
 
 
 def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetReceipt:
-    """One receipt for all commits of a pull (decision O17); `before` if there were none."""
+    """One receipt for all commits of a pull (decision O17), or `before` if there were no commits."""
     if not receipts:
         return before
     counts: Counter[str] = Counter(dict.fromkeys(COUNTS, 0))

@@ -1,6 +1,7 @@
 """Inspect datasets: manifest, schema, lints, head and newest rows.
 
-Functions ending in `_here` read metadata and files without Spark; they return the same or raise Unreadable.
+Functions ending in `_here` read metadata and files without Spark. They return the same results, or raise
+Unreadable.
 """
 
 import json
@@ -45,7 +46,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A dataset, the lints of its manifest, and the state of its table, None before it is added."""
+    """A dataset, the lints of its manifest, and the state of its table, or None before it is added."""
 
     dataset: Dataset
     lints: list[Lint]
@@ -55,7 +56,7 @@ class Inspected:
 
     @property
     def resolved_manifest(self) -> dict[str, Any]:
-        """The manifest with every default."""
+        """The manifest with every default value filled in."""
         return resolve_defaults(self.dataset)
 
     def to_dict(self) -> dict[str, Any]:
@@ -85,13 +86,13 @@ def inspect_table(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint
 
 
 def unreadable_entry(name: TableName) -> dict[str, Any]:
-    """The entry of an unreadable table in `backstory list`."""
+    """The entry in `backstory list` for an unreadable table."""
     entry = dict.fromkeys(("dataset", "source", "merge", "pulled", "records", "blocks", "watermark"))
     return {**entry, "dataset": name.name, "merge": []}
 
 
 def list_entry(dataset: KnownDataset[TableLike], head: Head) -> dict[str, Any]:
-    """The entry of a dataset in `backstory list`."""
+    """The entry in `backstory list` for a dataset."""
     definition = dataset.dataset
     return {
         "dataset": definition.name,
@@ -105,7 +106,10 @@ def list_entry(dataset: KnownDataset[TableLike], head: Head) -> dict[str, Any]:
 
 
 def inspect_file(path: Path) -> list[Inspected]:
-    """The datasets of a file of manifests, without the warehouse; UsageError for an invalid manifest."""
+    """The datasets of a file of manifests, without the warehouse.
+
+    Raises UsageError for an invalid manifest.
+    """
     inspections = []
     for document, snapshot in read_manifests(path):
         dataset = fold(snapshot, path.absolute().parent, known=True, written=document)
@@ -114,7 +118,7 @@ def inspect_file(path: Path) -> list[Inspected]:
 
 
 def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]]) -> list[Lint]:
-    """The lints of a manifest; the error of a query that does not fit is one of them."""
+    """The lints of a manifest. If a query does not fit, its error is one of them."""
     try:
         return lint()
     except UsageError as wrong:
@@ -125,7 +129,7 @@ def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lin
 
 
 def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
-    """The newest `count` rows by offset, without the last `skip` ones, oldest first."""
+    """The newest `count` rows by offset, except the last `skip` rows, oldest first."""
     from pyspark.sql.functions import col
 
     assert dataset.table is not None
@@ -136,7 +140,7 @@ def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, ski
 
 
 def symbols(dataset: KnownDataset[TableLike]) -> dict[str, dict[Any, str]]:
-    """The symbols of the operation column's codes, by column; empty if the table has no such column."""
+    """For each column with codes, the symbols of the operations. It is empty if there is no such column."""
     if dataset.columns.encoding is not EventEncoding.OP:
         return {}
     return {dataset.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}
@@ -162,7 +166,7 @@ def _kind_first(node: Any) -> Any:
 
 
 def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None:
-    """The columns in the table's order; before the first rows, the columns that the manifest sets."""
+    """The columns in the table's order or, before the first rows, the columns that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
     system = {field["name"]: field for field in _system_fields(dataset)}
@@ -172,14 +176,14 @@ def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None
 
 
 def _system_fields(dataset: KnownDataset[TableLike]) -> Any:
-    """The documents of the system columns; only the event time may be NULL."""
+    """The documents of the system columns. Only the event time may be NULL."""
     time = dataset.columns.time
     fields = [field.with_nullable(field.name == time) for field in dataset.columns.system_schema()]
     return data_schema_of(pa.schema(fields))["fields"]
 
 
 def _head(head: Head) -> dict[str, Any] | None:
-    """The newest commit's block and state, for people; None without a commit."""
+    """The newest commit's block and state, for people, or None if there is no commit."""
     if head.block is None:
         return None
     return {
@@ -193,7 +197,7 @@ def _head(head: Head) -> dict[str, Any] | None:
 
 
 def dataset_here(files: TableReader) -> KnownDataset[TableMetadata]:
-    """The dataset of a table; Unreadable if it is not a dataset."""
+    """The dataset of a table. Raises Unreadable if the table is not a dataset."""
     dataset = dataset_of(files.table)
     if dataset is None:
         raise Unreadable("a table that is not a dataset")
@@ -201,12 +205,12 @@ def dataset_here(files: TableReader) -> KnownDataset[TableMetadata]:
 
 
 def list_entry_here(files: TableReader) -> dict[str, Any]:
-    """The entry of a dataset in `backstory list`."""
+    """The entry in `backstory list` for a dataset."""
     return list_entry(dataset_here(files), Head(newest_block_in_files(files)))
 
 
 def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
-    """The newest `count` rows by offset, without the last `skip` ones, oldest first."""
+    """The newest `count` rows by offset, except the last `skip` rows, oldest first."""
     table, offset = files.table, dataset_here(files).columns.vocab.offset_column
     end = Head(newest_block_in_files(files)).next_offset - skip
     rows = files.rows(table.snapshot, table.fields, table.shape.names, MOST_IN_ARROW)
@@ -218,14 +222,17 @@ def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
 
 
 def inspect_here(files: TableReader, *, linted: bool) -> Inspected:
-    """Inspect a dataset of the warehouse; lints are omitted unless `linted`."""
+    """Inspect a dataset of the warehouse. Lints are omitted unless `linted` is set."""
     dataset = dataset_here(files)
     lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
     return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
 
 
 def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: DatasetSource) -> None:
-    """None, the unknown columns after preprocess; Unreadable if Spark must analyse the query."""
+    """Return None, because the columns after preprocess are unknown.
+
+    Raises Unreadable if Spark must analyse the query.
+    """
     declared = declared_schema(source.read)
     known = declared is not None and declared.fields_
     if source.preprocess is not None and (known or not is_pulled_by(dataset)):
@@ -233,7 +240,7 @@ def output_here(dataset: KnownDataset[TableMetadata], _: DocumentPath, source: D
 
 
 def is_pulled_by(dataset: KnownDataset[TableMetadata]) -> bool:
-    """Whether the newest commit has this manifest, whose queries were checked then."""
+    """Whether the newest commit has this manifest. Its queries were then checked for that commit."""
     table = dataset.table
     newest = None if table is None else next(read_blocks(snapshots_in_files(table)), None)
     return newest is not None and newest.event.get("manifest_hash") == dataset.manifest_hash

@@ -1,7 +1,7 @@
 """Lints: valid parts of a manifest that are probably mistakes (L1 to L10, section 2.11), and secrets (L11).
 
-A secret in a manifest can be read by everybody who may read the table. Secrets belong in environment
-variables, which templates insert when the source is fetched (section 1.1).
+Every user who may read the table can read a secret in its manifest. Secrets belong in environment variables,
+which templates insert when the source is fetched (section 1.1).
 """
 
 import re
@@ -25,7 +25,7 @@ from backstory.sources.templates import with_variables_as
 
 # Represents the value of a variable; addresses do not contain this character.
 FILLED: Final = "\ue000"
-# Names of secret headers, parameters and variables; `accessToken` is matched as two words.
+# Names of secret headers, parameters and variables. `accessToken` is matched as two words.
 NAMES: Final = re.compile(
     r"(?:^|[-_.])(?:\w*(?:token|secret|password|passwd|passphrase|api[-_]?key)|authorization|cookie"
     r"|credentials?|pwd|sig|signature)$",
@@ -34,14 +34,14 @@ NAMES: Final = re.compile(
 KEY: Final = re.compile(
     r"(?:^|[-_.])(?:access|account|auth|client|private|secret|subscription)[-_.]?key$", re.IGNORECASE
 )
-# A parameter named only `key` may contain a word, or the name of a series: `key=D.USD.EUR.SP00.A`.
+# A parameter named only `key` may contain a word, or the name of a series, such as `key=D.USD.EUR.SP00.A`.
 BARE_KEY: Final = re.compile(r"(?=.*\d)[\w-]+")
-# Parameters for the next page of an answer.
+# Parameters that select the next page of an answer.
 PAGES: Final = re.compile(r"(?:page|next|continuation|sync|cursor)[-_.]?token$", re.IGNORECASE)
 CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-# Shorter values are words rather than keys (`key=population`), shorter users names rather than tokens.
+# Shorter values are words instead of keys (`key=population`). Shorter users are names instead of tokens.
 SHORTEST_KEY, SHORTEST_USER = 16, 8
-# Anonymous users of FTP, with any password; and keys that public interfaces give to everybody.
+# Anonymous users of FTP, with any password, and keys that public interfaces issue to everyone.
 ANYBODY: Final = {"anonymous", "ftp"}
 EVERYBODY: Final = {"demo_key", "demo-key"}
 
@@ -60,7 +60,7 @@ REMOVED: Final = {
 
 
 def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
-    """The literal secrets in a manifest, replaced events included: path and description of each."""
+    """The literal secrets in a manifest, including replaced events: the path and a description of each."""
     for number, event in enumerate(document["content"]["metadata"]):
         for place, what in _of_fetch(event.get("fetch") or {}):
             yield ("content", "metadata", number, "fetch", *place), what
@@ -82,7 +82,7 @@ def secrets_in_address(url: str) -> Iterator[str]:
     try:
         parts = urlsplit(with_variables_as(FILLED, url))
     except ValueError:
-        return  # an invalid address, which is refused when it is fetched
+        return  # an invalid address is refused when it is fetched
     user, _, password = parts.netloc.rpartition("@")[0].partition(":")
     if password:
         if _is_literal(password) and user.lower() not in ANYBODY:
@@ -105,16 +105,16 @@ def _is_secret(name: str, value: str) -> bool:
 
 
 def _is_literal(text: str) -> bool:
-    """Whether a text contains no variables; `Bearer ${TOKEN}` does."""
+    """Whether a string contains no variables. `Bearer ${TOKEN}` contains one."""
     return bool(text) and FILLED not in text
 
 
-# Returns the columns after the preprocess of the source at a path; None if they are unknown.
+# Returns the columns after the preprocess of the source at a path, or None if they are unknown.
 Output = Callable[[DocumentPath, DatasetSource], pa.Schema | None]
 
 
 class Level(StrEnum):
-    """The severity of a lint; an error ends the command."""
+    """The severity of a lint. An error ends the command."""
 
     ERROR = "error"
     WARNING = "warning"
@@ -123,7 +123,7 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Lint:
-    """A finding: its message, its place (with the line in a file), and a remedy."""
+    """A finding with its message, its place (including the line in a file), and a remedy."""
 
     code: str
     level: Level
@@ -139,7 +139,7 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class _LintedSource:
-    """A source with its columns, to which lints are applied."""
+    """A source with its columns, as input of the lints."""
 
     dataset: Dataset
     path: DocumentPath
@@ -147,15 +147,15 @@ class _LintedSource:
     columns: Columns | None
 
     def error(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """A mistake in a part of the source."""
+        """A lint for a mistake in a part of the source."""
         return self._lint(code, Level.ERROR, path, message, remedy)
 
     def warning(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """A probable mistake."""
+        """A lint for a probable mistake in a part of the source."""
         return self._lint(code, Level.WARNING, path, message, remedy)
 
     def note(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """A fact that authors should know."""
+        """A lint for a fact that authors should know."""
         return self._lint(code, Level.NOTE, path, message, remedy)
 
     def _lint(self, code: str, level: Level, place: DocumentPath, message: str, remedy: str) -> Lint:
@@ -164,15 +164,15 @@ class _LintedSource:
 
     @property
     def key(self) -> tuple[str, ...]:
-        """The primary key; empty for Append."""
+        """The columns of the primary key, or an empty tuple for Append."""
         merge = self.source.merge
         return () if isinstance(merge, Append) else merge.primary_key
 
 
 def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | None = None) -> list[Lint]:
-    """The findings about a dataset, in the order of its sources.
+    """The lints of a dataset, in the order of its sources.
 
-    `output` is the schema of the batch after preprocess, if known; otherwise declared schemas are used.
+    `output` is the schema of the batch after preprocess, if it is known; otherwise declared schemas are used.
     `source_name` restricts the lints to this push source.
     """
     findings = []
@@ -185,7 +185,7 @@ def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | 
 
 
 def lints_of(dataset: Dataset, output: Output) -> list[Lint]:
-    """The findings about a dataset; `output` returns the columns after preprocess of each source."""
+    """The lints of a dataset. `output` returns the columns after preprocess for each source."""
     findings = []
     for path, source in dataset.sources():
         findings += lints(dataset, output(path, source), getattr(source, "source_name", None))
@@ -208,7 +208,7 @@ def secrets(dataset: Dataset) -> list[Lint]:
 
 
 def refuse_errors(findings: Iterable[Lint]) -> None:
-    """Raise UsageError for the first error, if any, with a code like `lint-L2`."""
+    """Raise UsageError for the first lint that is an error. The code is like `lint-L2`."""
     for lint in findings:
         if lint.level is Level.ERROR:
             raise UsageError(f"lint-{lint.code}", f"{lint.place}: {lint.message}.", lint.remedy)

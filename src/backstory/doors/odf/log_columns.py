@@ -1,4 +1,4 @@
-"""The columns of a dataset's table, system columns first (decision O11), and logs in the other encoding.
+"""The columns of a dataset's table, system columns first (decision O11), and conversion between encodings.
 
 The encodings are `op`, with pairs of operations for corrections, and `observed`, with letters (section 2.9,
 O2).
@@ -36,12 +36,12 @@ class LogColumns:
 
     @property
     def time(self) -> str:
-        """The event-time column."""
+        """The name of the event-time column."""
         return self.vocab.event_time_column
 
     @property
     def names(self) -> dict[str, str | None]:
-        """The names of the system columns by role, for readers of the table."""
+        """The names of the system columns by role, for programs that read the table."""
         vocab = self.vocab
         return {
             "offset": vocab.offset_column,
@@ -71,7 +71,7 @@ class LogColumns:
         )
 
     def system_schema(self, *, dated: bool = False) -> pa.Schema:
-        """The system columns with their types; if `dated`, the event time is a day instead of an instant."""
+        """The system columns with their types. If `dated`, the event time is a day instead of an instant."""
         vocab = self.vocab
         types = {
             vocab.offset_column: pa.int64(),
@@ -83,7 +83,7 @@ class LogColumns:
         return pa.schema([(name, types[name]) for name in self.system])
 
     def schema(self, data: "Sequence[StructField]", *, dated: bool = False) -> "StructType":
-        """All columns with Spark's types."""
+        """All columns of the table with Spark's types."""
         from pyspark.sql.pandas.types import from_arrow_schema
         from pyspark.sql.types import StructType
 
@@ -120,7 +120,7 @@ class LogColumns:
         return events.select(*system, *(col(ROW).getField(name).alias(name) for name in data))
 
     def stored_rows(self, events: pa.Table, system_time: datetime, start: int) -> pa.Table:
-        """Events in their order as rows of the table, numbered from `start` on."""
+        """Events in their order as rows of the table, with offsets from `start` on."""
         size = len(events)
         letters = [LETTERS.get(op) for op in Op]
         values = {
@@ -160,7 +160,7 @@ def _letter() -> "Column":
 
 
 def log_columns(dataset: Dataset) -> LogColumns:
-    """The system columns of a dataset; all its sources have the same encoding."""
+    """The system columns of a dataset. All its sources have the same encoding."""
     encodings = {encoding_of(source.merge) for _, source in dataset.sources()} - {None}
     return LogColumns(dataset.vocab, next(iter(encodings), None))
 
@@ -185,7 +185,10 @@ def encode_log(
 def _operations(
     rows: "DataFrame", columns: LogColumns, key: Sequence[str], data: Sequence[str]
 ) -> "DataFrame":
-    """`I` becomes `+A`, `U` becomes `-C` of the previous row and `+C`, `D` becomes its `-R`."""
+    """Convert letters to operations.
+
+    `I` becomes `+A`. `U` becomes `-C` of the previous row and `+C`. `D` becomes `-R` of the previous row.
+    """
     from pyspark.sql import Window
     from pyspark.sql.functions import array, col, explode, lag, lit, struct, when
 
@@ -221,10 +224,10 @@ def _operations(
 
 
 def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, timed: bool) -> "DataFrame":
-    """`+A` becomes `I`, `+C` `U` and `-R` `D`; `-C` is left out.
+    """Convert operations to letters.
 
-    If `timed`, a `D` has the system time as event time; otherwise the event time is part of the key and
-    stays.
+    `+A` becomes `I`, `+C` becomes `U` and `-R` becomes `D`; `-C` is left out. If `timed`, a `D` has the
+    system time as its event time. Otherwise the event time is part of the key and is unchanged.
     """
     from pyspark.sql.functions import col, date_from_unix_date, floor, unix_seconds, when
     from pyspark.sql.types import DateType
@@ -234,7 +237,7 @@ def _letters(rows: "DataFrame", columns: LogColumns, data: Sequence[str], *, tim
     observed = rows.where(op != Op.CORRECT_FROM)
     letter = when(op == Op.APPEND, LETTERS[Op.APPEND]).when(op == Op.RETRACT, LETTERS[Op.RETRACT])
     time = col(quote(columns.time))
-    if isinstance(rows.schema[columns.time].dataType, DateType):  # a cast would ask for the session's zone
+    if isinstance(rows.schema[columns.time].dataType, DateType):  # a cast would use the session's zone
         system = date_from_unix_date(floor(unix_seconds(system) / 86_400).cast("int"))
     event_time = when(op == Op.RETRACT, system).otherwise(time) if timed else time
     return observed.select(

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
+from typing import Self, Unpack
 
 import structlog
 
@@ -12,10 +13,12 @@ from backstory.doors.odf.ingestion import DatasetReceipt, Head, PullRun
 from backstory.doors.odf.lints import secrets
 from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
+from backstory.doors.odf.options import PullOptions
 from backstory.doors.odf.registry import KnownDataset
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import Block
 from backstory.model.change import BY_OTHERS
+from backstory.model.instant import optional_instant
 from backstory.settings import Rights
 from backstory.sources import fetching
 from backstory.sources.fetching import fetch
@@ -42,7 +45,10 @@ UNCACHEABLE = "use --fetch-uncacheable to update"
 
 
 def source_of(step: manifest.Fetch) -> FetchStep:
-    """The step as one of `sources`; UsageError `unsupported-source` for a kind that is only parsed (O12)."""
+    """Convert a manifest's step to a step of `sources`.
+
+    Raises UsageError `unsupported-source` for a kind that is only parsed (O12).
+    """
     match step:
         case manifest.Url():
             return Resource(
@@ -67,7 +73,7 @@ def source_of(step: manifest.Fetch) -> FetchStep:
 
 
 def check(step: manifest.Fetch) -> None:
-    """Raise UsageError if the step's scheme or event time is not supported; other kinds are not checked."""
+    """Raise UsageError if the step's scheme or event time is unsupported. Other kinds are not checked."""
     if isinstance(step, manifest.Url | manifest.FilesGlob):
         fetching.check(source_of(step))
 
@@ -85,7 +91,7 @@ def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
 
 @dataclass(frozen=True, slots=True)
 class IngestRequest:
-    """The options of a pull or a push."""
+    """The options of a pull or a push, with the rights of the configuration and a function for progress."""
 
     system_time: datetime | None = None
     fetch_uncacheable: bool = False
@@ -96,8 +102,22 @@ class IngestRequest:
     rights: Rights = field(default_factory=Rights)
     progress: Progress = field(default=ignore_progress)
 
+    @classmethod
+    def of(cls, rights: Rights, progress: Progress, **options: Unpack[PullOptions]) -> Self:
+        """The request with these options; notes and authors belong to commits."""
+        return cls(
+            system_time=optional_instant(options.get("system_time")),
+            fetch_uncacheable=options.get("fetch_uncacheable", False),
+            refetch=options.get("refetch", False),
+            set_watermark=optional_instant(options.get("set_watermark")),
+            run_id=options.get("run_id"),
+            dry_run=options.get("dry_run", False),
+            rights=rights,
+            progress=progress,
+        )
+
     def run(self) -> PullRun:
-        """A new run; its system time is now, unless the options set one."""
+        """A new run. Its system time is the present, unless the options set a time."""
         return PullRun(
             self.system_time or datetime.now(UTC),
             self.run_id,
@@ -139,7 +159,7 @@ class Poll:
         return receipt
 
     def with_warnings(self, receipt: DatasetReceipt, *more: str) -> DatasetReceipt:
-        """The receipt with the warnings of the fetch, and more notes."""
+        """The receipt, with the warnings of the fetch and additional notes."""
         return replace(
             receipt, notes=(*self.answer.warnings, *receipt.notes, *more), before=self.head.watermark
         )
@@ -148,7 +168,7 @@ class Poll:
 def ask(
     dataset: KnownDataset[TableLike], state: PollContext, request: IngestRequest, run: PullRun
 ) -> Poll | DatasetReceipt:
-    """Fetch from the source; return the receipt if the dataset has no enabled polling source."""
+    """Fetch from the source. Returns a receipt if the dataset has no enabled polling source."""
     source = dataset.dataset.polling
     if source is None or dataset.dataset.polling_disabled:
         why = NO_SOURCE if source is None else SWITCHED_OFF
@@ -165,18 +185,18 @@ def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetRe
 
 
 def failed_receipt(dataset: KnownDataset[TableLike], head: Head, error: BackstoryError) -> DatasetReceipt:
-    """The receipt of a dataset that an error left unchanged."""
+    """The receipt of a dataset that is unchanged because of an error."""
     return replace(unchanged_receipt(dataset, head), status="failed", error=error)
 
 
 def warn_of_secrets(dataset: KnownDataset[TableLike]) -> None:
-    """Log each secret in the manifest, by its place."""
+    """Log a warning for each secret in the manifest, with its place."""
     for lint in secrets(dataset.dataset):
         log.warning(f"{lint.place}: {lint.message}. {lint.remedy}", dataset=dataset.dataset.name)
 
 
 def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
-    """Log the notes that the engine does not log; return the receipt."""
+    """Log the notes of a receipt that the engine does not log, and return the receipt."""
     for note in receipt.notes:
         if not note.startswith(BY_OTHERS):
             log.warning(note, dataset=receipt.dataset)

@@ -1,7 +1,7 @@
 """The queries of preprocess: SQL over the batch, which is the table `input` (section 1.7).
 
-A manifest may be written by an untrusted author. Its queries may only compute on their batch and on datasets
-that they name (O12). The columns that they produce are analysed before any rows exist (section 2.11, R33).
+A manifest may have an untrusted author. Its queries may only compute on their batch and on datasets that they
+name (O12). Their output columns are analysed before any rows exist (section 2.11, R33).
 """
 
 import re
@@ -38,7 +38,7 @@ OPERATORS: Final = r"Aggregate|Join|Window|Sort|Repartition\w*|Intersect|Except|
 # The class of SQL states for values that a function or a cast rejects.
 DATA: Final = "22"
 REORDERING: Final = re.compile(rf"^[\s:+\-|]*({OPERATORS})\b", re.MULTILINE)
-# Represents Spark's types without an Arrow type; none of these is a time.
+# A placeholder for Spark's types without an Arrow type. None of these types is a time.
 NAMELESS: Final = pa.month_day_nano_interval()
 
 
@@ -48,9 +48,9 @@ def steps(sql: Sql) -> list[tuple[str | None, str]]:
 
 
 def refuse_forbidden_queries(store: IcebergStore, name: TableName, dataset: Dataset) -> None:
-    """Raise UsageError, with file and line, for a forbidden query of a manifest; no query is run.
+    """Raise UsageError, with file and line, if a manifest has a forbidden query.
 
-    `name` is the dataset's table; queries may read other datasets of its schema.
+    No query is run. `name` is the dataset's table. Queries may read other datasets of its schema.
     """
     for path, source in dataset.sources():
         sql, earlier_steps = source.preprocess, {INPUT}
@@ -65,9 +65,9 @@ def refuse_forbidden_queries(store: IcebergStore, name: TableName, dataset: Data
 
 
 def others_read(store: IcebergStore, namespace: str, query: str, known_tables: frozenset[str]) -> bool:
-    """Whether a query reads datasets besides `known_tables`, the tables that it may read anyway.
+    """Whether a query reads datasets besides `known_tables`, which are the tables that it may always read.
 
-    Raises UsageError if it reads anything else, or does more than compute.
+    Raises UsageError if the query reads anything else, or does more than compute.
     """
     read_tables = tables_read(store.spark, query, known_tables)
     for table in sorted(read_tables):
@@ -85,10 +85,11 @@ def others_read(store: IcebergStore, namespace: str, query: str, known_tables: f
 
 @contextmanager
 def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) -> "Iterator[DataFrame]":
-    """The output of the query without an alias; each query can read `input` and the earlier queries.
+    """The output of the query without an alias, as a context.
 
-    `namespace` is the schema of the datasets that a query may read. Raises UsageError for a forbidden query
-    (the checked text is the one that runs), and for a query that Spark cannot analyse.
+    Each query can read `input` and the earlier queries. `namespace` is the schema of the datasets that a
+    query may read. Raises UsageError for a forbidden query (the checked text is the one that runs), and for a
+    query that Spark cannot analyse.
     """
     from pyspark.errors import AnalysisException
 
@@ -118,7 +119,7 @@ def names_others(store: IcebergStore, sql: Sql, namespace: str) -> bool:
 
 @contextmanager
 def refuse_failing_rows() -> Iterator[None]:
-    """Raise Refused if a query fails on a value, as `cast('x' as int)` does; other errors pass."""
+    """Raise Refused if a query fails on a value, as `cast('x' as int)` does. Other errors are unchanged."""
     from pyspark.errors import PySparkException
 
     try:
@@ -134,7 +135,7 @@ def refuse_failing_rows() -> Iterator[None]:
 
 
 def keeps_order(frame: "DataFrame") -> bool:
-    """Whether the rows of a query have the order of the file."""
+    """Whether the rows of a query are in the order of the file."""
     plan = frame._jdf.queryExecution().optimizedPlan().toString()  # noqa: SLF001
     return REORDERING.search(plan) is None
 
@@ -153,7 +154,7 @@ def _bare(query: str) -> str:
 
 
 def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
-    """The findings about a dataset, including its queries' outputs.
+    """The lints of a dataset, including those of its queries' outputs.
 
     Raises UsageError for a forbidden query, and for a query that does not fit the declared columns.
     """
@@ -164,9 +165,9 @@ def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
 def output_of(
     store: IcebergStore, dataset: RegisteredDataset, path: DocumentPath, source: DatasetSource
 ) -> pa.Schema | None:
-    """The columns after preprocess; None without a query or declared columns.
+    """The columns after preprocess, or None if there is no query or there are no declared columns.
 
-    Also None if the query reads other datasets that do not exist yet.
+    The result is also None if the query reads other datasets that do not exist yet.
     """
     from pyspark.errors import PySparkException
     from pyspark.sql.pandas.types import from_arrow_schema
@@ -184,7 +185,7 @@ def output_of(
         if reads_datasets and wrong.code == "wrong-query":
             return None
         raise UsageError(wrong.code, f"{place}: {wrong.message}", wrong.remedy) from None
-    except PySparkException as fault:  # literal texts and formats are checked by analysis
+    except PySparkException as fault:  # literals and formats are checked by the analysis
         message = f"{place}: The query of preprocess cannot be analysed ({condition_of(fault)})."
         raise UsageError("wrong-query", message, "Fix the query.") from None
 

@@ -1,4 +1,4 @@
-"""Pull: fetch from a dataset's polling source, and ingest new files with a commit for each (section 5)."""
+"""Pull: fetch from a dataset's polling source, and ingest each new file in a commit (section 5)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -52,9 +52,10 @@ log = structlog.get_logger()
 def pull(
     store: IcebergStore, dataset: RegisteredDataset, request: IngestRequest, before: Poll | None = None
 ) -> DatasetReceipt:
-    """Pull a dataset; the receipt contains the error, if any.
+    """Pull a dataset.
 
-    `before` is a poll that was made without the store; the pull continues from it.
+    The receipt contains the error, if there is one. `before` is a poll that was made without the store. The
+    pull continues from it.
     """
     run = before.run if before else request.run()
     try:
@@ -64,7 +65,7 @@ def pull(
 
 
 def failure_of(store: IcebergStore, dataset: RegisteredDataset, error: BackstoryError) -> DatasetReceipt:
-    """The receipt of a dataset that an error left unchanged."""
+    """The receipt of a dataset that is unchanged because of an error."""
     head = Head()
     with suppress(BackstoryError):
         head = head_of(store, dataset)
@@ -93,7 +94,7 @@ def _pull(
     else:
         summary = sum_up(receipts, poll.empty_receipt(dataset))
     if not run.dry_run and summary.status != "updated":
-        write_log(store, dataset.name)  # an earlier run may have ended between its commit and its log
+        write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
     if run.dry_run and len(receipts) > 1:
         return poll.with_warnings(
             summary, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
@@ -111,7 +112,7 @@ def _poll_context(store: IcebergStore, dataset: RegisteredDataset, head: Head) -
 
 
 def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:
-    """Yield each file's receipt once it is committed, so that an interrupt keeps earlier commits (R79)."""
+    """Yield each file's receipt after its commit, so that an interrupt keeps earlier commits (R79)."""
     after, run = poll.head.polls, poll.run
     for fetched in poll.answer.deliveries:
         if fetched.taken_up is not None:
@@ -125,14 +126,14 @@ def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iter
 
 
 def _reloader(store: IcebergStore, dataset: RegisteredDataset) -> Callable[[], RegisteredDataset]:
-    """A function that loads the current dataset, or returns the given one if it is not added."""
+    """A function that loads the current dataset, or returns the given dataset if it is not added."""
     return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 
 def _set_watermark(
     store: IcebergStore, dataset: RegisteredDataset, watermark: datetime, run: PullRun
 ) -> DatasetReceipt:
-    """Set the watermark by hand, forward only, without a poll (decision O20)."""
+    """Set the watermark manually, without a poll. It may only move forward (decision O20)."""
     if dataset.table is None:
         raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
     return deliver(store, WatermarkDelivery(dataset.name, watermark, run))
@@ -140,7 +141,7 @@ def _set_watermark(
 
 @dataclass(frozen=True, slots=True)
 class WatermarkDelivery:
-    """A watermark set by hand, as a delivery of its dataset."""
+    """A watermark that was set manually, as a delivery of its dataset."""
 
     name: TableName
     watermark: datetime
@@ -148,12 +149,12 @@ class WatermarkDelivery:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The dataset."""
+        """The dataset's table name."""
         return [self.name]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[DatasetReceipt]]:
-        """Plan a block without rows; no change if the watermark is the same."""
+        """Plan a block without rows. There is no change if the watermark is the same."""
         dataset = registry.reload(store, self.name)
         head, watermark, name = head_to_extend(store, dataset), self.watermark, dataset.dataset.name
         if head.watermark is not None and watermark < head.watermark:

@@ -1,4 +1,4 @@
-"""Push: ingest files from a sender, with a commit for each."""
+"""Push: ingest files from a sender, each in a commit."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -36,7 +36,7 @@ ENDINGS = {"jsonl": "ndjson", "zip": "esrishapefile", **{name: name for name in 
 
 @dataclass(frozen=True, slots=True)
 class PushedFiles:
-    """Files to ingest in this order, and options that their names do not contain."""
+    """Files to ingest in this order, and the options that their names do not contain."""
 
     files: Sequence[Path]
     source_name: str | None = None
@@ -47,9 +47,10 @@ class PushedFiles:
 def push(
     store: IcebergStore, dataset: RegisteredDataset, pushed: PushedFiles, request: IngestRequest
 ) -> DatasetReceipt:
-    """Ingest files into a dataset; the first error ends the push and is in the receipt.
+    """Ingest files into a dataset.
 
-    Commits of earlier files stay. Raises UsageError for an unknown source.
+    The first error ends the push and is in the receipt. Commits of earlier files are kept. Raises UsageError
+    for an unknown source.
     """
     run = request.run()
     receipts: list[DatasetReceipt] = []
@@ -71,12 +72,12 @@ def push(
             return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
         receipts.append(log_notes(receipt))
     if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
-        write_log(store, dataset.name)  # an earlier run may have ended between its commit and its log
+        write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
     return replace(sum_up(receipts, unchanged), before=head.watermark)
 
 
 def source_of(dataset: RegisteredDataset, pushed: PushedFiles) -> AddPushSource | None:
-    """The push source for the files; None if it is disabled.
+    """The push source for the files, or None if it is disabled.
 
     A dataset without sources appends all rows, with a source named `auto` (section 3.6, B69).
     """
@@ -120,7 +121,7 @@ def _ending(path: Path) -> str:
 
 
 def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
-    """The source with its schema, but reading another format than the manifest's."""
+    """The source with its schema, but with another format than the manifest's."""
     if format_ is None or FORMATS.get(format_) == source.read.kind:
         return source
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)

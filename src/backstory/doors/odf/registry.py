@@ -1,4 +1,4 @@
-"""The datasets of a warehouse: each is a table whose properties contain its manifest."""
+"""The datasets of a warehouse. Each is a table whose properties contain its manifest."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -30,7 +30,10 @@ Table_co = TypeVar("Table_co", bound=TableLike, covariant=True)
 
 @dataclass(frozen=True)  # no slots: calling `KnownDataset[T]` sets an attribute on the instance
 class KnownDataset(Generic[Table_co]):
-    """A dataset and its table, loaded by a store or a catalog; the table is None before it is added."""
+    """A dataset and its table, loaded by a store or a catalog.
+
+    The table is None before the dataset is added.
+    """
 
     dataset: Dataset
     name: TableName
@@ -38,18 +41,24 @@ class KnownDataset(Generic[Table_co]):
 
     @property
     def columns(self) -> LogColumns:
-        """The system columns of the table."""
+        """The names of the table's system columns."""
         return log_columns(self.dataset)
 
     @property
     def schema(self) -> Mapping[str, Any] | None:
-        """The columns as a DataSchema document; None before the first rows, unless the manifest sets them."""
+        """The columns as a DataSchema document.
+
+        They are None before the first rows, unless the manifest sets them.
+        """
         text = self.table.properties.get(SCHEMA) if self.table else None
         return json.loads(text) if text else schema_document(self.dataset)
 
     @property
     def expected_columns(self) -> ExpectedColumns | None:
-        """The columns that a batch must have; None before the first rows, unless the manifest sets them."""
+        """The columns that a batch must have.
+
+        They are None before the first rows, unless the manifest sets them.
+        """
         columns = self.columns
         expected = expected_of(self.schema, columns.system, columns.time)
         dated = self.is_dated
@@ -57,7 +66,7 @@ class KnownDataset(Generic[Table_co]):
 
     @property
     def is_dated(self) -> bool | None:
-        """Whether the stored event times are days; None without rows."""
+        """Whether the stored event times are days, or None if there are no rows."""
         if self.table is None or not self.table.rows:
             return None
         time = self.table.shape.column(self.columns.time)
@@ -73,14 +82,14 @@ RegisteredDataset: TypeAlias = KnownDataset[IcebergTable]
 
 
 def schema_document(dataset: Dataset) -> Mapping[str, Any] | None:
-    """The columns that a manifest sets, as a DataSchema document; None if it sets none."""
+    """The columns that a manifest sets, as a DataSchema document, or None if it sets no columns."""
     if dataset.schema is None:
         return None
     return dataset.schema.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def properties_of(dataset: Dataset) -> dict[str, str]:
-    """The properties of a table for its manifest."""
+    """The table properties that store a manifest."""
     merges = [source.merge for _, source in dataset.sources()]
     columns = {
         **log_columns(dataset).names,
@@ -95,14 +104,14 @@ def properties_of(dataset: Dataset) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class DatasetRegistry(Generic[Table]):
-    """The datasets of a schema, by functions that list its tables and load one."""
+    """The datasets of a schema. It is made from functions that list the schema's tables and load one."""
 
     namespace: str
     tables: Callable[[], Iterable[TableName]]
     load: Callable[[TableName], Table | None]
 
     def find(self, name: str) -> KnownDataset[Table] | None:
-        """The dataset of this name, ignoring case; None if there is none."""
+        """The dataset with this name, ignoring case, or None if there is none."""
         wanted = name.rpartition("/")[2]
         table = self.load(TableName(self.namespace, wanted))
         if table is None:
@@ -113,7 +122,7 @@ class DatasetRegistry(Generic[Table]):
         return None if table is None else dataset_of(table)
 
     def existing(self, name: str) -> KnownDataset[Table]:
-        """The dataset of this name; UsageError if there is none."""
+        """The dataset with this name. Raises UsageError if there is none."""
         dataset = self.find(name)
         if dataset is None:
             known = ", ".join(known_dataset.name.name for known_dataset in self.every()[:10]) or "none"
@@ -125,11 +134,11 @@ class DatasetRegistry(Generic[Table]):
         return dataset
 
     def every(self) -> list[KnownDataset[Table]]:
-        """Every dataset with readable metadata, by name."""
+        """Every dataset with readable metadata, sorted by name."""
         return [entry for entry in self.all_or_errors().values() if isinstance(entry, KnownDataset)]
 
     def all_or_errors(self) -> dict[TableName, KnownDataset[Table] | BackstoryError]:
-        """Every dataset by name; for a table with unreadable metadata, the error."""
+        """Every dataset by name. For a table with unreadable metadata, the value is the error."""
         entries: dict[TableName, KnownDataset[Table] | BackstoryError | None] = attempt_each(
             self.tables(), self._load_dataset, every=True
         )
@@ -140,7 +149,10 @@ class DatasetRegistry(Generic[Table]):
         return None if table is None else dataset_of(table)
 
     def select_names(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
-        """The names of these datasets, then with `every` of all others; UsageError for an unknown name."""
+        """The names of these datasets and, with `every`, then those of all others.
+
+        Raises UsageError for an unknown name.
+        """
         selected = [self.existing(name).name for name in names]
         return list(dict.fromkeys([*selected, *(self.all_or_errors() if every else ())]))
 
@@ -151,7 +163,7 @@ def stored_datasets(store: IcebergStore, namespace: str) -> DatasetRegistry[Iceb
 
 
 def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[TableMetadata]:
-    """The datasets of a schema, described by a catalog's metadata."""
+    """The datasets of a schema, according to a catalog's metadata."""
     return DatasetRegistry(
         namespace,
         lambda: (table for table in catalog.tables() if table.schema == namespace),
@@ -162,7 +174,7 @@ def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[Tabl
 def refuse_taken(store: IcebergStore, name: TableName) -> None:
     """Raise UsageError if another table has the name of a new dataset, or the name of its log.
 
-    A log's name is never a dataset's name: names of datasets contain no underscores.
+    A log never has the name of a dataset, because names of datasets contain no underscores.
     """
     for table in tables(store, name.schema):
         if same_name(table.name, name.name):
@@ -178,7 +190,7 @@ def _name_in_use(name: TableName, why: str) -> UsageError:
 
 
 def dataset_of(table: Table) -> KnownDataset[Table] | None:
-    """The dataset of a table; None if the table is not a dataset."""
+    """The dataset of a table, or None if the table is not a dataset."""
     properties = table.properties
     manifest = properties.get(MANIFEST)
     if manifest is None or table.shape.layout is not Layout.ODF:
@@ -188,9 +200,10 @@ def dataset_of(table: Table) -> KnownDataset[Table] | None:
 
 
 def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str] | None:
-    """The former names of renamed system columns, by their present names, according to an older manifest.
+    """A mapping of system columns' present names to their names in an older manifest.
 
-    None if the table is not a dataset, or the manifest is invalid, e.g. forged.
+    It contains only renamed columns. Returns None if the table is not a dataset, or if the manifest is
+    invalid, e.g. forged.
     """
     now = dataset_of(table)
     if now is None:

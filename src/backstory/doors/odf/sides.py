@@ -1,4 +1,4 @@
-"""A batch and the log of its dataset, as the sides of a plan; local files are read without Spark."""
+"""A batch and the log of its dataset, as the sides of a plan. Local files are read without Spark."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
@@ -47,9 +47,10 @@ def logged_tables(
     keys: pa.Table | None,
     lease: MemoryLease,
 ) -> Iterator[pa.Table]:
-    """The log as tables of a side with this schema; with `keys`, mostly the rows of these keys.
+    """The log as tables of a side with this schema.
 
-    Raises Unreadable for files that cannot be read exactly without Spark.
+    With `keys`, they mostly have rows of these keys. Raises Unreadable for files that cannot be read exactly
+    without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
     op_columns_by_encoding = {
@@ -70,7 +71,7 @@ def logged_tables(
 
 
 def _values_of_keys(table: IcebergTable, keys: pa.Table | None) -> dict[str, pa.Array]:
-    """The distinct values of the keys by column, for columns with the same type in the table."""
+    """The distinct values of each key column that has the same type in the table."""
     types = {column.name: arrow_type(column.type) for column in table.shape.columns}
     keys = pa.table({}) if keys is None else keys
     return {name: pc.unique(keys[name]) for name in keys.column_names if types.get(name) == keys[name].type}
@@ -91,8 +92,8 @@ def _ops(columns: LogColumns, rows: pa.Table, op_columns: list[str]) -> pa.Chunk
 class LogMerge:
     """A batch to merge into the log of its dataset.
 
-    `read` are the rows as they were read, before conversion. `resources` is the stack of resources of the
-    delivery.
+    `read` are the rows as they were read, before conversion. `resources` is the stack with the delivery's
+    resources.
     """
 
     store: IcebergStore
@@ -105,7 +106,7 @@ class LogMerge:
 
     @contextmanager
     def open_plan(self) -> Iterator[PlanResult]:
-        """Plan the events that the batch adds to the log; read the result while the context is open."""
+        """Plan the events that the batch adds to the log. The result must be read within the context."""
         terms, sides = self.terms, {DELIVERED: self._delivered_side()}
         if (stored := self._stored_count) and self.dataset.table is not None:
             sides[LOGGED] = self._logged_side(stored)
@@ -119,9 +120,9 @@ class LogMerge:
             yield planned
 
     def _sift(self) -> SiftTerms | None:
-        """The columns by which a snapshot's record is compared with the sum of its events in the log.
+        """The columns for comparing a snapshot's record with the sum of its events in the log.
 
-        None if corrections have no event for the former row.
+        Returns None if corrections have no event for the former row.
         """
         terms, timed = self.terms, self.delivered.timed
         if terms.strategy is not Strategy.SNAPSHOT or not terms.pairs or (terms.time_in_key and not timed):
@@ -144,7 +145,7 @@ class LogMerge:
 
     @property
     def _stored_count(self) -> int:
-        """The number of events in the log to compare with."""
+        """The number of events in the log that are compared."""
         looks_back = self.terms.looks_back and self.moment.start
         return self.dataset.table.rows if self.dataset.table and looks_back else 0
 
@@ -162,7 +163,7 @@ class LogMerge:
         return flatten_data(rows, self.delivered.data)
 
     def _delivered_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        """The delivered rows as they were read; None if Spark must convert them."""
+        """The delivered rows as they were read, or None if Spark must convert them."""
         read, taken = self.read, self.delivered.taken
         if read is None or read.tables is None or taken is None:
             return None
@@ -190,7 +191,7 @@ class LogMerge:
         return flatten_data(self.dataset.columns.side_frame(rows, names), self.delivered.data)
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
-        """The events with keys of the delivery; all events if the keys exceed memory."""
+        """The events with keys of the delivery, or all events if the keys exceed the memory."""
         table, columns = self.dataset.table, self.dataset.columns
         assert table is not None
         keys = None if met is None else self._keys(met, lease)
@@ -205,7 +206,7 @@ class LogMerge:
         return LocalSide(columns_of_log(self.schema.names), columns=columns_of_log)
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
-        """The keys of all delivered rows; None if they exceed memory."""
+        """The keys of all delivered rows, or None if they exceed the memory."""
         names = [name for name in met.rows.schema.names if name in self._key_names]
         rows = met.rows if met.columns is None else met.columns(names)
         keys = rows.schema.empty_table().select(names)
@@ -219,7 +220,7 @@ class LogMerge:
         return keys
 
     def _searchable(self, keys: pa.Table) -> pa.Table:
-        """The keys with the table's column names, reduced to columns that the log can be searched by."""
+        """The keys under the table's column names, with only the columns by which the log can be searched."""
         if TIME in keys.column_names and keys[TIME].null_count:  # a row without a time matches any time
             keys = keys.drop_columns([TIME])
         keys = searchable_columns(keys)
@@ -239,7 +240,10 @@ def plan_part(
     sides: Mapping[str, pa.Table],
     _whole: Whole,
 ) -> PartPlan:
-    """The events of a part; only counts if a required value is NULL or an event time is unreadable."""
+    """The events of a part.
+
+    If a required value is NULL or an event time is unreadable, the plan has only counts.
+    """
     delivered = sides[DELIVERED]
     failed = {f"{NULLS}{name}": delivered[name].null_count for name in required}
     failed[UNREADABLE_TIME] = pc.sum(pc.equal(delivered[OP], UNREADABLE)).as_py() or 0

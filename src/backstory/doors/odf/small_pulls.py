@@ -1,4 +1,4 @@
-"""Polls without Spark: a source without new files needs no store."""
+"""Polls without Spark. If a source has no new files, no store is needed."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -31,9 +31,10 @@ from backstory.stores.metadata.table_rows import TableReader
 def choose_datasets(
     catalog: Catalog, namespace: str, wanted: Sequence[Argument], *, every: bool
 ) -> tuple[list[Added], list[TableName]]:
-    """The datasets of arguments, and a receipt for each of their manifests, all unchanged.
+    """The datasets that arguments name, and a receipt for each of their manifests, all unchanged.
 
-    Raises UsageError as a pull does, and Unreadable for a new or changed manifest and for one with queries.
+    Raises UsageError as a pull does, and Unreadable for a new or changed manifest and for a manifest with
+    queries.
     """
     require_some(wanted, every=every)
     datasets = described_datasets(catalog, namespace)
@@ -56,9 +57,10 @@ def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
 
 
 def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetReceipt:
-    """Fetch from the polling source of a dataset; return the dataset's receipt if nothing is new.
+    """Fetch from the polling source of a dataset.
 
-    Raises Unreadable, before the fetch, for a dataset that needs Spark.
+    Returns the dataset's receipt if nothing is new. Raises Unreadable, before the fetch, for a dataset that
+    needs Spark.
     """
     dataset, run = dataset_here(files), request.run()
     context = _poll_context(files, dataset)

@@ -1,7 +1,7 @@
 """A field-by-field CSV parser that is exact about quotes and escapes, but slower than Arrow's.
 
 Within quotes, the escape applies only before a quote or another escape. Anywhere else it is an ordinary
-character, so that no backslash of a path is lost. A doubled quote within quotes is always one quote.
+character, so that no backslash in a path is lost. A doubled quote within quotes is always one quote.
 """
 
 import re
@@ -13,7 +13,10 @@ from backstory.formats.options import CsvOptions
 
 
 class NotScannable(ValueError):
-    """Text that is not a field; `at` is the opening quote, or the place after the closing one if `closed`."""
+    """A string that is not a CSV field.
+
+    `at` is the index of the opening quote or, if `closed`, the index after the closing one.
+    """
 
     def __init__(self, place: int, *, closed: bool) -> None:
         super().__init__(f"byte {place}")
@@ -22,7 +25,7 @@ class NotScannable(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Grammar:
-    """A file's special characters, and the expressions for a field with its end and for a quoted value."""
+    """A file's special characters, with the regular expressions for a field and for a quoted value."""
 
     separator: bytes
     quote: bytes
@@ -32,12 +35,12 @@ class Grammar:
 
     @property
     def clean(self) -> "Grammar":
-        """The grammar of `normalize_quotes`' result: quotes are doubled, nothing is escaped."""
+        """The grammar after `normalize_quotes`: quotes are doubled, and there is no escape character."""
         return _grammar(self.separator, self.quote, b"")
 
 
 def grammar_of(options: CsvOptions) -> Grammar:
-    """The grammar of a file in UTF-8; its special characters are ASCII."""
+    """The grammar for the options of a UTF-8 file. Its special characters are ASCII."""
     return _grammar(options.separator.encode(), options.quote.encode(), options.escape.encode())
 
 
@@ -53,7 +56,10 @@ def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
 
 
 def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
-    """All fields of a text of whole rows; NotScannable at a field that violates the grammar."""
+    """All fields of some whole rows, as regular expression matches.
+
+    Raises NotScannable at the first field that violates the grammar.
+    """
     place, again = 0, bool(text)
     while again:
         field = grammar.field.match(text, place)
@@ -76,9 +82,9 @@ def unquote(field: re.Match[bytes], grammar: Grammar) -> bytes:
 
 
 def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
-    """The same rows with doubled quotes instead of escapes, as Arrow's parser needs them.
+    """The same rows with doubled quotes instead of escapes, as Arrow's parser requires.
 
-    Raises NotScannable for text that violates the grammar.
+    Raises NotScannable if a field violates the grammar.
     """
     q = grammar.quote
     built = []
@@ -92,7 +98,7 @@ def normalize_quotes(text: bytes, grammar: Grammar) -> bytes:
 
 
 def last_end(text: bytes, grammar: Grammar) -> int:
-    """The end of the last row that is certainly complete; 0 if there is none."""
+    """The end of the last row that is certainly complete, or 0 if no row is."""
     end = 0
     try:
         for field in fields(text, grammar):
@@ -104,7 +110,7 @@ def last_end(text: bytes, grammar: Grammar) -> int:
 
 
 def rows(text: bytes, grammar: Grammar, line: int) -> Iterator[tuple[int, int, bool]]:
-    """The line and the number of fields of each row, and whether it is an empty line."""
+    """The line and the number of fields of each row, and whether the row is an empty line."""
     start, count = line, 0
     for field in fields(text, grammar):
         count += 1

@@ -1,7 +1,7 @@
-"""CSV text in blocks of whole rows, with doubled quotes only, as Arrow's parser needs them (RFC 4180).
+"""CSV bytes in blocks of whole rows, with doubled quotes only, as Arrow's parser needs them (RFC 4180).
 
-A quote begins a value only at the start of a field; later in an unquoted field it is an ordinary character.
-Text between a closing quote and the end of its field is an error.
+A quote begins a value only at the start of a field. Later in an unquoted field it is an ordinary character.
+Characters between a closing quote and the end of the field are an error.
 """
 
 from collections.abc import Iterator
@@ -25,7 +25,7 @@ class GoesOn(ValueError):
 
 
 class Quotes:
-    """The state between blocks of text: whether a value is open, and whether one may open next."""
+    """The state of quoting between two blocks: whether a value is open, and whether one may start next."""
 
     def __init__(self, grammar: Grammar) -> None:
         self._quote = grammar.quote[0]
@@ -34,10 +34,10 @@ class Quotes:
         self._may_open, self._closed = True, False
 
     def take(self, text: bytes) -> _Places:
-        """The places of the opening and closing quotes in the next block of text, alternating.
+        """The positions of the opening and closing quotes in the next block, alternating.
 
-        A doubled quote closes its value and opens it again. Raises GoesOn for a value that continues after
-        its closing quote.
+        A doubled quote closes its value and opens it again. Raises GoesOn if a value continues after its
+        closing quote.
         """
         letters = np.frombuffer(text, np.uint8)
         if not len(letters):
@@ -56,7 +56,7 @@ class Quotes:
         return places
 
     def last_end(self, text: bytes) -> int:
-        """The end of the last complete row in the next block; 0 if there is none. Raises GoesOn."""
+        """The end of the last complete row in the next block, or 0 if no row is complete. Raises GoesOn."""
         inside = self.inside
         places = self.take(text)
         # A CR at the end of a block may be the first half of CR LF.
@@ -64,7 +64,7 @@ class Quotes:
         return max(feed, _last(text, b"\r", len(text) - 1, places, inside))
 
     def _that_count(self, letters: Any, places: _Places) -> _Places:
-        """The quotes without ordinary characters of unquoted fields."""
+        """The positions of real quotes: a quote inside an unquoted field is an ordinary character."""
         opening = places[int(self.inside) :: 2]
         opens = self._behind[letters[opening - 1]]
         if len(opening) and opening[0] == 0:
@@ -86,13 +86,13 @@ class Quotes:
 
 @lru_cache(maxsize=8)
 def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
-    """Flags per byte: a value may open after it; a quoted value may be next to it."""
+    """Two flags for each byte: a value may start after it; it may be next to a quoted value."""
     edge = np.isin(np.arange(256), list(separator + b"\n\r"))
     return edge, edge | (np.arange(256) == quote[0])
 
 
 def _last(text: bytes, letter: bytes, end: int, places: _Places, inside: bool) -> int:  # noqa: FBT001
-    """The place after the last such byte outside quoted values; 0 if there is none."""
+    """The index after the last occurrence of a byte outside quoted values, or 0 if there is none."""
     place = text.rfind(letter, 0, end)
     if place < 0 or (int(np.searchsorted(places, place)) + inside) & 1 == 0:
         return place + 1
@@ -109,17 +109,17 @@ GOES_ON = "a value continues after its closing quote"
 
 @dataclass(frozen=True, slots=True)
 class RowBlock:
-    """Whole rows; `line` is the line of the first row, counted from 1."""
+    """Whole rows of a CSV. `line` is the line of the first row, counted from 1."""
 
     text: bytes
     line: int
 
 
 def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
-    """The rows in their order; quoted values may contain line breaks (O26).
+    """The rows of a source in their order. Quoted values may contain line breaks (O26).
 
-    Raises Refused, with the line, for bytes that are invalid in the encoding and for a quote that is not
-    closed. Raises it also for a value that continues after its closing quote.
+    Raises Refused, with the line, for invalid bytes and for a quote that is not closed. Raises it also for a
+    value that continues after its closing quote.
     """
     line, pending = 1, _HeldText(grammar)
     for block in chain(source.blocks(), [b""]):
@@ -145,7 +145,7 @@ def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
 
 
 class _HeldText:
-    """The text of incomplete rows, and the state of their quotes."""
+    """The bytes of incomplete rows, and the state of their quotes."""
 
     def __init__(self, grammar: Grammar) -> None:
         self.grammar = grammar
@@ -169,13 +169,16 @@ class _HeldText:
 
     @property
     def text(self) -> bytes:
-        """All pending text."""
+        """All pending bytes."""
         if len(self._parts) > 1:
             self._parts = [b"".join(self._parts)]
         return self._parts[0]
 
     def end_with(self, block: bytes) -> int:
-        """Add a block; return the end of the last complete row, or 0 if there is none. Raises GoesOn."""
+        """Add a block, and return the end of the last complete row, or 0 if no row is complete.
+
+        Raises GoesOn.
+        """
         before, grammar, unseen = self.size, self.grammar, self._unseen
         self._parts, self._unseen = [*self._parts, block], b""
         self.size += len(block)
@@ -193,7 +196,7 @@ class _HeldText:
         return before + end if end else 0
 
     def take_rows(self, end: int) -> bytes:
-        """Remove and return the rows up to `end`; the rest stays pending."""
+        """Remove and return the rows up to `end`. The rest stays pending."""
         *first, last = self._parts
         end -= self.size - len(last)
         text = b"".join([*first, memoryview(last)[:end]])
@@ -202,7 +205,7 @@ class _HeldText:
 
 
 def _strict(source: CsvSource, piece: RowBlock, grammar: Grammar, *, escaped: bool) -> RowBlock:
-    """The block, with escapes replaced by doubled quotes; Refused if it violates the grammar."""
+    """The block with doubled quotes instead of escapes. Raises Refused if it violates the grammar."""
     _refuse_no_text(source, piece)
     if not escaped:
         return piece

@@ -1,6 +1,7 @@
-"""Rows of a CSV with declared or inferred column types (section 1.6, B14, B16 to B20).
+"""Rows of a CSV file with declared or inferred column types (section 1.6, B14, B16 to B20).
 
-An inferred type holds every cell of its column without loss: `007` and a number of twenty digits stay texts.
+An inferred type holds every cell of its column without loss. For example, `007` and a number of twenty digits
+stay strings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -46,9 +47,10 @@ _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]
 
 @dataclass(slots=True)
 class Guesses:
-    """The possible types of columns: pass all cells to `look`, then call `schema`.
+    """The possible types of columns.
 
-    A column has its `known` type if all its cells fit it. Cells with the `unmodified` text are ignored.
+    Pass all cells to `look`, then call `schema`. A column has its `known` type if all its cells fit it. Cells
+    that equal `unmodified` are ignored.
     """
 
     names: Sequence[str]
@@ -70,7 +72,7 @@ class Guesses:
         self._commas = [False for _ in self.names]
 
     def look(self, cells: pa.Table) -> None:
-        """Remove the types that a cell does not fit; the table's columns are in the order of the names."""
+        """Rule out the types that do not fit a cell. The table's columns are in the order of the names."""
         for place, column in enumerate(cells.columns):
             some = self._telling_cells(place, column.combine_chunks().drop_null())
             full = some.filter(pc.not_equal(some, ""))
@@ -82,7 +84,7 @@ class Guesses:
                 self._commas[place] |= self._numbers[place] and have_commas(full)
 
     def _telling_cells(self, place: int, cells: pa.Array) -> pa.Array:
-        """The cells that count for a column's type."""
+        """The cells of a column that help to determine its type."""
         if self.unmodified is None:
             return cells
         own = cells.filter(pc.not_equal(cells, self.unmodified))
@@ -96,15 +98,16 @@ class Guesses:
         return frozenset(name for name, numbers, commas in columns if numbers and commas)
 
     def _others(self, name: str) -> list[pa.DataType]:
-        """A column's known type if it is tried only because it is known."""
+        """The column's known type, if it is not one of the types that are always tried."""
         wanted = self.known[name].type if name in self.known else pa.null()
         return [wanted] if needs_typed_column(wanted) else []
 
     def schema(self) -> pa.Schema:
-        """The columns, all optional; without values their type is null, with only empty texts it is text.
+        """The columns with their inferred types, all optional.
 
-        Next to other values, an empty text is NULL unless the column is text (O27). Each column with
-        unmodified cells has an extra boolean column at the end that flags them.
+        A column without values has the type null; a column with only empty strings is text. In a column with
+        other values, an empty string is NULL unless the column is text (O27). Each column with unmodified
+        cells has an extra boolean column at the end that flags them.
         """
         fields = []
         for name, left, seen, full in zip(self.names, self._left, self._seen, self._full, strict=True):
@@ -117,7 +120,7 @@ class Guesses:
 
 
 def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
-    """The columns that are numbers if the decimal separator is a comma, and contain a comma."""
+    """The columns that are numbers with decimal commas, and have at least one comma."""
     names = table.names or []
     guesses = Guesses(columns, table.options.forms, {})
     for piece in table.pieces():
@@ -126,11 +129,11 @@ def with_commas(table: CsvTable, columns: Sequence[str]) -> list[str]:
 
 
 def _left(cells: pa.Array, types: Sequence[pa.DataType], forms: TextForms) -> list[pa.DataType]:
-    """The types that fit all cells."""
+    """The candidate types that fit all cells."""
     for place, type_ in enumerate(types):
         if _all_are(cells, type_, forms):
             rest = types[place + 1 :]
-            if type_ == INT:  # only FLOAT also accepts plain digits, unless they are too long
+            if type_ == INT:  # only FLOAT also accepts plain digits, unless there are too many
                 exact = [FLOAT] if FLOAT in rest and exact_as_float(cells) else []
                 rest = [other for other in rest if other not in _TYPES]
                 return [INT, *exact, *(other for other in rest if _all_are(cells, other, forms))]
@@ -146,11 +149,11 @@ def _all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
 def csv_rows(
     path: Path, name: str, options: CsvOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
 ) -> ProducedRows:
-    """The file's rows, with the declared columns or else with the file's own columns.
+    """The rows of a CSV file, with the declared columns or else with the file's own columns.
 
-    With a header, columns are matched by name, otherwise by place. Raises UsageError for a type without a
-    text form. Raises Refused for a header that lacks a column or repeats one. Errors of single rows are
-    raised when their batch is read.
+    With a header, columns are matched by name, otherwise by position. Raises UsageError for a declared type
+    that no text can represent. Raises Refused for a header that lacks a column or repeats one. Errors in
+    single rows are raised when their batch is read.
     """
     for column in schema or ():
         parser(column, options.forms)  # refused before the file is read
@@ -179,7 +182,11 @@ def _refuse_names(table: CsvTable, names: list[str], *, needed: bool) -> None:
 
 
 def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Schema:
-    """The file's columns, with the dataset's types; other columns have inferred types or are texts."""
+    """The file's columns.
+
+    A column of the dataset has its type there. Other columns have inferred types, or are text if `infer` is
+    off.
+    """
     schema = pa.schema([pa.field(name, pa.string()) for name in names])
     if table.options.infer:
         guesses = Guesses(names, table.options.forms, UNTOLD)
@@ -192,10 +199,10 @@ def _own_schema(table: CsvTable, names: list[str], dataset_types: Told) -> pa.Sc
 def csv_columns(
     files: Sequence[tuple[Path, str]], options: CsvOptions, known: Told = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """The columns of files with headers, and the names of columns that are numbers with decimal commas.
+    """The joint columns of files with headers, and the names of columns with decimal commas.
 
-    All cells are checked; the `known` type of a column is preferred if its cells fit it. Raises Refused if
-    the files have different columns, and for a file without a header.
+    All cells are checked. A column has its `known` type if all its cells fit it. Raises Refused if the files
+    have different columns, and for a file without a header.
     """
     guesses: Guesses | None = None
     for path, name in files:
@@ -216,7 +223,10 @@ def csv_columns(
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
-    """The place in the file of each schema column; a flag column has the place of its column."""
+    """The file's column index for each column of the schema.
+
+    A flag column has the index of its data column.
+    """
     if not table.options.header:
         return list(range(len(schema)))
     columns = [column_of_kept(name) or name for name in schema.names]
@@ -251,7 +261,7 @@ def _joined_blocks(column: pa.ChunkedArray) -> pa.Array:
 
 
 def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) -> pa.Array:
-    """The cells; in a column that is not text, empty (O27) and unmodified cells are NULL."""
+    """The cells, where unmodified cells and, except in text columns, empty cells are NULL (O27)."""
     if field.type == pa.string() and kind_of(field) != NULL:
         return cells
     if unmodified is not None:
@@ -260,5 +270,5 @@ def _null_where_empty(cells: pa.Array, field: pa.Field, unmodified: str | None) 
 
 
 def _is_unmodified(cells: pa.Array, unmodified: str) -> pa.Array:
-    """A flag per cell: it leaves its column unchanged."""
+    """Whether each cell leaves its column unchanged."""
     return pc.fill_null(pc.equal(cells, unmodified), False)

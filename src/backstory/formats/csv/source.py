@@ -1,4 +1,4 @@
-"""Sources of CSV text, files or deliveries, with the remedies of their errors."""
+"""Sources of CSV bytes, from files or deliveries, with the remedies for their errors."""
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
@@ -16,13 +16,13 @@ BLOCK = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class CsvSource:
-    """CSV text that can be read repeatedly from its start.
+    """A CSV that can be read repeatedly from its start.
 
     Attributes:
         name: its name in messages.
         blocks: its bytes as UTF-8, without a byte order mark.
         remedy: the remedy in errors for broken CSV.
-        text_remedy: the remedy in errors for bytes that are not text.
+        text_remedy: the remedy in errors for bytes that are invalid in the encoding.
     """
 
     name: str
@@ -31,18 +31,18 @@ class CsvSource:
     text_remedy: str
 
     def refusal(self, place: str, why: str) -> Refused:
-        """The error for broken CSV; `place` is its line."""
+        """The error for broken CSV. `place` is its line."""
         return Refused("broken-csv", f"{self.name}{place and f', {place}'}: {why}.", self.remedy)
 
     def no_text(self, _name: str, place: str, why: str, _remedy: str) -> Refused:
-        """The error for bytes that are not text."""
+        """The error for bytes that are invalid in the encoding."""
         return Refused("unreadable-file", f"{self.name}, {place}: {why}.", self.text_remedy)
 
 
 def file_source(
     path: Path, name: str, encoding: str, mend: str = f"{MEND}.", text_mend: str = REMEDY
 ) -> CsvSource:
-    """A file of any encoding; `mend` and `text_mend` are the remedies of its errors."""
+    """The CSV source for a file of any encoding. `mend` and `text_mend` are the remedies in its errors."""
 
     def blocks() -> Iterator[bytes]:
         return utf8_blocks(path, name, encoding, source.no_text)
@@ -52,10 +52,10 @@ def file_source(
 
 
 def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | None = None) -> CsvSource:
-    """A delivered file in its wrapping; its clear bytes are counted while it is read.
+    """The CSV source for a delivered file, decrypted and decompressed.
 
-    Reading raises Refused for a file that is missing, wrongly wrapped or a bomb, and TooLarge if the lease is
-    exceeded.
+    Its decoded bytes are counted while it is read. Reading raises Refused for a file that is missing, wrongly
+    wrapped or a decompression bomb. Reading raises TooLarge if the lease is exceeded.
     """
 
     def blocks() -> Iterator[bytes]:
@@ -75,7 +75,7 @@ def delivered_source(file: BatchFile, encoding: Encoding, lease: MemoryLease | N
 
 
 def _block(stream: Any) -> bytes:
-    """The next block; shorter only at the stream's end."""
+    """The next block of bytes, which is shorter only at the end of the stream."""
     parts: list[bytes] = []
     size = 0
     while size < BLOCK and (part := stream.read(BLOCK - size)):

@@ -1,4 +1,4 @@
-"""A CSV as a table: its columns and cells, and a check for a wrong separator (section 1.6, B16 to B20)."""
+"""A CSV as a table with columns and cells, and a check for a wrong separator (section 1.6, B16 to B20)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -23,8 +23,8 @@ _SEPARATOR_LINE: Final = re.compile(rb'(?i)"?sep=[^\r\n]{1,2}"?[\r\n]*')
 class CsvTable:
     """A CSV source with its columns and layout.
 
-    `names` are its columns; None if a header is expected and all lines are empty. `line` is the line of the
-    first row. `empty` is true if there is not a single byte.
+    `names` are its columns, or None if a header is expected but all lines are empty. `line` is the line of
+    the first row. `empty` is true if the source has no bytes.
     """
 
     source: CsvSource
@@ -50,7 +50,10 @@ class CsvTable:
         yield from parts
 
     def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
-        """The cells of the columns at `places` as text; Refused for a row of another length."""
+        """The cells of the columns at `places`, as strings.
+
+        Raises Refused if a row has a different length.
+        """
         try:
             return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
                 list(map(str, places))
@@ -59,9 +62,9 @@ class CsvTable:
             raise self._ragged_row(piece, str(stop)) from None
 
     def parse_columns(self, piece: RowBlock, types: Mapping[int, pa.DataType]) -> pa.Table:
-        """The columns at some places as Arrow's parser reads them; their names are the places.
+        """The columns at the given indexes as Arrow's parser reads them, named by their indexes.
 
-        Raises pa.ArrowInvalid for a cell that does not match its type, and for a row of another length.
+        Raises pa.ArrowInvalid if a cell does not match its type or a row has a different length.
         """
         # The parser drops a byte order mark at the start, but here it is part of a value.
         text = BOM + piece.text if piece.text.startswith(BOM) else piece.text
@@ -91,7 +94,7 @@ class CsvTable:
         )
 
     def line_of(self, piece: RowBlock, row: int) -> int:
-        """The line where a row of the block begins; line breaks within values count."""
+        """The line where a row of the block begins. Line breaks within values are counted."""
         full = (
             line
             for line, _, empty in rows(piece.text, self.grammar.clean, piece.line)
@@ -110,7 +113,7 @@ class CsvTable:
 
 
 def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | None = None) -> CsvTable:
-    """The table of a source; without a header its columns are `names`, or else `_c0`, `_c1`, ...
+    """The table of a source. Without a header its columns are `names`, or else `_c0`, `_c1`, ...
 
     Raises Refused for errors in the first block, and for a first line that names a separator.
     """
@@ -130,7 +133,7 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
 
 
 class _First(NamedTuple):
-    """A row: its block, its cells, and its start and end in the block."""
+    """The first row: its block, its cells, and its start and end in the block."""
 
     piece: RowBlock
     cells: list[str] | None
@@ -139,7 +142,7 @@ class _First(NamedTuple):
 
 
 def _first_row(parts: Iterator[RowBlock], letters: Grammar) -> _First:
-    """The first row that is not an empty line; its cells are None if there is no such row."""
+    """The first row that is not an empty line. Its cells are None if all lines are empty."""
     piece = RowBlock(b"", 1)
     for piece in parts:
         cells: list[str] = []
@@ -160,7 +163,7 @@ SEPARATORS: Final = (";", TAB, "|", ",")
 def refuse_whole_header(source: CsvSource, options: CsvOptions, remedy: Callable[[str], str]) -> None:
     """Raise Refused for a one-column header, if another separator splits header and rows evenly.
 
-    `remedy` returns the remedy for the value of that separator. Errors in the first block also raise Refused.
+    `remedy` returns the remedy for a given separator. Errors in the first block also raise Refused.
     """
     if (better := _better(source, options)) is not None:
         raise Refused(

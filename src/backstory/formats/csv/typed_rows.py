@@ -1,4 +1,4 @@
-"""Rows of a CSV as values of a table's columns, and the choice of columns (sections 2.8 and 3.2, H7)."""
+"""Typed rows of a CSV for a table, and the choice of its columns (sections 2.8 and 3.2, H7)."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence
@@ -31,10 +31,10 @@ LONGEST = 128
 def chosen_columns(
     file: str, header: Sequence[str], columns: Container[str], wanted: Collection[str]
 ) -> list[str]:
-    """The wanted columns of the header, in the header's order.
+    """The wanted columns that the header contains, in the header's order.
 
     A Fivetran system column that the table lacks is ignored. Raises Refused for any other column that the
-    table lacks, and for a repeated name. Raises Refused for a header without a wanted column, because its
+    table lacks, and for a repeated name. Raises Refused for a header without any wanted column, because its
     rows would be silently skipped.
     """
     known = [name for name in header if name in columns or name in SYSTEM_COLUMNS]
@@ -64,7 +64,7 @@ def chosen_columns(
 
 
 def refuse_repeated(file: str, header: Sequence[str], remedy: str) -> None:
-    """Raise Refused for a repeated name, because it is ambiguous."""
+    """Raise Refused if a column name is repeated, because it would be ambiguous."""
     twice = [name for name, count in Counter(header).items() if count > 1]
     if twice:
         message = f"{file}, line 1: the header names {_name_list(twice)} more than once."
@@ -88,10 +88,10 @@ def read_csv(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> Iterator[Rows]:
-    """A delivered file's rows with the wanted columns of its header; an empty file has no rows.
+    """The rows of a delivered file, with the wanted columns of its header.
 
-    Raises Refused with the file and line for broken CSV, an unreadable cell or an unknown column. Raises
-    TooLarge if the lease is exceeded.
+    An empty file has no rows. Raises Refused with the file and line for broken CSV, an unreadable cell or an
+    unknown column. Raises TooLarge if the lease is exceeded.
     """
     source = delivered_source(file, encoding, lease)
     table = csv_table(source, CsvOptions(null=encoding.null_string or None, quoted_null=True))
@@ -111,8 +111,8 @@ class WantedTable:
 
     Attributes:
         types: the columns and their types.
-        texts: the columns in which an empty text is a value; in others it is NULL (O27).
-        unmodified: the text of an unmodified cell; empty for no such text.
+        texts: the columns in which an empty string is a value; in other columns it is NULL (O27).
+        unmodified: the content of an unmodified cell, or empty if no cell is unmodified.
         leniency: the losses that are allowed in a cell.
     """
 
@@ -123,11 +123,12 @@ class WantedTable:
 
 
 def typed_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterator[Rows]:
-    """The rows a block at a time, so that memory does not grow with their number.
+    """The rows in blocks, so that memory does not grow with their number.
 
     Arrow's parser reads numbers and times directly as long as all cells are regular. A cell is irregular if
-    it is unmodified, has digits beyond the microsecond, or does not match its type. From its block on, all
-    cells are parsed as text. Raises Refused for broken CSV and for an unreadable cell.
+    it is unmodified, has digits beyond the microsecond, or does not match its type. From the first block with
+    an irregular cell on, all cells are parsed as strings. Raises Refused for broken CSV and for an unreadable
+    cell.
     """
     names = table.names or []
     places = {name: names.index(name) for name in wanted.types}
@@ -140,7 +141,10 @@ def typed_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterato
 
 
 def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
-    """The results of `work` in order, in parallel threads; parsing releases the interpreter lock."""
+    """The results of `work` in the order of the blocks, computed in parallel threads.
+
+    Parsing releases the interpreter lock.
+    """
     waiting: deque[Future[Rows]] = deque()
     stop: Refused | None = None
     with ThreadPoolExecutor(THREADS) as pool:
@@ -162,7 +166,7 @@ def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> I
 
 @dataclass(slots=True)
 class _FastReader:
-    """Rows from Arrow's parser, until the first block that it cannot read."""
+    """A reader that uses Arrow's parser until the first block that Arrow cannot read."""
 
     table: CsvTable
     wanted: WantedTable
@@ -178,7 +182,7 @@ class _FastReader:
         self._goes = not any(_is_value(self.wanted.unmodified, type_) for _, type_ in types)
 
     def rows(self, piece: RowBlock) -> Rows | None:
-        """The block's rows; None if a cell must be parsed as text."""
+        """The block's rows, or None if the cells must be parsed as strings."""
         rows = self._typed_rows(piece) if self._goes else None
         self._goes = rows is not None
         return rows
@@ -214,7 +218,7 @@ class _FastReader:
 
 
 def _is_value(text: str, type_: ColumnType) -> bool:
-    """Whether a text is a valid value of a type that Arrow's parser reads directly."""
+    """Whether a string is a valid value of a type that Arrow's parser reads directly."""
     if not text or pa.types.is_string(parser_type(type_)):
         return False
     try:
@@ -225,7 +229,7 @@ def _is_value(text: str, type_: ColumnType) -> bool:
 
 
 def _cells(table: CsvTable, wanted: WantedTable, places: list[int], piece: RowBlock, file: BatchFile) -> Rows:
-    """The rows of a block, with every cell parsed as text."""
+    """The rows of a block, with every cell parsed from its string."""
     text = table.texts(piece, places)
     values, known, mended = {}, {}, Mended()
     for (name, type_), column in zip(wanted.types.items(), text.columns, strict=True):
@@ -243,7 +247,7 @@ def _cells(table: CsvTable, wanted: WantedTable, places: list[int], piece: RowBl
 
 
 def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa.Array]:
-    """The cells with NULL for each unmodified one, and whether each carries a value."""
+    """The cells with NULL for each unmodified one, and whether each cell has a value."""
     if not marker:
         return cells, pa.repeat(pa.scalar(True), len(cells))
     known = pc.fill_null(pc.not_equal(cells, marker), True)

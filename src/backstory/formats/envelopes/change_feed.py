@@ -14,6 +14,7 @@ from backstory.formats.envelopes.messages import REMEDY
 from backstory.formats.envelopes.structs import whole_columns
 from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
 from backstory.formats.produced import excerpt, malformed_row
+from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.cells import UnreadableCell, first_failing
 from backstory.formats.values.exactly import in_utc
 from backstory.formats.values.texts import TextForms, parser
@@ -31,13 +32,13 @@ _NEW_ROWS: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
 def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed") -> Unwrapped:
     """The events of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
 
-    A row that a commit inserts or updates is an upsert. A row that it removes is the before image of the new
-    row with the same key in the same commit. Without such a new row the record is deleted, including the old
-    key of an update that changed it. `places` are the rows that are events; the instant is the commit's time,
-    and the sequence is its version.
+    A row that a commit inserts or updates is an upsert. A row that a commit removes is the before image of
+    the new row with the same key in the same commit. If there is no such new row, the record is deleted. This
+    includes the old key of an update that changed the key. `places` are the numbers of the rows that are
+    events. An event's time is the commit's time, and its sequence is the commit's version.
 
     Raises Refused for another `_change_type` (`malformed-row`), and for an unreadable time or version
-    (`unreadable-value`). Raises UsageError (`missing-column`) for a feed that lacks one of these columns or a
+    (`unreadable-value`). Raises UsageError (`missing-column`) if the feed lacks one of these columns or a
     column of the key.
     """
     _refuse_columns(rows, key)
@@ -101,7 +102,7 @@ def _change_types(types: pa.Array, name: str) -> pa.Array:
 
 
 def _instants(times: pa.Array, name: str) -> pa.Array:
-    """The times of commits in UTC, from instants or ISO 8601 texts."""
+    """The times of commits in UTC, from timestamps or ISO 8601 strings."""
     if pa.types.is_null(times.type):
         return times.cast(INSTANT)
     if pa.types.is_timestamp(times.type) and times.type.tz is not None:
@@ -110,7 +111,8 @@ def _instants(times: pa.Array, name: str) -> pa.Array:
         code = "naive-time" if pa.types.is_timestamp(times.type) else "no-instant"
         raise UsageError(
             code,
-            f"{name}: column {COMMIT_TIMESTAMP} has type {times.type}, which is not a time with a zone.",
+            f"{name}: column {COMMIT_TIMESTAMP} has type {type_of_arrow(times.type)}, which is not a time "
+            "with a zone.",
             "Order events with `sequence_by=[\"to_utc_timestamp(_commit_timestamp, 'Europe/Paris')\"]`.",
             [COMMIT_TIMESTAMP],
         )
@@ -136,7 +138,7 @@ def _read(cells: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.Arr
 
 
 def _groups(columns: Sequence[pa.Array]) -> np.ndarray:
-    """A group number per row; rows that are equal in all columns have the same number."""
+    """A group number for each row. Rows that are equal in all columns have the same number."""
     numbers = np.zeros(len(columns[0]), np.int64)
     for column in columns:
         codes = column.dictionary_encode(null_encoding="encode").indices.to_numpy(zero_copy_only=False)
@@ -145,7 +147,7 @@ def _groups(columns: Sequence[pa.Array]) -> np.ndarray:
 
 
 def _rows_before(groups: np.ndarray, is_new: np.ndarray) -> np.ndarray:
-    """For each row the only removed row of its group; -1 if there is none or there are several."""
+    """For each row, the only removed row of its group, or -1 if the group does not have exactly one."""
     removed = np.flatnonzero(~is_new)
     count = np.zeros(int(groups.max(initial=-1)) + 1, np.int64)
     np.add.at(count, groups[removed], 1)

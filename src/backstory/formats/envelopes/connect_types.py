@@ -40,7 +40,10 @@ def dates(days: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder of counts since 1970 as times without a zone; digits below a microsecond are cut off (F6)."""
+    """A decoder for counts of a unit since 1970, as times without a zone.
+
+    Digits below a microsecond are cut off (F6).
+    """
 
     def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
         micros = _micros(counts, unit)
@@ -51,14 +54,14 @@ def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
 
 
 def instants(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """ISO 8601 texts with an offset as instants."""
+    """ISO 8601 strings with an offset as timestamps in UTC."""
     return parser(pa.field("", pa.timestamp("us", "UTC")), TextForms())(text)
 
 
 def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder of counts since midnight as texts like `12:30:00.5`, because tables have no times of day.
+    """A decoder for counts since midnight, as strings like `12:30:00.5`.
 
-    MySQL's times may be negative and longer than a day.
+    Tables have no type for times of day. MySQL's times may be negative and longer than a day.
     """
 
     def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
@@ -79,28 +82,31 @@ def clock_texts(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
 
 
 def iso_dates(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Texts like `2024-02-29Z` as dates."""
+    """Strings like `2024-02-29Z` as dates."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATE))
 
 
 def iso_timestamps(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Texts like `2024-02-29T12:00:00Z` as times without a zone, which Debezium writes as if in UTC."""
+    """Strings like `2024-02-29T12:00:00Z` as times without a zone.
+
+    Debezium writes such times as if they were in UTC.
+    """
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATETIME))
 
 
 def iso_clocks(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Texts like `12:30:00.500Z` in the form of `clock_texts`."""
+    """Strings like `12:30:00.500Z` in the form of `clock_texts`."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_TIME))
 
 
 def decimal_type(parameters: Parameters) -> pa.DataType:
-    """The type of Connect's decimals; without a precision it has the maximum digits.
+    """The Arrow type for Connect's decimals, with the maximum number of digits if no precision is given.
 
-    Raises pa.ArrowInvalid for a scale beyond the maximum.
+    Raises pa.ArrowInvalid if the scale exceeds the maximum.
     """
     scale = int(parameters.get("scale", 0))
     precision = min(int(parameters.get("connect.decimal.precision", MAX_PRECISION)), MAX_PRECISION)
-    if scale < 0:  # Oracle's NUMBER(5, -2) counts hundreds
+    if scale < 0:  # Oracle's NUMBER(5, -2) counts in hundreds
         return pa.decimal128(min(precision - scale, MAX_PRECISION), 0)
     if scale > MAX_PRECISION:
         raise pa.ArrowInvalid(f"a scale of {scale} digits")
@@ -122,7 +128,7 @@ def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
 
 
 def variable_decimals(values: pa.Array, parameters: Parameters) -> pa.Array:
-    """Decimals with a scale per value, as exact texts, because no type holds them all."""
+    """Decimals with a scale for each value, as exact strings, because no decimal type holds them all."""
     scales = values.field("scale").to_pylist()
     raw = bytes_of(values.field("value"), parameters).to_pylist()
     valid = values.is_valid().to_pylist()
@@ -158,7 +164,7 @@ def _micros(counts: pa.Array, unit: str) -> pa.Array:
 
 
 def _over(micros: pa.Array, unit: int, most: int = 0) -> pa.Array:
-    """The number of whole units in each value, as text; modulo `most` if it is set."""
+    """The number of whole units in each value, as a string, modulo `most` if it is set."""
     units = pc.divide(micros, unit)
     if most:
         units = pc.subtract(units, pc.multiply(pc.divide(units, most), most))
@@ -170,7 +176,10 @@ def _without_zone(text: pa.Array) -> pa.Array:
 
 
 def _unscaled_integers(raw: pa.Array) -> pa.Array:
-    """Two's complements of any length as decimals of 38 digits; pa.ArrowInvalid if one does not fit."""
+    """Two's complement integers of any length as decimals of 38 digits.
+
+    Raises pa.ArrowInvalid if one does not fit.
+    """
     raw = pa.concat_arrays([raw])
     count, filled = len(raw), raw.fill_null(b"\0")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset : filled.offset + count + 1]
@@ -197,7 +206,7 @@ def _unscaled_integers(raw: pa.Array) -> pa.Array:
 
 
 def _within(numbers: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The numbers as decimals of the type; pa.ArrowInvalid if one has too many digits."""
+    """The numbers as decimals of the type. Raises pa.ArrowInvalid if one has too many digits."""
     # Arrow checks digits only if a cast reduces the precision.
     return numbers.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(type_)
 
@@ -242,13 +251,14 @@ _WIRE: Final = {
 
 
 class UnreadableSchema(ValueError):
-    """A schema that cannot be read; the message has the reason."""
+    """A schema that cannot be read. The message has the reason."""
 
 
 def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
-    """The wire type of messages with a schema; UnreadableSchema if it is not a struct.
+    """The Arrow type of messages as they are written in JSON.
 
-    Decimals are base64 texts, unless the values contain numbers for them.
+    Raises UnreadableSchema if the schema is not a struct. Decimals are base64 strings, unless `values`
+    contain numbers for them.
     """
     wire_type(schema)
     if schema["type"] != "struct":
@@ -257,9 +267,9 @@ def envelope_type(schema: Any, values: Sequence[Any] = ()) -> pa.DataType:
 
 
 def wire_type(schema: Any, *, numeric: bool = False, depth: int = 0) -> pa.DataType:
-    """The type of the values in JSON, with bytes as text; decimals are numbers if `numeric`.
+    """The Arrow type of values as they are written in JSON, with bytes as strings.
 
-    Raises UnreadableSchema for an invalid schema.
+    Decimals are numbers if `numeric` is set. Raises UnreadableSchema for an invalid schema.
     """
     wire = _wire_type(schema, numeric=numeric, depth=depth)
     name = schema.get("name")
@@ -316,7 +326,10 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
 
 
 def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
-    """Whether decimals are written as numbers, not as base64; UnreadableSchema for a mixture of both."""
+    """Whether decimals are written as numbers instead of base64.
+
+    Raises UnreadableSchema if both forms occur.
+    """
     paths = list(_decimal_paths(schema))
     kinds = {type(cell) for value in values for path in paths for cell in _cells(value, path)}
     if {Number, str} <= kinds:
@@ -325,7 +338,7 @@ def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
 
 
 def _decimal_paths(schema: Schema) -> Iterator[tuple[str | None, ...]]:
-    """The paths of decimals: names of fields, and None for the items of a list."""
+    """The paths to decimals in a schema. A part is a field's name, or None for the items of a list."""
     if schema.get("name") == DECIMAL:
         yield ()
     elif schema.get("type") == "struct":
@@ -348,7 +361,10 @@ def _cells(value: Any, path: tuple[str | None, ...]) -> Iterator[Any]:
 def decode_logical(
     values: pa.Array, schema: Schema, column: str, name: str, place: Callable[[int], str]
 ) -> pa.Array:
-    """Values of the wire type in the schema's logical type; Refused for a value that does not match it."""
+    """Convert values of the wire type to the schema's logical type.
+
+    Raises Refused if a value does not match it.
+    """
     if schema.get("type") == "struct" and schema.get("name") not in LOGICAL:
         fields = dict(_fields(schema))
         parts = [
@@ -370,7 +386,10 @@ def decode_logical(
 
 
 def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
-    """The same for values whose parts have no own place in errors; raises the errors of `LOGICAL`."""
+    """Convert nested values to the schema's logical type; errors have no row of their own.
+
+    Raises the errors of `LOGICAL`.
+    """
     if schema.get("name") in LOGICAL:
         return LOGICAL[schema["name"]][1](values, _parameters(schema))
     if schema["type"] == "bytes":

@@ -1,7 +1,7 @@
 """Conversion of Debezium's envelopes to events (native.md, V61 to V64).
 
-It separates known values of the before and after images from unavailable ones. An update that changes a
-record's key becomes a delete and an upsert.
+The conversion separates known values of the before and after images from unavailable ones. An update that
+changes a record's key becomes a delete and an upsert.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -50,7 +50,7 @@ Columns = Mapping[str, pa.Array]
 
 @dataclass(frozen=True, slots=True)
 class Images:
-    """The images of events by column; `key` has the columns of the messages' own keys."""
+    """The images of events by column. `key` has the columns of the messages' own keys."""
 
     is_upsert: pa.Array
     is_delete: pa.Array
@@ -62,12 +62,15 @@ class Images:
         return len(self.is_upsert)
 
     def columns(self, column: str) -> list[pa.Array]:
-        """The values of this column in each image that has it."""
+        """This column's values in each image that has the column."""
         return [image[column] for image in (self.after, self.before, self.key) if column in image]
 
 
 def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
-    """The values of upserts and the keys of deletes; Refused if the images' types contradict each other."""
+    """The rows of the events: values for upserts, keys for deletes.
+
+    Raises Refused if the types of the images contradict each other.
+    """
     names = [*images.after, *images.before, *images.key]
     rows = {}
     for column in dict.fromkeys(names):
@@ -86,7 +89,10 @@ def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
 def unmodified_cells(
     images: Images, stated: Columns, key: Collection[str], columns: Sequence[str], unavailable: str
 ) -> pa.Table:
-    """Flags per column of the events that leave it unchanged; `stated` has the messages' own flags."""
+    """For each column, flags of the events that leave it unchanged.
+
+    `stated` has the flags of the messages themselves.
+    """
     nobody = pa.repeat(pa.scalar(False), len(images))
     flags = {}
     for column in columns:
@@ -103,7 +109,7 @@ def unmodified_cells(
 def before_images(
     images: Images, there: pa.Array, schema: pa.Schema, unavailable: str
 ) -> tuple[pa.Table | None, pa.Array]:
-    """The before images that are present (`there`) and fully available, and a flag per event with one."""
+    """The before images that exist (`there`) and are fully available, and whether each event has one."""
     whole = pc.and_(there, pc.invert(all_null(images.before, len(images))))
     for cells in images.before.values():
         whole = pc.and_(whole, pc.invert(unavailable_cells(cells, unavailable)))
@@ -152,7 +158,7 @@ def _equal(old: pa.Array, new: pa.Array) -> pa.Array:
 
 
 def _null_where(structs: pa.Array, mask: pa.Array) -> pa.Array:
-    """The structs, NULL where the mask is true."""
+    """The structs, with NULL where the mask is true."""
     return pc.if_else(mask, pa.scalar(None, structs.type), structs)
 
 
@@ -166,7 +172,7 @@ def unwrap_debezium(
 ) -> Unwrapped:
     """The events of messages with columns `op`, `before`, `after`, `source`, `ts_ms`, or their `payload`.
 
-    The key of a delete is from the struct `key` of the message, or else from `before`. The parameter `key`
+    The key of a delete comes from the struct `key` of the message, or else from `before`. The parameter `key`
     names the key's columns; by default they are the columns of the message's key. Messages without a value or
     without a row are left out. Cells equal to `unavailable` are unmodified, as are cells that
     `debezium_messages` flags.
@@ -176,8 +182,8 @@ def unwrap_debezium(
     first one is a delete of the old key.
 
     Raises Refused (`malformed-row`), with the message's number, for an unknown `op`, an upsert without
-    `after`, and a delete without a key. Raises it also for unreadable log positions and times, and for
-    schemas, because only `debezium_messages` reads them.
+    `after`, and a delete without a key. Raises it also for unreadable log positions and times. Raises it for
+    messages with schemas, because only `debezium_messages` reads schemas.
     """
     columns, places = _events(_envelopes(rows, name), rows.num_rows, name)
     columns, places = end_changed_keys(columns, places, key, name)
@@ -222,7 +228,7 @@ def unwrap_debezium(
 
 
 def _envelopes(rows: pa.Table, name: str) -> dict[str, pa.Array]:
-    """The columns of envelopes, from `payload` if the messages have one."""
+    """The columns of the envelopes, read from `payload` if the messages have that column."""
     columns = whole_columns(rows, name)
     key = columns.pop(KEY, None)
     if OP not in columns and PAYLOAD in columns:
@@ -249,7 +255,7 @@ def _payload(columns: Columns, name: str) -> dict[str, pa.Array]:
 
 
 def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array], np.ndarray]:
-    """The messages that are events, and their numbers; Refused for an unknown operation."""
+    """The columns and numbers of the messages that are events. Raises Refused for an unknown operation."""
     operations = columns.get(OP, pa.nulls(count))
     if not pa.types.is_string(operations.type):
         if operations.null_count < count:
@@ -271,7 +277,7 @@ def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array
 
 
 def _fields(columns: Columns, column: str, name: str, place: Place) -> dict[str, pa.Array]:
-    """The fields of a column of structs; Refused for values of another type."""
+    """The fields of a column of structs. Raises Refused if the column has another type."""
     values = columns.get(column, pa.array([], pa.null()))
     if values.null_count == len(values):
         return fields_of(values)

@@ -1,4 +1,4 @@
-"""Times of changes and their positions in a connector's log (native.md, V62, V131, V137)."""
+"""Times of changes, and their positions in a connector's log (native.md, V62, V131, V137)."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +28,7 @@ Place = Callable[[int], str]
 
 
 class Unplaced(ValueError):
-    """A value that is not a valid position or time; `row` counts from 0."""
+    """A value that is not a valid position or time. `row` counts from 0."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"row {row}")
@@ -39,10 +39,10 @@ class Unplaced(ValueError):
 class Connector:
     """The rules for a connector's log positions, in sort order.
 
-    `positions` parses each field of a position; `arranged` makes the sort columns from the fields and a flag
-    per snapshot read. `logs_whole_rows` is true if the before image of a delete is the whole row. PostgreSQL
-    logs only the key unless the table has `REPLICA IDENTITY FULL`; Debezium fills the rest with NULL and
-    defaults.
+    `positions` parses each field of a position. `arranged` makes the sort columns from the fields and from a
+    flag for snapshot reads. `logs_whole_rows` is true if the before image of a delete is the whole row.
+    PostgreSQL logs only the key unless the table has `REPLICA IDENTITY FULL`; Debezium fills the other
+    columns with NULL and defaults.
     """
 
     positions: Mapping[str, Callable[[pa.Array], pa.Array]]
@@ -63,7 +63,7 @@ def _file_numbers(names: pa.Array) -> pa.Array:
 
 
 def _lsns(texts: pa.Array) -> pa.Array:
-    """SQL Server's positions of three hexadecimal numbers, padded so that the texts sort correctly."""
+    """SQL Server's positions of three hexadecimal numbers, padded so that they sort correctly as strings."""
     parts = _match_numbers(pc.utf8_lower(texts.cast(pa.string())), _LSN).flatten()
     padded = [pc.utf8_lpad(part, width, "0") for part, width in zip(parts, _LSN_WIDTHS, strict=True)]
     return pc.binary_join_element_wise(*padded, ":")
@@ -81,7 +81,10 @@ def _match_numbers(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def _commits(sequences: pa.Array) -> pa.Array:
-    """The position of the last commit before each message: first in `["24023119","24023128"]`, or NULL."""
+    """The position of the last commit before each message, or NULL.
+
+    It is the first string in a list like `["24023119","24023128"]`.
+    """
     commits = pc.struct_field(_match_numbers(sequences, _SEQUENCE), "commit")
     return pc.if_else(pc.equal(commits, ""), None, commits).cast(pa.int64())
 
@@ -113,7 +116,10 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
 
 
 def connector_of(names: pa.Array, name: str, place: Place) -> str:
-    """The only connector of the messages, empty if they name none; Refused for several."""
+    """The only connector of the messages, or an empty string if they name none.
+
+    Raises Refused if there are several.
+    """
     if not pa.types.is_string(names.type):
         if names.null_count < len(names):
             row = pc.index(names.is_valid(), True).as_py()
@@ -136,7 +142,7 @@ def refuse_several(source: LogSource, name: str) -> None:
 
 
 def log_source(connector: str, source: Columns, count: int) -> LogSource:
-    """The origin of the messages; snapshot reads have server id 0 and may lack the server."""
+    """The origin of the messages. Snapshot reads have the server id 0, and may lack the server."""
     servers = {server for server in _distinct(source, _SERVER, count) if server}
     named = {server.split("/")[0] for server in servers if "/" in server}
     return LogSource(
@@ -147,7 +153,7 @@ def log_source(connector: str, source: Columns, count: int) -> LogSource:
 
 
 def _distinct(source: Columns, names: Sequence[str], count: int) -> set[str]:
-    """The distinct combined values of the fields that are present."""
+    """The distinct combinations of values of the fields that are present."""
     parts = [source[field] for field in names if field in source and source[field].null_count < count]
     if not parts or any(pa.types.is_nested(part.type) for part in parts):
         return set()
@@ -162,9 +168,10 @@ def logs_whole_rows(connector: str) -> bool:
 
 
 def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, place: Place) -> pa.Table:
-    """The log positions of messages, as columns in sort order; no columns for an unknown connector.
+    """The log positions of messages, as columns in sort order.
 
-    A read without a position is NULL in all columns. Raises Refused for an unreadable position.
+    There are no columns for an unknown connector. All columns are NULL for a read without a position. Raises
+    Refused if a position is unreadable.
     """
     if connector not in CONNECTORS:
         return pa.table({})
@@ -186,9 +193,10 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
 
 
 def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place: Place) -> pa.Array:
-    """`source.ts_us`, else `source.ts_ms`; for a read without a time, or with 0, the time it was `sent`.
+    """The times of events: `source.ts_us`, else `source.ts_ms`.
 
-    NULL for an event without a time. Raises Refused for a value that is not a time.
+    A read without a time, or with the time 0, has the time when it was `sent`. An event without a time is
+    NULL. Raises Refused if a value is not a time.
     """
     micros = _as_micros(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", name, place)
     millis = _as_micros(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", name, place)
@@ -201,7 +209,10 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place:
 
 
 def _as_micros(counts: pa.Array, micros: int, field: str, name: str, place: Place) -> pa.Array:
-    """Counts of a unit of `micros` microseconds, as microseconds; Refused outside the years 1 to 9999."""
+    """Convert counts of units of `micros` microseconds to microseconds.
+
+    Raises Refused outside the years 1 to 9999.
+    """
     try:
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)

@@ -15,7 +15,7 @@ class LogSource:
     tables: frozenset[str] = frozenset()
 
     def join(self, other: "LogSource") -> "LogSource":
-        """The joint source of two parts of one delivery."""
+        """The common origin of two parts of one delivery."""
         return LogSource(
             self.connectors | other.connectors, self.servers | other.servers, self.tables | other.tables
         )

@@ -1,6 +1,6 @@
 """Readers of Debezium's messages in JSON, with or without schemas, as columns of their envelopes.
 
-Payloads with the same schema are read together, by Arrow's JSON reader where it is strict enough.
+Payloads with the same schema are read together, by Arrow's JSON reader if it is strict enough.
 """
 
 import io
@@ -38,35 +38,38 @@ _REMEMBERED = 8
 
 
 def message(row: int) -> str:
-    """The place of a message in error texts."""
+    """The place of a message in error messages."""
     return f"message {row + 1}"
 
 
 @dataclass(slots=True)
 class Payloads:
-    """The JSON payloads of messages with the same schema, or without one; `rows` counts messages from 0."""
+    """The JSON payloads of messages that share a schema, or have none.
+
+    `rows` are the messages' numbers from 0.
+    """
 
     schema: Any
     rows: list[int] = field(default_factory=list)
     texts: list[str] = field(default_factory=list)
 
     def place(self, row: int) -> str:
-        """The place of a payload's message in error texts."""
+        """The place of a payload's message in error messages."""
         return message(self.rows[row])
 
     def values(self, name: str) -> list[Any]:
-        """The payloads as Python values; Refused for one that is not JSON."""
+        """The payloads as Python values. Raises Refused if one is not JSON."""
         part = "" if self.schema is None else ", payload"
         return [_value(text, name, f"{self.place(row)}{part}") for row, text in enumerate(self.texts)]
 
 
 def payloads(texts: Cells, name: str) -> list[Payloads]:
-    """The payloads of the messages, grouped by schema; NULL messages and NULL payloads are left out.
+    """The payloads of the messages, grouped by schema, without NULL messages and NULL payloads.
 
-    Schemas are much longer than payloads and nearly always the same. A message that begins like a recent one
-    has the same schema, so only its payload is parsed.
+    Schemas are much longer than payloads and nearly always the same. If a message begins like a recent one,
+    it has the same schema, and only its payload is parsed.
 
-    Raises Refused for a text that is not JSON.
+    Raises Refused if a message is not JSON.
     """
     groups: dict[str, Payloads] = {}
     prefixes: dict[str, str] = {}
@@ -82,7 +85,7 @@ def payloads(texts: Cells, name: str) -> list[Payloads]:
 
 
 def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
-    """A message's schema and payload text if the text before the payload is known, else None."""
+    """The schema and payload of a message, as strings, if it begins with a known prefix, or else None."""
     for prefix, schema in prefixes.items():
         if text.startswith(prefix) and text.endswith("}"):
             return schema, text[len(prefix) : -1]
@@ -90,7 +93,10 @@ def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _split(text: str, prefixes: dict[str, str], name: str, place: str) -> tuple[str, str]:
-    """Any message's schema and payload text; without a schema they are `null` and the whole message."""
+    """The schema and the payload of any message, as strings.
+
+    A message without a schema is its own payload, and its schema is `null`.
+    """
     value = _value(text, name, place)
     if not isinstance(value, dict) or value.keys() != {SCHEMA, PAYLOAD}:
         return NULL, text
@@ -125,8 +131,8 @@ _BLOCK = 1 << 24  # the bytes of a block in Arrow's reader; no payload may be lo
 def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
     """The payloads as structs of the type, or None if the slow reader must read them.
 
-    Like our reader, Arrow refuses repeated names, digits beyond a type, and unknown fields. But it accepts
-    NaN and infinite floats, and reads two objects on a line as two rows.
+    Like our reader, Arrow refuses repeated names, numbers with more digits than the type, and unknown fields.
+    However, it accepts NaN and infinite floats, and reads two objects on a line as two rows.
     """
     if not all(map(_is_line, texts)):
         return None
@@ -138,7 +144,7 @@ def read_at_once(texts: Sequence[str], wire: pa.DataType) -> pa.Array | None:
         )
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError, UnicodeEncodeError):
         return None
-    # No text is empty, so equal counts mean one object in each text.
+    # No string is empty, so equal counts mean one object in each string.
     if rows.num_rows != len(texts) or rows.schema.names != wire.names:
         return None
     built = pa.concat_arrays(rows.to_struct_array().chunks)
@@ -164,15 +170,15 @@ UNMODIFIED: Final = "unmodified"
 def debezium_messages(
     keys: Cells | None, values: Cells, *, unavailable: str = UNAVAILABLE, name: str = "The feed"
 ) -> pa.Table:
-    """The messages' envelopes, a row each: `key`, the fields of the envelope, and `unmodified`.
+    """The envelopes of the messages, one row each, with `key`, the fields of the envelope, and `unmodified`.
 
     A message without a value is a row of NULLs. With a schema, logical types become dates, times without a
-    zone, instants, decimals or bytes. Times of day and decimals without a fixed scale become texts; durations
-    stay numbers. `unmodified` flags the columns of `after` that the message leaves unchanged, because their
-    value is unavailable or the message lacks them.
+    zone, timestamps, decimals or bytes. Times of day and decimals without a fixed scale become strings;
+    durations stay numbers. `unmodified` flags the columns of `after` that the message leaves unchanged,
+    because their value is unavailable or the message lacks them.
 
-    Raises Refused, with the number of the message, for text that is not JSON (`malformed-row`) or violates
-    its schema (`unreadable-value`), and for contradicting types (`mixed-types`).
+    Raises Refused, with the number of the message, if a message is not JSON (`malformed-row`) or violates its
+    schema (`unreadable-value`). Raises it also for contradicting types (`mixed-types`).
     """
     with _remedies():
         envelopes = _join_groups(payloads(values, name), len(values), unavailable, name)
@@ -189,14 +195,14 @@ def debezium_messages(
 def debezium_lines(
     path: Path, encoding: str = "utf-8", *, unavailable: str = UNAVAILABLE, name: str = ""
 ) -> pa.Table:
-    """The envelopes of a file with one message value a line, as `debezium_messages` returns them."""
+    """The envelopes of a file with one message per line, as `debezium_messages` returns them."""
     name = name or path.name
     lines = [line if line.strip() else None for _, line in utf8_lines(path, name, encoding)]
     return debezium_messages(None, pa.array(lines, pa.string()), unavailable=unavailable, name=name)
 
 
 def _join_groups(groups: Sequence[Payloads], count: int, unavailable: str | None, name: str) -> pa.Array:
-    """The payloads of all messages as structs of one type; NULL for a message without a payload."""
+    """The payloads of all messages as structs of one type, or NULL if a message has no payload."""
     parts = [_decode_group(group, unavailable, name) for group in groups]
     type_ = joint_column(PAYLOAD, [part.type for part in parts], name)
     values = pa.concat_arrays([pa.nulls(0, type_), *(as_type(part, type_) for part in parts)])
@@ -206,7 +212,7 @@ def _join_groups(groups: Sequence[Payloads], count: int, unavailable: str | None
 
 
 def _decode_group(group: Payloads, unavailable: str | None, name: str) -> pa.Array:
-    """The payloads of one schema as structs, with the field `unmodified` unless they are keys."""
+    """The payloads of one schema as structs, with the field `unmodified` unless the payloads are keys."""
     if group.schema is None:
         values = group.values(name)
         built = typed_array(values, _infer_type(group, values, name), _column(group, name))
@@ -228,7 +234,7 @@ def _decode_group(group: Payloads, unavailable: str | None, name: str) -> pa.Arr
 
 
 def _build_column(group: Payloads, name: str) -> pa.Array:
-    """Payloads with a schema, in the schema's wire types."""
+    """Payloads with a schema as structs, in the wire types of the schema."""
     built = read_at_once(group.texts, envelope_type(group.schema))
     if built is not None:
         return built
@@ -241,7 +247,7 @@ def _column(group: Payloads, name: str) -> JsonColumn:
 
 
 def _refuse_others(envelopes: pa.Array, name: str) -> None:
-    """Raise Refused for a message without an `op`, because it would be taken for a tombstone."""
+    """Raise Refused if a message has no `op`, because it would count as a tombstone."""
     operations = fields_of(envelopes).get(OP, pa.nulls(len(envelopes)))
     lacking = pc.and_(envelopes.is_valid(), operations.is_null())
     if lacking.true_count:
@@ -264,7 +270,7 @@ def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
 
 
 def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:
-    """For each column of `after`, a flag per message that lacks it."""
+    """For each column of `after`, whether each message lacks it."""
     after = [value.get(AFTER) for value in values]
     rows = [image if isinstance(image, dict) else {} for image in after]
     type_ = built.type.field(AFTER).type if AFTER in built.type.names else pa.null()
@@ -274,7 +280,7 @@ def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:
 
 
 def _of_all(flags: pa.Array, after: pa.Array) -> pa.Array:
-    """The flags of all messages; a message whose schema lacks a column leaves it unmodified."""
+    """The flags of all messages. A message whose schema lacks a column leaves that column unmodified."""
     there = after.is_valid()
     columns = {column: pc.and_(pc.fill_null(flag, True), there) for column, flag in fields_of(flags).items()}
     some = {column: flag for column, flag in columns.items() if flag.true_count}

@@ -7,11 +7,12 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused
 from backstory.formats.produced import refuse_repeated
+from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.exactly import plain_type, wider_type
 
 
 def whole_columns(rows: pa.Table, name: str) -> dict[str, pa.Array]:
-    """The columns of a table, each in one array of a table type; Refused for repeated names."""
+    """The columns of a table, each in one array of a table type. Raises Refused if a name is repeated."""
     refuse_repeated(name, rows.column_names)
     columns = {}
     for column, part in zip(rows.column_names, rows.columns, strict=True):
@@ -21,14 +22,14 @@ def whole_columns(rows: pa.Table, name: str) -> dict[str, pa.Array]:
 
 
 def fields_of(structs: pa.Array) -> dict[str, pa.Array]:
-    """The fields of structs, NULL in a NULL struct; empty for an array of another type."""
+    """The fields of structs by name, NULL in a NULL struct. An array of another type has no fields."""
     if not pa.types.is_struct(structs.type):
         return {}
     return dict(zip(structs.type.names, structs.flatten(), strict=True))
 
 
 def struct_of(fields: Mapping[str, pa.Array], mask: pa.Array | None = None) -> pa.Array:
-    """Structs of the fields; NULL where the mask is true."""
+    """Structs made of the fields, with NULL where the mask is true."""
     return pa.StructArray.from_arrays(list(fields.values()), list(fields), mask=mask)
 
 
@@ -38,7 +39,7 @@ def with_field(structs: pa.Array, name: str, values: pa.Array) -> pa.Array:
 
 
 def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
-    """A flag per row without a value in any of the columns."""
+    """Whether each row is NULL in all columns."""
     empty = pa.repeat(pa.scalar(True), count)
     for part in columns.values():
         empty = pc.and_(empty, part.is_null())
@@ -46,7 +47,10 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
 
 
 def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type for the values of both, with the fields of both structs; None if there is no such type."""
+    """The type that holds the values of both types, or None if there is no such type.
+
+    Structs have the fields of both.
+    """
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         fields = {field.name: field.type for field in one}
         for field in other:
@@ -63,12 +67,15 @@ def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
 
 
 def _number(type_: pa.DataType) -> str:
-    """The kind of a number, because JSON writes a float without a fraction as an integer."""
+    """The kind of a number type: `integer`, `float`, or empty for any other type."""
     return "integer" if pa.types.is_integer(type_) else "float" if pa.types.is_floating(type_) else ""
 
 
 def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
-    """The common type of a column; Refused (`mixed-types`) with the two types that contradict each other."""
+    """The common type of a column.
+
+    Raises Refused (`mixed-types`) with both types if two contradict each other.
+    """
     joint = pa.null()
     for type_ in types:
         both = joint_type(joint, type_)
@@ -86,14 +93,15 @@ def _contradiction(name: str, one: pa.DataType, other: pa.DataType, where: str) 
                 return _contradiction(f"{name}.{field.name}", field.type, theirs[field.name], where)
     return Refused(
         "mixed-types",
-        f"{where}: `{name}` has type {one} in some messages and {other} in others.",
+        f"{where}: `{name}` has type {type_of_arrow(one)} in some messages "
+        f"and {type_of_arrow(other)} in others.",
         "Nothing was written; apply the messages before and after the change of type separately.",
         [name],
     )
 
 
 def as_type(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The values cast to a `joint_type` of their own type; missing fields are NULL."""
+    """Cast the values to a `joint_type` of their own type and others. Missing fields are NULL."""
     if values.type == type_:
         return values
     if pa.types.is_null(values.type):

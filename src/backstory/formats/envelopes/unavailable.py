@@ -1,8 +1,8 @@
 """Recognition of Debezium's placeholder for unchanged values that are stored out of line.
 
-Debezium 3.3 writes it in the column's type (`UnchangedToastedPlaceholder`): as text, bytes, hstore, or a list
-of texts, bytes, numbers or ids. An id is `UUID.nameUUIDFromBytes` of the text. In lists of other types it
-writes NULL, which then counts as the value.
+Debezium 3.3 writes the placeholder in the column's type (`UnchangedToastedPlaceholder`): as a string, bytes,
+hstore, or a list of strings, bytes, numbers or ids. An id is `UUID.nameUUIDFromBytes` of the string. In lists
+of other types Debezium writes NULL, which then counts as the value.
 """
 
 import base64
@@ -19,7 +19,7 @@ UNAVAILABLE: Final = "__debezium_unavailable_value"
 
 
 def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
-    """A flag per cell that is the placeholder; false for NULL."""
+    """Whether each cell is the placeholder. NULL is not."""
     t, type_ = pa.types, values.type
     if t.is_string(type_) or t.is_large_string(type_):
         return pc.is_in(values, pa.array(_texts(placeholder), type_))
@@ -36,7 +36,7 @@ def unavailable_cells(values: pa.Array, placeholder: str) -> pa.Array:
 
 
 def _texts(placeholder: str) -> list[str]:
-    """The placeholder as text, as bytes in JSON, and as an hstore in JSON."""
+    """The placeholder as a string, as bytes in JSON, and as an hstore in JSON."""
     encoded = base64.b64encode(placeholder.encode()).decode()
     return [placeholder, encoded, json.dumps({placeholder: placeholder}, separators=(",", ":"))]
 
@@ -54,7 +54,7 @@ def _unavailable_lists(lists: pa.ListArray, placeholder: str) -> np.ndarray:
 
 
 def _lists_of(lists: pa.ListArray, patterns: list[list[object]]) -> np.ndarray:
-    """A flag per list that equals one of the patterns."""
+    """Whether each list equals one of the patterns."""
     alike = np.zeros(len(lists), bool)
     lengths = pc.fill_null(pc.list_value_length(lists), -1).to_numpy()
     for pattern in patterns:

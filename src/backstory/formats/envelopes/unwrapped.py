@@ -1,4 +1,4 @@
-"""Events that are unwrapped from the messages of a change feed."""
+"""Events from the messages of a change feed, in the same form for every envelope."""
 
 from dataclasses import dataclass, field
 from typing import Final
@@ -15,18 +15,19 @@ INSTANT: Final = pa.timestamp("us", "UTC")
 
 @dataclass(frozen=True, slots=True)
 class Unwrapped:
-    """Events; row i of each table and array belongs to event i.
+    """Events as parallel tables and arrays. Row i of each belongs to event i.
 
     Attributes:
-        rows: the record's columns, with the values of an upsert or the key of a delete; others are NULL.
+        rows: the record's columns, with the values of an upsert or the key of a delete. Other columns
+            are NULL.
         kinds: `upsert`, `delete` or `truncate`.
         instants: the times of the events in UTC; NULL if the envelope has no time.
         sequence: the positions of the events in their log, as sort columns. Numbers and booleans sort by
             value, texts by code point. The last column is true for changes and false for reads. A read
             without a position is NULL in all columns. The table has no columns if the envelope has no order.
-        unmodified: for each column of `rows` that some event leaves unchanged, a flag per event (V50).
-        before: the values before the events, in columns of `rows`; None if no event has them.
-        has_before: a flag per event with a row in `before`; all other rows of `before` are NULL.
+        unmodified: for each column of `rows` that some event leaves unchanged, whether each event does (V50).
+        before: the values before the events, in columns of `rows`; or None if no event has such values.
+        has_before: whether each event has a row in `before`; all other rows of `before` are NULL.
         places: the input row of each event, counted from 0.
         unordered: the connector whose log positions are unknown, so that the caller must pass `sequence_by`;
             otherwise empty.

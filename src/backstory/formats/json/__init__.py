@@ -1,1 +1,1 @@
-"""Readers for JSON and GeoJSON, as documents or a row a line."""
+"""Readers for JSON and GeoJSON, as whole documents or with one row per line."""

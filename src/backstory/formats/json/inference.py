@@ -1,6 +1,6 @@
 """Column types inferred from the JSON values of all rows (B24).
 
-Values without a common type are refused, not guessed.
+Values without a common type are refused; there is no guessing.
 """
 
 from dataclasses import dataclass, field
@@ -24,12 +24,12 @@ DEEPEST = 20  # engines exhaust their stack at about 50
 
 
 class TooDeep(ValueError):
-    """A value is nested deeper than a column can be."""
+    """A value is nested more deeply than a column can be."""
 
 
 @dataclass(slots=True)
 class Fitting:
-    """A check whether all values of a column are numbers of its known type."""
+    """A check that all values of a column are numbers of its known type."""
 
     type: pa.DataType
     _texts: list[str] = field(default_factory=list)
@@ -37,7 +37,7 @@ class Fitting:
     _fits: bool = True
 
     def look(self, value: Any) -> None:
-        """Check one value."""
+        """Take one more value into account."""
         if self._fits and value is not None:
             self._some, self._fits = True, self._is_number(value)
             self._texts.append(whole_text(value) if self._fits and pa.types.is_integer(self.type) else value)
@@ -47,14 +47,14 @@ class Fitting:
     def _is_number(self, value: Any) -> bool:
         """Whether the value is written as a number of this type.
 
-        Decimals, and floats that are not finite, may be texts because JSON numbers cannot express them.
+        Decimals, and floats that are not finite, may be strings because JSON numbers cannot express them.
         """
         if type(value) is not str:
             return type(value) is Number
         return value in _WORDS if pa.types.is_floating(self.type) else pa.types.is_decimal(self.type)
 
     def fits(self) -> bool:
-        """Whether there are values and all of them are of the type."""
+        """Whether values were checked, and all of them were of the type."""
         texts, self._texts = self._texts, []
         return self._some and self._fits and all_are(pa.array(texts, pa.string()), self.type, TextForms())
 
@@ -67,7 +67,7 @@ class Seen:
     inner: dict[str, "Seen"] = field(default_factory=dict)
 
     def look(self, value: Any, depth: int = 0) -> None:
-        """Record the kind of one value; TooDeep if it is nested too deeply for a column."""
+        """Record the kind of one value. Raises TooDeep if it is nested more deeply than a column can be."""
         if depth == DEEPEST and isinstance(value, dict | list):
             raise TooDeep
         match value:
@@ -95,7 +95,10 @@ class Seen:
         return seen
 
     def type(self, name: str, path: str) -> pa.DataType:
-        """The common type of all values; Refused, with `path` as the column, if there is no common type."""
+        """The common type of all values.
+
+        Raises Refused, with `path` as the column, if there is no common type.
+        """
         kinds = tuple(sorted(self.kinds))
         if kinds in _SCALARS:
             return _SCALARS[kinds]
@@ -128,7 +131,7 @@ _SCALARS = {
 
 
 def _number(text: Number) -> str:
-    """The kind of a number.
+    """The kind of a number, on which its column type depends.
 
     A float cannot hold a long integer exactly. An integer beyond 64 bits fits no integer type.
     """
@@ -140,6 +143,6 @@ def _number(text: Number) -> str:
 
 
 def infer_schema(columns: dict[str, Seen], name: str, *, sort: bool) -> pa.Schema:
-    """The columns, all optional, in the file's order or sorted by name."""
+    """The columns with their inferred types, all optional, in the file's order or sorted by name."""
     order = sorted(columns) if sort else list(columns)
     return pa.schema([pa.field(column, columns[column].type(name, column)) for column in order])

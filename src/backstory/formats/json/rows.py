@@ -1,4 +1,4 @@
-"""Rows of JSON and GeoJSON files, as whole documents or a row a line (section 1.6, B15, B22, B24)."""
+"""Rows of JSON and GeoJSON files, as whole documents or one row per line (section 1.6, B15, B22, B24)."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,7 +38,7 @@ _UNKNOWN: Final[Mapping[str, Fitting]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class JsonDocument:
-    """A file of numbered rows; `line` returns the line of a row's number."""
+    """The rows of a JSON file with their numbers. `line` returns the line for a row's number."""
 
     name: str
     rows: Callable[[], Iterator[tuple[int, Any]]]
@@ -48,7 +48,11 @@ class JsonDocument:
     strict: bool
 
     def objects(self) -> Iterator[tuple[int, Row]]:
-        """The rows as objects; a feature becomes its properties and geometry. Refused for other values."""
+        """The rows as objects with their numbers.
+
+        Raises Refused for any other value. A GeoJSON feature becomes an object of its properties and
+        geometry.
+        """
         for number, value in self.rows():
             try:
                 row = self._feature(number, value) if self.geo else value
@@ -69,9 +73,10 @@ class JsonDocument:
         return {**(properties or {}), GEOMETRY: None if geometry is None else dumps(geometry)}
 
     def columns(self, dataset_types: Told) -> pa.Schema:
-        """The columns of all rows, and the dataset's columns; empty if there are no rows.
+        """The columns of all rows, and the dataset's columns.
 
-        Refused for values that are nested too deeply or have no common type.
+        The schema is empty if there are no rows. Raises Refused if values are nested too deeply or have no
+        common type.
         """
         seen: dict[str, Seen] = {}
         rows = self.look(seen, dataset_types)
@@ -85,7 +90,7 @@ class JsonDocument:
         known: Mapping[str, Fitting] = _UNKNOWN,
         there: "Counter[str] | None" = None,
     ) -> int:
-        """Record the values of all columns except the dataset's; return the number of rows.
+        """Record the values of all columns except the dataset's, and return the number of rows.
 
         `there` counts the rows that have each column.
         """
@@ -119,7 +124,7 @@ def json_rows(
     """The file's rows, with the declared columns or else with the file's own columns.
 
     A missing key is NULL. Raises Refused for a document that is not JSON or has the wrong structure. Errors
-    of single rows are raised when their batch is read, or earlier if the types are inferred from all rows.
+    in single rows are raised when their batch is read, or earlier if the types are inferred from all rows.
     """
     document = _document(path, name, options, wanted=schema is not None)
     if schema is None:
@@ -130,10 +135,11 @@ def json_rows(
 def json_columns(
     files: Sequence[tuple[Path, str]], options: JsonOptions, known: Told = UNTOLD, fixed: Told = UNTOLD
 ) -> pa.Schema:
-    """The columns of all files, inferred from all their values; a missing key is NULL.
+    """The columns of all files, inferred from all their values.
 
-    With `keeps`, each column that some rows lack has an extra boolean column that flags these rows. Numbers
-    have the `known` type of their column if all values fit it. `fixed` columns keep their type.
+    A missing key is NULL. With `keeps`, each column that some rows lack has an extra boolean column that
+    flags these rows. A number column has its `known` type if all values fit it. `fixed` columns keep their
+    type.
     """
     seen: dict[str, Seen] = {}
     fitting = {name: Fitting(field.type) for name, field in known.items() if _is_number(field.type)}
@@ -159,7 +165,10 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
-    """The file as rows; with `wanted`, an empty file is refused because a schema is declared."""
+    """Read a file as rows.
+
+    An empty file is refused if columns are `wanted`, because a schema is declared.
+    """
     forms, codec, geo, strict = options.forms, options.encoding, options.geo, options.strict
     if options.lines:
         return JsonDocument(
@@ -192,7 +201,7 @@ def _lines(path: Path, name: str, codec: str) -> Iterator[tuple[int, Any]]:
 
 
 def _array(text: str, name: str, keys: list[str], *, geo: bool) -> list[Any]:
-    """The array of rows, at the root or at the path of the keys."""
+    """The array of rows, found at the root or under the path `keys`."""
     if not text.strip():
         raise malformed_row(name, "", "it is empty, without any JSON")
     try:

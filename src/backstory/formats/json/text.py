@@ -7,18 +7,18 @@ from typing import Any
 
 _ENCODED = json.JSONEncoder(ensure_ascii=False).encode
 _BLANKS = re.compile(r"[ \t\r\n]*")
-_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, paired or not
+_HALF = re.compile(r"\\u[dD][89a-fA-F]")  # a surrogate, with or without its pair
 _TOO_DEEP = "its values are nested too deeply"
 
 
 class Number(str):
-    """The text of a JSON number."""
+    """A JSON number as it is written."""
 
     __slots__ = ()
 
 
 class NotJson(ValueError):
-    """Text that is not JSON; `at` is the character of the error, or -1 if it is unknown."""
+    """A string that is not JSON. `at` is the index of the error, or -1 if it is unknown."""
 
     def __init__(self, why: str, place: int = -1) -> None:
         super().__init__(why)
@@ -35,7 +35,10 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object; NotJson for a key with an unpaired surrogate, which JSON allows."""
+    """An object as a dictionary.
+
+    Raises NotJson for a key with an unpaired surrogate, which JSON would allow.
+    """
     for key, _ in pairs:
         try:
             key.encode()
@@ -60,7 +63,7 @@ _DECODER, _CAREFUL = _decoder(_object), _decoder(_unicode_object)
 
 
 def loads(text: str) -> Any:
-    """The value, with numbers as `Number`; NotJson for text that is not strict JSON."""
+    """The value of a JSON string, with numbers as `Number`. Raises NotJson if it is not strict JSON."""
     try:
         careful = "\\u" in text and _HALF.search(text)
         return (_CAREFUL if careful else _DECODER).decode(text)
@@ -71,7 +74,10 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """The value as compact JSON with its numbers' original digits; NotJson if it is nested too deeply."""
+    """The value as compact JSON, with the original digits of numbers.
+
+    Raises NotJson if the value is nested too deeply.
+    """
     try:
         return _default(value)
     except RecursionError:
@@ -89,7 +95,7 @@ def _default(value: Any) -> str:
 
 
 def line_of_element(text: str, keys: list[str], element: int) -> int:
-    """The line of an element of the array at the path of the keys, in a text that `loads` accepts."""
+    """The line of an element of the array under the path `keys`, in a string that `loads` accepts."""
     place = _past_blanks(text, 0)
     for key in keys:
         place = place_of_value(text, place, key)
@@ -101,7 +107,7 @@ def line_of_element(text: str, keys: list[str], element: int) -> int:
 
 
 def place_of_value(text: str, place: int, key: str) -> int:
-    """The start of a key's value in the object at `place` of a text that `loads` accepts."""
+    """The index of a key's value in the object that begins at `place`, in a string that `loads` accepts."""
     place = _past_blanks(text, place + 1)
     while True:
         name, place = _DECODER.raw_decode(text, place)

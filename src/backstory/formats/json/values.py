@@ -22,7 +22,10 @@ from backstory.formats.values.texts import TextForms, parser
 
 @dataclass(frozen=True, slots=True)
 class JsonColumn:
-    """The file and places of a column's values; `strict` refuses undeclared fields."""
+    """The file and places of a column's values, for errors, and the formats of its text.
+
+    If `strict`, undeclared fields are refused.
+    """
 
     name: str
     place: Callable[[int], str]
@@ -30,7 +33,7 @@ class JsonColumn:
     strict: bool = False
 
     def of(self, rows: Sequence[int]) -> "JsonColumn":
-        """The same for values nested in the values of the given rows."""
+        """The column for values that are nested in the values of the given rows."""
         return JsonColumn(self.name, lambda row: self.place(rows[row]), self.forms, self.strict)
 
     def refusal(self, row: int, field: pa.Field, value: Any) -> Exception:
@@ -41,7 +44,7 @@ class JsonColumn:
 def typed_array(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
     """The values as an array of the field's type.
 
-    Raises Refused for a value that does not match the type, and for NULL in a required field.
+    Raises Refused if a value does not match the type or is NULL in a required field.
     """
     type_ = field.type
     if pa.types.is_struct(type_):
@@ -58,7 +61,7 @@ def typed_array(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Ar
 
 
 def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
-    """Convert by way of the values' texts, so that one parser of numbers and times serves all formats."""
+    """Convert values by their JSON text, so that one parser of numbers and times serves all formats."""
     kinds = set(map(type, values))
     if not kinds <= _AS_TEXT[_family(field.type)]:
         values = [
@@ -73,7 +76,7 @@ def _scalars(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array
 
 
 _NONE = type(None)
-# The Python types that need no conversion to text, for each family of types.
+# For each family of types, the Python types that need no conversion to strings.
 _AS_TEXT: dict[str, set[type]] = {
     "text": {str, Number, _NONE},
     "number": {_NONE},
@@ -91,7 +94,10 @@ def _family(type_: pa.DataType) -> str:
 
 
 def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
-    """The text of a value that is not NULL; Refused if the column's type does not accept its kind."""
+    """The string of a value that is not NULL.
+
+    Raises Refused if the column's type does not accept such values.
+    """
     family = _family(field.type)
     if type(value) is str:
         return value
@@ -107,7 +113,7 @@ def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
 
 
 def whole_text(number: Number) -> str:
-    """An integer's plain digits, also for JSON forms such as 1.0 and 1e3; other numbers as written."""
+    """The plain digits of an integer, even if JSON writes it as 1.0 or 1e3. Other numbers stay as written."""
     if number.lstrip("-").isdigit():
         return number
     try:
@@ -169,7 +175,7 @@ def _maps(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
 
 
 def _offsets(values: list[Any]) -> pa.Array:
-    """The offsets of the lists; NULL for a NULL list."""
+    """The offsets of the lists in an Arrow list array. The offset is NULL for a NULL list."""
     built: list[int | None] = []
     end = 0
     for value in values:

@@ -20,7 +20,7 @@ UNCOMPRESSED, COMPRESSED = 2, 3
 
 
 def page_sizes(content: bytes, start: int, length: int) -> Iterator[int]:
-    """The decompressed size of each page of a column chunk, including a dictionary page.
+    """The decompressed size in bytes of each page of a column chunk, including a dictionary page.
 
     Raises ValueError for an invalid page header.
     """
@@ -38,7 +38,7 @@ def page_sizes(content: bytes, start: int, length: int) -> Iterator[int]:
 
 
 def _struct(content: bytes, place: int, depth: int) -> tuple[dict[int, int], int]:
-    """The 32-bit numbers of a struct in Thrift's compact protocol, by field, and the struct's end."""
+    """The 32-bit numbers of a struct in Thrift's compact protocol, by field, and the index of its end."""
     if depth == 0:
         raise ValueError("structs in structs")
     numbers: dict[int, int] = {}
@@ -59,7 +59,7 @@ def _struct(content: bytes, place: int, depth: int) -> tuple[dict[int, int], int
 
 
 def _skip_value(content: bytes, place: int, kind: int, depth: int) -> int:
-    """The end of a value of another kind."""
+    """The index where a value of another kind ends."""
     match kind:
         case 1 | 2:  # a flag, whose kind is its value
             return place
@@ -94,18 +94,18 @@ def _zigzag(number: int) -> int:
 
 
 ROWS = 1 << 16
-# The bytes that one batch may take, if it has more than one row.
+# The maximum bytes of a batch, if it has more than one row.
 PIECE = 1 << 24
-ENTRY = 8  # the index of a text in its dictionary, or its offset
+ENTRY = 8  # bytes for a string's index in its dictionary, or for its offset
 
 
 def batches(
     content: bytes, metadata: pq.FileMetaData, chosen: Sequence[str], count: Callable[[int], None]
 ) -> Iterator[pa.RecordBatch]:
-    """Batches with the chosen columns, which must not be nested; texts may be dictionary arrays.
+    """Batches of the chosen columns, which must not be nested. Strings may be dictionary arrays.
 
-    `count` is called with the bytes of the pages that are open at a time. It is then called with the bytes of
-    each batch before the batch is decoded. Raises ValueError or Arrow's errors for invalid Parquet, and the
+    `count` is called with the bytes of the pages that are open at the same time. Before a batch is decoded,
+    it is also called with the batch's bytes. Raises ValueError or Arrow's errors for invalid Parquet, and the
     errors of `count`.
     """
     schema = metadata.schema.to_arrow_schema()
@@ -139,7 +139,10 @@ def _chunks(metadata: pq.FileMetaData, chosen: Sequence[str]) -> dict[str, list[
 
 
 def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int]:
-    """The sizes of a column's two largest pages; at most two are open, one of them a dictionary."""
+    """The sizes of a column's two largest pages.
+
+    At most two pages are open, and one of them is a dictionary.
+    """
     largest: list[int] = []
     for chunk in chunks:
         starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]
@@ -149,13 +152,13 @@ def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int
 
 
 def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
-    """Whether a column has delta encodings, whose values may exceed their encoded size."""
+    """Whether a column has delta encodings, whose decoded values may be larger than their encoding."""
     encodings = {encoding for chunk in chunks for encoding in chunk.encodings}
     return bool(encodings & {"DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY"})
 
 
 def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
-    """The maximum bytes of a value in a batch; no value is longer than its page."""
+    """The maximum bytes of a value in a batch. No value is longer than its page."""
     if pages:
         return ENTRY + max(pages)
     return ENTRY if _is_text(type_) or pa.types.is_null(type_) else 1 + type_.bit_width // 8
@@ -172,7 +175,7 @@ def _is_text(type_: pa.DataType) -> bool:
 
 
 def _row_slices(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
-    """Slices of the batch of about `PIECE` decoded bytes each, with their sizes."""
+    """Slices of the batch with about `PIECE` decoded bytes each, and their sizes."""
     if not batch.num_rows:
         return
     ends = np.cumsum(sum((_sizes(column) for column in batch.columns), np.zeros(batch.num_rows)))
@@ -183,7 +186,7 @@ def _row_slices(batch: pa.RecordBatch) -> Iterator[tuple[pa.RecordBatch, int]]:
 
 
 def _sizes(column: pa.Array) -> np.ndarray:
-    """The decoded size of each value of a column."""
+    """The decoded size in bytes of each value of a column."""
     if not pa.types.is_dictionary(column.type) or not _is_text(column.type):
         return np.full(len(column), column.nbytes / max(len(column), 1))
     lengths = pc.fill_null(pc.binary_length(column.dictionary), 0)

@@ -1,7 +1,8 @@
-"""Checks of a Parquet file's calendar: Spark before 3.0 and Hive may write Julian days and instants.
+"""Checks of a Parquet file's calendar: Spark before 3.0 and Hive may write Julian days and times.
 
-The footer records this calendar. Its days before 15 October 1582 are other days in the standard calendar, and
-its instants before 1900 are minutes off, depending on the zone. Such values are refused, not guessed.
+The footer records this calendar. Its days before 15 October 1582 are other days in the standard calendar. Its
+times before 1900 are minutes off, depending on the zone. Such values are refused, because a conversion would
+be a guess.
 """
 
 import json
@@ -24,7 +25,7 @@ _MICROS: Final = 86_400_000_000
 
 
 def legacy_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """The columns that may contain, also nested, days or instants in the legacy calendar."""
+    """The columns that may contain days or times in the legacy calendar, including nested ones."""
     footer = file.metadata.metadata or {}
     days, instants, old_instants = _legacy(footer)
     columns = set()
@@ -39,7 +40,7 @@ def legacy_columns(file: pq.ParquetFile) -> frozenset[str]:
 
 
 def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
-    """The columns that contain, also nested, instants of 96 bits."""
+    """The columns that contain times of 96 bits, including nested ones."""
     return frozenset(
         name
         for name, leaves in _leaves(file).items()
@@ -48,7 +49,7 @@ def _int96_columns(file: pq.ParquetFile) -> frozenset[str]:
 
 
 def with_instants(file: pq.ParquetFile) -> pa.Schema:
-    """The file's columns; times of 96 bits are instants in UTC, as Spark, Hive and Impala write them."""
+    """The file's columns. Times of 96 bits are in UTC, as Spark, Hive and Impala write them."""
     old = _int96_columns(file)
     return pa.schema(
         [field.with_type(_in_utc(field.type)) if field.name in old else field for field in file.schema_arrow]
@@ -67,7 +68,7 @@ def _in_utc(type_: pa.DataType) -> pa.DataType:
 
 
 def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[bytes, bytes] | None) -> None:
-    """Raise Refused for a value that differs in its writer's calendar."""
+    """Raise Refused if a value means something else in the calendar of the program that wrote it."""
     first = _GREGORIAN if (footer or {}).get(_ZONE) in _IN_UTC else _STANDARD
     if any(_before(part, _GREGORIAN, first) for part in _parts(values)):
         raise Refused(
@@ -82,18 +83,18 @@ def refuse_legacy(values: pa.Array, column: str, name: str, footer: Mapping[byte
 
 
 def _legacy(footer: Mapping[bytes, bytes]) -> tuple[bool, bool, bool]:
-    """Whether the writer used the legacy calendar for days, for instants, and for instants of 96 bits."""
+    """Whether the writer used the legacy calendar: for days, for times, and for times of 96 bits."""
     if _VERSION in footer:
         version = tuple(int(part) for part in footer[_VERSION].split(b".")[:2] if part.isdigit())
         times = version < (3, 0) or b"org.apache.spark.legacyDateTime" in footer
         return times, times, version < (3, 1) or b"org.apache.spark.legacyINT96" in footer
-    days = footer.get(b"writer.date.proleptic") == b"false"  # Hive's property
+    days = footer.get(b"writer.date.proleptic") == b"false"  # a property that Hive writes
     instants = footer.get(b"writer.zone.conversion.legacy") == b"true"
     return days, days or instants, days or instants
 
 
 def _leaves(file: pq.ParquetFile) -> dict[str, list[pq.ColumnSchema]]:
-    """The Parquet leaves of each column, which are in the same order as Arrow's fields."""
+    """The Parquet leaf columns of each column, which are in the same order as Arrow's fields."""
     by_column, place = dict[str, list[pq.ColumnSchema]](), 0
     for field in file.schema_arrow:
         count = _count(field.type)
@@ -110,7 +111,7 @@ def _count(type_: pa.DataType) -> int:
 
 
 def _parts(values: pa.Array) -> Iterator[pa.Array]:
-    """The values themselves, or the values nested in them."""
+    """The values themselves, or the values that are nested in them."""
     t = pa.types
     if t.is_dictionary(values.type):
         yield from _parts(values.dictionary_decode())
@@ -127,7 +128,7 @@ def _parts(values: pa.Array) -> Iterator[pa.Array]:
 
 
 def _before(values: pa.Array, day: int, instant: int) -> bool:
-    """Whether a day is before `day`, or a time before the day `instant`; any other values are not."""
+    """Whether a value is a day before `day`, or a time before the day `instant`."""
     t = pa.types
     if t.is_date(values.type):
         return bool(pc.any(pc.less(values.cast(pa.date32()).cast(pa.int32()), day)).as_py())

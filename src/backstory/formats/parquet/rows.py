@@ -30,10 +30,10 @@ from backstory.formats.values.exactly import all_optional, can_become, cast_exac
 def parquet_rows(
     path: Path, name: str, options: ParquetOptions, schema: pa.Schema | None, dataset_types: Told = UNTOLD
 ) -> ProducedRows:
-    """The file's rows, with the declared columns by name, or else all columns in table types.
+    """The file's rows, with the declared columns by name, or else with all columns in table types.
 
     Raises Refused for a file that is not Parquet, and for a missing column. Raises Refused for a column whose
-    type has no exact conversion to the declared type. Errors of single values are raised when their batch is
+    type has no exact conversion to the declared type. Errors in single values are raised when their batch is
     read.
     """
     stored = _stored_schema(path, name)
@@ -48,7 +48,7 @@ def parquet_rows(
 
 
 def open_parquet(path: Path) -> pq.ParquetFile:
-    """Open a file, with instants of 96 bits in microseconds, because nanoseconds end in the year 2262."""
+    """Open a Parquet file. Times of 96 bits are in microseconds, because nanoseconds end in the year 2262."""
     return pq.ParquetFile(path, coerce_int96_timestamp_unit="us")
 
 
@@ -63,7 +63,7 @@ def _stored_schema(path: Path, name: str) -> pa.Schema:
 
 
 def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) -> pa.Field:
-    """The column as declared if it can be cast; else an optional column of a table type."""
+    """The column as declared if it can be cast, or else an optional column of a table type."""
     target = declared.get(field.name)
     return (
         target if target is not None and can_become(field.type, target) else _ours(field, name, naive=naive)
@@ -71,7 +71,7 @@ def _target_field(field: pa.Field, name: str, declared: Told, *, naive: bool) ->
 
 
 def _ours(field: pa.Field, name: str, *, naive: bool) -> pa.Field:
-    """An optional column of a table type; Refused if no table type fits."""
+    """An optional column of a table type. Raises Refused if no table type fits."""
     type_ = plain_type(field.type, naive=naive)
     if type_ is None:
         raise Refused(
@@ -152,8 +152,8 @@ def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UN
     """Whether an engine can read the file directly, because no value needs a check.
 
     All columns must have table types and distinct names. The file's statistics must show that all days and
-    instants are in the years 0001 to 9999. Columns must match the schema, in order, or else the dataset's
-    types, and need no check of NULLs, ranges and lengths.
+    times are in the years 0001 to 9999. Columns must match the schema in order, or the dataset's types if
+    there is no schema. They must need no check of NULLs, ranges and lengths.
     """
     try:
         with open_parquet(path) as file:
@@ -191,11 +191,11 @@ def _as_it_is(type_: pa.DataType) -> bool:
 
 
 def _within_years(metadata: pq.FileMetaData) -> bool:
-    """Whether statistics show years 0001 to 9999 for all days and instants, including nested ones."""
+    """Whether the statistics show years 0001 to 9999 for all days and times, including nested ones."""
     for place in range(metadata.num_columns):
         leaf = metadata.schema.column(place)
         if leaf.physical_type == "INT96":
-            return False  # engines read them differently
+            return False  # engines read such values differently
         day = _DAYS.get(leaf.logical_type.type)
         groups = (metadata.row_group(group).column(place) for group in range(metadata.num_row_groups))
         if day and not all(_within_days(group.statistics, day) for group in groups):
@@ -204,7 +204,7 @@ def _within_years(metadata: pq.FileMetaData) -> bool:
 
 
 def _within_days(statistics: Any, day: int) -> bool:
-    """Whether values are between the first and the last day; `day` is the number of units in a day."""
+    """Whether all values are within the years 0001 to 9999; `day` is the number of time units in a day."""
     if statistics is None or not statistics.has_min_max:
         return statistics is not None and statistics.num_values == 0
     return _FIRST * day <= statistics.min_raw and statistics.max_raw < _END * day

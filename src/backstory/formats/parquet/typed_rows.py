@@ -1,4 +1,4 @@
-"""Rows of a Parquet file as values of a table's columns (section 3.4, decision H7)."""
+"""Rows of a Parquet file as typed values of a table's columns (section 3.4, decision H7)."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Final
@@ -29,7 +29,7 @@ def read_parquet(
     wanted: frozenset[str],
     lease: MemoryLease | None = None,
 ) -> Iterator[Rows]:
-    """A delivered file's rows with the wanted columns.
+    """The rows of a delivered file, with the wanted columns.
 
     Raises Refused with the file and row for an unreadable value, an unknown column or a file that is not
     Parquet. Raises TooLarge if the lease is exceeded.
@@ -50,9 +50,9 @@ def typed_rows(
 ) -> Iterator[Rows]:
     """The rows as values of the chosen columns, in batches of bounded size.
 
-    The whole clear file is in memory, because Parquet is read from its end. `count` is called with the bytes
-    of the file and of each batch. Raises Refused with the file and row for an unreadable value or a file that
-    is not Parquet.
+    The whole unpacked file is in memory, because Parquet is read from its end. `count` is called with the
+    bytes of the file and of each batch. Raises Refused with the file and row for an unreadable value or a
+    file that is not Parquet.
     """
     first = 0
     for batch, types in _batches(file, encoding, chosen, count):
@@ -118,7 +118,7 @@ def _cells(
 
 
 def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
-    """The cells with NULL for markers, and a flag per cell that carries a value; markers may be bytes."""
+    """The cells with NULL for markers, and whether each cell has a value. Markers may be bytes."""
     null: str | bytes = encoding.null_string
     unmodified: str | bytes = encoding.unmodified_string
     if pa.types.is_binary(cells.type):

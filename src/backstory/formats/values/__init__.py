@@ -1,1 +1,1 @@
-"""Conversions of texts and typed values to values of another type."""
+"""Conversions of strings and typed values to values of another type."""

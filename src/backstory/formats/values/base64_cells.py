@@ -12,7 +12,7 @@ _CODES[ord("=")] = _PAD
 
 
 def decode_base64(text: pa.Array) -> pa.Array:
-    """The bytes of each cell; a cell that is not valid base64 keeps its own UTF-8 bytes (F11)."""
+    """The decoded bytes of each cell. A cell that is not valid base64 keeps its own UTF-8 bytes (F11)."""
     text = pa.concat_arrays([text])
     offsets, codes, raw = _buffers(text)
     lengths = np.diff(offsets)
@@ -35,7 +35,7 @@ def invalid_base64(text: pa.Array) -> int:
 
 
 def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """The offsets of the cells, the code of each character, and the characters."""
+    """The offsets of the cells, the base64 code of each character, and the characters."""
     filled = text.fill_null("")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[
         filled.offset : filled.offset + len(filled) + 1
@@ -47,7 +47,7 @@ def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _well_formed(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
-    """Whether each cell has only characters of the alphabet, and at most two pads, all at its end."""
+    """Whether each cell has only characters of the alphabet, then at most two padding characters."""
     ends = offsets[1:]
     filled = ends > offsets[:-1]
     last = np.where(filled, ends - 1, 0)

@@ -1,6 +1,7 @@
-"""Checks for values, including nested ones, that the declared type does not allow (section 1.9).
+"""Checks for values that the declared type does not allow, including nested values (section 1.9).
 
-Arrow types allow more: any number as a UInt8, days of the year 10000, NULL in a list with required items.
+Arrow types allow more values: any number as a UInt8, days of the year 10000, NULL in a list with required
+items.
 """
 
 from collections.abc import Iterator
@@ -22,7 +23,7 @@ _YEARS: dict[pa.DataType, tuple[Any, Any]] = {
 
 
 class Unfit(NamedTuple):
-    """A value that its type does not allow, with its row and its field."""
+    """A value that its declared type does not allow, with its row and its field."""
 
     row: int
     value: pa.Scalar
@@ -30,7 +31,7 @@ class Unfit(NamedTuple):
 
 
 def first_unfit(values: pa.Array, field: pa.Field) -> Unfit | None:
-    """The first invalid value, which may be nested in another value; None if all are valid.
+    """The first invalid value, which may be nested in another value, or None if all are valid.
 
     NULL is checked in a required nested field, but not in a required column.
     """
@@ -42,14 +43,14 @@ def first_unfit(values: pa.Array, field: pa.Field) -> Unfit | None:
 
 
 def first_unfit_row(values: pa.Array, field: pa.Field) -> int | None:
-    """The row of the first invalid value, without a check of nested values; None if all are valid."""
+    """The row of the first invalid value, without a check of nested values, or None if all are valid."""
     good = _good(values, field)
     row = -1 if good is None else pc.index(good, False).as_py()
     return None if row < 0 else row
 
 
 def _good(values: pa.Array, field: pa.Field) -> pa.Array | None:
-    """A flag per value for a valid one; None if every value of the Arrow type is valid."""
+    """Whether each value is valid, or None if every value of the Arrow type is valid."""
     declared, fixed = kind_of(field), length(field)
     if fixed is not None:
         is_list = pa.types.is_list(values.type)
@@ -73,7 +74,7 @@ def _is_between(values: pa.Array, least: Any, greatest: Any) -> pa.Array:
 
 
 def _first_in(inner: pa.Array, field: pa.Field, rows: np.ndarray) -> Unfit | None:
-    """The first invalid one of some nested values; `rows` has the outer row of each."""
+    """The first invalid nested value. `rows` has the outer row of each value."""
     if not field.nullable and inner.null_count:
         place = pc.index(inner.is_null(), True).as_py()
         return Unfit(int(rows[place]), inner[place], field)
@@ -82,7 +83,10 @@ def _first_in(inner: pa.Array, field: pa.Field, rows: np.ndarray) -> Unfit | Non
 
 
 def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Field, np.ndarray]]:
-    """The values nested in structs, lists and maps, each part with its field and the outer row per value."""
+    """The values nested in structs, lists and maps.
+
+    Each part has its field, and the outer row for each value.
+    """
     type_ = field.type
     if pa.types.is_struct(type_):
         rows, inner = np.flatnonzero(values.is_valid()), values.drop_null().flatten()
@@ -95,6 +99,6 @@ def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Fie
 
 
 def _entries(maps: pa.MapArray) -> pa.ListArray:
-    """Maps as lists of key and value, because Arrow flattens lists but not maps."""
+    """Maps as lists of key-value structs, because Arrow flattens lists but not maps."""
     type_ = maps.type
     return maps.cast(pa.list_(pa.struct([("key", type_.key_type), ("value", type_.item_type)])))

@@ -1,4 +1,7 @@
-"""Casts between column types: `cast` by the rules of section 2.6 (F18), `exact_cast` without any loss."""
+"""Casts between column types.
+
+`cast` follows the rules of section 2.6 (F18); `exact_cast` allows no loss at all.
+"""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,14 +20,15 @@ _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 
 
 class DoesNotFit(ValueError):
-    """A value has no equal in the new type."""
+    """A value that the new type cannot represent exactly."""
 
 
 def cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
-    """The values as `arrow_type(new)`; text is read and written as in batch files (section 3.3).
+    """Cast the values to `arrow_type(new)`.
 
-    BINARY and text have the same bytes. Naive times are taken as UTC. Only DOUBLE to FLOAT may round, but not
-    to zero. Any other loss of digits and any value out of range raise DoesNotFit.
+    Text is read and written as in batch files (section 3.3). BINARY and text have the same bytes. Times
+    without a zone count as UTC. Only DOUBLE to FLOAT may round, but not to zero. Any other loss of digits and
+    any value out of range raise DoesNotFit.
     """
     try:
         fitted = _cast(values, old, new)
@@ -51,7 +55,7 @@ def _cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 
 
 def _text_of(values: pa.Array, old: ColumnType) -> pa.Array:
-    """The text form of section 3.3, without redundant zeros."""
+    """The values as strings in the form of section 3.3, without redundant zeros."""
     text = values.cast(pa.string())
     if old.kind is Kind.DECIMAL:
         return _trim_zeros(_without_exponents(values, text))
@@ -69,7 +73,7 @@ def _trim_zeros(text: pa.Array) -> pa.Array:
 
 
 def _without_exponents(values: pa.Array, text: pa.Array) -> pa.Array:
-    """Decimals without exponents, which Arrow writes for small values."""
+    """Decimals as strings without exponents, which Arrow writes for small values."""
     small = pc.fill_null(pc.match_substring(text, "E"), False)
     if not pc.any(small).as_py():
         return text
@@ -121,11 +125,12 @@ def _require(holds: pa.Array) -> None:
 
 
 def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
-    """The values as `arrow_type(new)`; DoesNotFit if a value would change or has no equal in the type.
+    """Cast the values to `arrow_type(new)`.
 
-    Numbers are compared by their texts: 0.1 is 0.1 as a float and as a decimal. A text is a number, a day or
-    a time only if a CSV cell with this text is one. For example, `007` and a number with too many digits are
-    not numbers. A number's text is its shortest one. Times without a zone are UTC.
+    Raises DoesNotFit if a value would change. Numbers are compared as they are printed: 0.1 is 0.1 as a float
+    and as a decimal. A string is a number, a day or a time only if a CSV cell with this string is one. For
+    example, `007` and a number with too many digits are not numbers. A number becomes its shortest string.
+    Times without a zone are UTC.
     """
     values = values.cast(arrow_type(old))
     if values.null_count == len(values):
@@ -148,7 +153,7 @@ def exact_cast(values: pa.Array, old: ColumnType, new: ColumnType) -> pa.Array:
 
 
 def misfits(values: pa.Array, old: ColumnType, new: ColumnType, most: int) -> list[int]:
-    """The places of the first values, at most `most`, that do not fit the new type."""
+    """The indexes of the first values that do not fit the new type, at most `most`."""
     try:
         exact_cast(values, old, new)
     except DoesNotFit:

@@ -13,7 +13,7 @@ from backstory.formats.values.digits import half_even, round_to_scale
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
-# The contract prints the greatest float rounded up as 3.4028237E+38; this text means the greatest float.
+# The contract prints the greatest float rounded up as 3.4028237E+38; this string means the greatest float.
 FLOAT_MAX_AS_PRINTED = 3.4028237e38
 
 INTEGER = r"^-?[0-9]+$"
@@ -30,7 +30,7 @@ Values = TypeVar("Values")
 
 
 class UnreadableCell(ValueError):
-    """A cell that does not match its column's type; `row` counts from 0 in the parsed array."""
+    """A cell that does not match its column's type. `row` counts from 0 in the parsed array."""
 
     def __init__(self, row: int) -> None:
         super().__init__(f"cell {row}")
@@ -38,9 +38,9 @@ class UnreadableCell(ValueError):
 
 
 def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
-    """The cells as values of `arrow_type(type_)`; NULL cells stay NULL.
+    """The cells as values of `arrow_type(type_)`.
 
-    Raises UnreadableCell for the first cell that does not match the type.
+    NULL cells stay NULL. Raises UnreadableCell for the first cell that does not match the type.
     """
     if type_.kind in _BLANKS_ASIDE:
         text = _trim_blanks(text)
@@ -48,14 +48,14 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """The cells as in `parse`, with decimals rounded half-even, and the number of rounded ones (F18)."""
+    """The cells as in `parse`, with decimals rounded half-even, and the number of rounded cells (F18)."""
     if type_.kind is not Kind.DECIMAL:
         return parse(text, type_), 0
     return _convert(_trim_blanks(text), lambda cells: round_to_scale(cells, type_))
 
 
 def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
-    """Decimals of any precision and scale, rounded as in `parse_rounding`, and the rounded count."""
+    """Decimals of any precision and scale, rounded as in `parse_rounding`, and the number of rounded ones."""
     wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
     return _convert(decimals, lambda cells: half_even(cells.cast(wide), type_))
 
@@ -68,12 +68,15 @@ def _convert(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
 
 
 def null_where_empty(text: pa.Array) -> pa.Array:
-    """The cells with NULL for empty ones; only text types have an empty value (O27)."""
+    """The cells, with NULL for empty ones. Only text types have an empty value (O27)."""
     return pc.if_else(pc.equal(text, ""), pa.scalar(None, text.type), text)
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
-    """The type for a column in Arrow's CSV parser; `finish` converts the result to the column's type."""
+    """The type with which Arrow's CSV parser reads a column.
+
+    `finish` converts the result to the column's type.
+    """
     if type_.kind in _LOOKED_AT:
         return pa.string()
     if type_.kind is Kind.DECIMAL:
@@ -106,7 +109,10 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
 
 
 def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
-    """Raise pa.ArrowInvalid for a year outside 0001 to 9999; `day` is the number of time units in a day."""
+    """Raise pa.ArrowInvalid if a year is outside 0001 to 9999.
+
+    `day` is the number of time units in a day.
+    """
     bounds = pc.min_max(times)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if least is not None and (least < _FIRST_DAY * day or greatest >= (_LAST_DAY + 1) * day):
@@ -114,7 +120,7 @@ def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
 
 
 def first_failing(cells: pa.Array, convert: Callable[[pa.Array], object]) -> int:
-    """The first cell for which `convert` raises pa.ArrowInvalid, by binary search."""
+    """The index of the first cell for which `convert` raises pa.ArrowInvalid, by binary search."""
     low, high = 0, len(cells)
     while high - low > 1:
         middle = (low + high) // 2
@@ -202,7 +208,7 @@ def _naive(text: pa.Array, type_: ColumnType) -> pa.Array:
 
 
 def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    """Timestamps in microseconds; further digits are cut off, never rounded (F6)."""
+    """Strings as timestamps in microseconds. Further digits are cut off, never rounded (F6)."""
     target = arrow_type(type_)
     try:
         value = text.cast(target)
@@ -214,7 +220,7 @@ def _timestamp(text: pa.Array, type_: ColumnType, mend: Callable[[pa.Array], pa.
 
 
 def _time(text: pa.Array, _type: ColumnType) -> pa.Array:
-    """`HH:MM:SS`, with up to six digits of a second if they are not zero (F18)."""
+    """Strings in the form `HH:MM:SS`, with up to six digits of a second if they are not zero (F18)."""
     _require(pc.match_substring_regex(text, TIME))
     full = pc.replace_substring_regex(text, r"^(\d\d:\d\d)$", r"\1:00")
     micros = pc.replace_substring_regex(full, BEYOND_MICROSECONDS, r"\1")
@@ -241,7 +247,7 @@ _PARSERS: dict[Kind, Callable[[pa.Array, ColumnType], pa.Array]] = {
     Kind.BINARY: _binary,
 }
 
-# These are read as text first, because the parser accepts more than they allow.
+# These are first read as strings, because Arrow's parser accepts too much.
 _LOOKED_AT = {Kind.SHORT, Kind.INT, Kind.LONG, Kind.BINARY, Kind.NAIVE_TIME}
 
 # Arrow's parser ignores blanks around these; the parsers here do the same.

@@ -10,7 +10,10 @@ _SHORT = {"s", "ms"}
 
 
 def count_units(values: pa.Array, unit: str) -> pa.Array:
-    """Arrow's times of day or durations as integers of the unit; pa.ArrowInvalid if digits would be lost."""
+    """Arrow's times of day or durations as integers of the unit.
+
+    Raises pa.ArrowInvalid if digits would be lost.
+    """
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration(unit)).cast(pa.int64())
     if unit in _SHORT:
@@ -19,7 +22,7 @@ def count_units(values: pa.Array, unit: str) -> pa.Array:
 
 
 def clock_times(text: pa.Array, unit: str) -> pa.Array:
-    """Texts like `12:30:00.5`, or integers, as integers of the unit since midnight.
+    """Strings like `12:30:00.5`, or integers, as integers of the unit since midnight.
 
     Raises UnreadableCell for the first cell that is neither, or has more digits than the unit allows.
     """

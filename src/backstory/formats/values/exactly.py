@@ -12,7 +12,7 @@ from backstory.formats.values.texts import TextForms, parser
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The one of two types that holds the values of both; None if neither does."""
+    """The type, of the two, that holds the values of both, or None if neither does."""
     if one == other or pa.types.is_null(other):
         return one
     if pa.types.is_null(one):
@@ -30,7 +30,7 @@ _WIDEST = 38
 
 
 def plain_type(type_: pa.DataType, *, naive: bool = False) -> pa.DataType | None:
-    """The table type that holds all values of an Arrow type; None if no table type does.
+    """The table type that holds all values of an Arrow type, or None if no table type does.
 
     A time without a zone stays without one if `naive` is set; otherwise it is UTC.
     """
@@ -72,7 +72,7 @@ def all_optional(type_: pa.DataType) -> pa.DataType:
 
 
 def can_become(type_: pa.DataType, field: pa.Field) -> bool:
-    """Whether values of the type may fit the field; `cast_exactly` checks each value."""
+    """Whether values of the type may fit the field. `cast_exactly` checks each value."""
     target, t = field.type, pa.types
     if t.is_dictionary(type_):
         return can_become(type_.value_type, field)
@@ -103,14 +103,15 @@ def _nested_can_become(type_: pa.DataType, target: pa.DataType) -> bool:
 
 
 def _inner_can_become(type_: pa.DataType, field: pa.Field) -> bool:
-    """The same for nested types, where texts are not parsed."""
+    """Whether values of a nested type may fit the field. Strings inside are not parsed."""
     return can_become(type_, field) and (not _is_text(type_) or _is_text(field.type))
 
 
 def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
-    """The values as the field's `all_optional` type; instants are cut to the microsecond.
+    """Cast the values to the field's `all_optional` type.
 
-    The types must satisfy `can_become`. Raises UnreadableCell or pa.ArrowInvalid if a value would change.
+    Times are cut to the microsecond. The types must satisfy `can_become`. Raises UnreadableCell or
+    pa.ArrowInvalid if a value would change.
     """
     target, t = all_optional(field.type), pa.types
     if t.is_dictionary(values.type):
@@ -132,12 +133,12 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
 
 
 def in_utc(values: pa.Array) -> pa.Array:
-    """Instants of a zone as UTC, with the same numbers; times without a zone unchanged."""
+    """Times of any zone in UTC, with the same numbers. Times without a zone are unchanged."""
     return values.cast(pa.timestamp(values.type.unit, "UTC")) if values.type.tz else values
 
 
 def _fill_null_types(type_: pa.DataType, target: pa.DataType) -> pa.DataType:
-    """The type with the target's types in place of null types, to which no cast can return."""
+    """The type, with null types replaced by the target's types. No cast can convert a value back to null."""
     t = pa.types
     if t.is_null(type_):
         return target

@@ -1,4 +1,4 @@
-"""Checks whether texts are values of a type without loss; `007` is not an integer."""
+"""Checks that strings are values of a type without loss. For example, `007` is not an integer."""
 
 from dataclasses import replace
 
@@ -18,19 +18,19 @@ _INTEGER = r"^-?(0|[1-9]\d*)$"
 _NUMBER = r"-?(0|[1-9]\d*)(\.\d+([eE][+-]?\d+)?|[eE][+-]\d+)?|-?\.\d+"
 _FINITE = rf"^({_NUMBER})$"
 _ANY_FLOAT = rf"^({_NUMBER}|NaN|[+-]?Inf(inity)?)$"
-# More digits than every float keeps.
+# More digits than every float can keep.
 _LONG_INTEGER = r"^-?\d{16,}$"
 _BOOLEAN = r"^(true|True|TRUE|false|False|FALSE)$"
 _FORMS = {INT: _INTEGER, FLOAT: _ANY_FLOAT, BOOL: _BOOLEAN, _SMALL: _INTEGER, _SINGLE: _ANY_FLOAT}
 
 
 def needs_typed_column(type_: pa.DataType) -> bool:
-    """Whether texts are checked for the type only if their column is known to have it."""
+    """Whether strings are checked for the type only if their column is known to have it."""
     return type_ in {_SMALL, _SINGLE, _NAIVE} or bool(pa.types.is_decimal(type_))
 
 
 def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
-    """Whether all cells are of the type; the cells have no NULL."""
+    """Whether all cells are values of the type. No cell may be NULL."""
     if forms.decimal == "," and (type_ in {FLOAT, _SINGLE} or pa.types.is_decimal(type_)):
         cells, forms = with_points(cells), replace(forms, decimal=".")
     form = _FINITE if pa.types.is_decimal(type_) else _FORMS.get(type_)
@@ -48,5 +48,5 @@ def all_are(cells: pa.Array, type_: pa.DataType, forms: TextForms) -> bool:
 
 
 def exact_as_float(cells: pa.Array) -> bool:
-    """Whether no integer has the length of an identifier; columns with such integers stay text."""
+    """Whether no integer is as long as an identifier. Columns with such integers stay text."""
     return not pc.any(pc.match_substring_regex(cells, _LONG_INTEGER)).as_py()

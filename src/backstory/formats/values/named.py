@@ -1,4 +1,4 @@
-"""The value of a column type for a text or a Python value, without rounding, cutting or filling in."""
+"""The value of a column type that a string or a Python object means, without rounding or defaults."""
 
 import math
 import re
@@ -37,7 +37,7 @@ _REMEDIES: Final = {
 
 
 class Unnamed(ValueError):
-    """The input is not a value of the type; `remedy` describes how to write its values."""
+    """The input is not a value of the type. `remedy` describes how to write such values."""
 
     def __init__(self, type_: ColumnType) -> None:
         super().__init__(str(type_))
@@ -47,7 +47,7 @@ class Unnamed(ValueError):
 
 
 def named_value(value: object, type_: ColumnType) -> Any:
-    """The input as a Python value of the type; Unnamed if it is not one."""
+    """The input as a Python value of the type. Raises Unnamed if it is not one."""
     value = _python_number(value)
     try:
         if isinstance(value, str):
@@ -58,7 +58,7 @@ def named_value(value: object, type_: ColumnType) -> Any:
 
 
 def _python_number(value: object) -> object:
-    """A NumPy number as a Python number; other values unchanged."""
+    """A NumPy number as a Python number. Other values are unchanged."""
     if type(value).__module__ != "numpy" or getattr(getattr(value, "dtype", None), "kind", "") not in "biuf":
         return value
     return value.item()  # type: ignore[attr-defined]
@@ -77,7 +77,10 @@ def _of_text(text: str, type_: ColumnType) -> Any:
 
 
 def _of_value(value: Any, type_: ColumnType) -> Any:
-    """The value for a Python object; each class fits only types with its values, so True is not a number."""
+    """The value for a Python object.
+
+    Each class fits only types with its values. For example, True is not a number.
+    """
     kind = Kind.BINARY if type_.foreign.startswith("fixed") else type_.kind
     if isinstance(value, bool):
         return value if kind is Kind.BOOLEAN else _none()
@@ -107,7 +110,7 @@ def _of_number(value: float | Decimal, type_: ColumnType) -> Any:
 
 
 def _sure(value: float, kind: Kind) -> Decimal:
-    """The number that a float is printed as; ValueError if it is ambiguous for the kind."""
+    """The number that is printed for a float. Raises ValueError if the number is ambiguous for the kind."""
     number = Decimal(repr(value))
     if kind in _BITS and abs(value) > _SURE_WHOLE:
         return _none()
@@ -162,7 +165,7 @@ def _floating_text(text: str, type_: ColumnType) -> float:
 
 
 def _floating(number: Decimal, type_: ColumnType) -> float:
-    """The float with this text: all its digits, or the digits that distinguish it from its neighbours."""
+    """The float for a number, which must be its exact value or its shortest printed form."""
     value = float(number)
     spellings = {repr(value)}
     if type_.kind is Kind.FLOAT:
@@ -181,7 +184,7 @@ def _day(text: str, _type: ColumnType) -> date:
 
 
 def _instant(text: str, _type: ColumnType) -> datetime:
-    """An instant, in UTC if the text has no offset; a day without a time is not an instant."""
+    """A time in UTC if the string has no offset. A day without a time is not accepted."""
     time, offset = _time(text)
     return datetime.fromisoformat(f"{time}{offset or '+00:00'}").astimezone(UTC)
 
@@ -192,7 +195,7 @@ def _naive(text: str, _type: ColumnType) -> datetime:
 
 
 def _time(text: str) -> tuple[str, str]:
-    """The time to the microsecond, and its offset; further digits must be zeros."""
+    """The time cut to the microsecond, and its offset. Further digits must be zeros."""
     match = _TIME.fullmatch(text) or _none()
     clock = re.sub(r"(\.\d{6})0+$", r"\1", match[2])
     return f"{match[1]}T{clock}", (match[3] or "").upper()

@@ -12,9 +12,10 @@ _WIDEST: Final = 76
 
 
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The same values as another type; pa.ArrowInvalid if a value has no equal in it.
+    """The same values as another type.
 
-    A float means the number in its shortest text: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
+    Raises pa.ArrowInvalid if a value has no equal in that type. A float means its shortest printed number: a
+    32-bit 72.1 is 72.1 in 64 bits and as a decimal.
     """
     stored, t = values.type, pa.types
     if stored == type_:
@@ -32,7 +33,7 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
-    """The numbers in the texts of floats, as another type."""
+    """Floats as another type, by their printed numbers."""
     t = pa.types
     if t.is_floating(type_) and floats.type.bit_width < type_.bit_width:
         return shortest_texts(floats).cast(type_)
@@ -77,7 +78,7 @@ def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as decimals by their texts; pa.ArrowInvalid for NaN and infinity."""
+    """Floats as decimals, by their printed numbers. Raises pa.ArrowInvalid for NaN and infinity."""
     decimals, lost = round_to_scale(
         shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
     )
@@ -87,7 +88,7 @@ def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Floats as integers; Arrow's own cast refuses whole numbers beyond 53 bits."""
+    """Floats as integers. Arrow's own cast refuses whole numbers beyond 53 bits."""
     wide = cast_same(values, pa.float64())
     signed = not pa.types.is_unsigned_integer(type_)
     bound = 2.0 ** (type_.bit_width - signed)

@@ -1,6 +1,6 @@
-"""Conversion of a file's typed values to a column's type, as the file's texts would be (section 3.4).
+"""Conversion of a file's typed values to a column's type, as if they were text (section 3.4).
 
-A door's leniency lists the losses that its specification allows.
+The leniency of a door lists the losses that its specification allows.
 """
 
 from collections.abc import Callable
@@ -31,22 +31,25 @@ _TIMES: Final = {Kind.NAIVE_TIME, Kind.UTC_DATETIME, Kind.NAIVE_DATETIME}
 
 @dataclass(frozen=True, slots=True)
 class Leniency:
-    """Whether decimals may be rounded half-even to their column's scale, and times cut to the microsecond.
+    """Whether decimals may be rounded half-even to the column's scale, and times cut to the microsecond.
 
-    Any other loss is refused, because two values would silently become one (E1).
+    Any other loss is refused, because two different values would become the same value (E1).
     """
 
     rounds: bool = False
     cuts: bool = False
 
 
-# The sender passes a delivery's decimals through doubles (F18), and its instants are cut (F6).
+# The sender converts a delivery's decimals to doubles (F18), and its times are cut (F6).
 DELIVERED: Final = Leniency(rounds=True, cuts=True)
 EXACT: Final = Leniency()
 
 
 def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
-    """The cells as values of the type, and the number of rounded ones; UnreadableCell for an invalid cell."""
+    """The cells as values of the type, and the number of rounded cells.
+
+    Raises UnreadableCell for an invalid cell.
+    """
     if type_.kind in _TIMES and not leniency.cuts:
         row = pc.index(pc.match_substring_regex(text, _FINER), pa.scalar(True)).as_py()
         if row >= 0:
@@ -61,8 +64,8 @@ _DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIM
 def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
     """The cells as values of the column's type, and the number of rounded decimals (F18).
 
-    Texts are read as in CSV. Numbers stay equal. In a text column, a number, a day or an id becomes its
-    printed text. Raises UnreadableCell for the first cell without such a value, or of an incompatible type.
+    Strings are read as in CSV. Numbers stay equal. In a text column, a number, a day or an id becomes its
+    printed form. Raises UnreadableCell for the first cell without such a value, or of an incompatible type.
     """
     cells = bare(cells)
     if _t.is_null(cells.type):
@@ -74,7 +77,7 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
     if not _may_be(cells.type, type_):
         raise UnreadableCell(0)
     if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
-        # Use the number's shortest text, which a CSV file would contain.
+        # Use the number's shortest string, which a CSV file would contain.
         return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
     if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
         return rounded_to(cells, type_)
@@ -95,7 +98,7 @@ def bare(cells: pa.Array) -> pa.Array:
 
 
 def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
-    """Whether the stored type is in the column's family of types; numbers and days are different families."""
+    """Whether the stored type is in the column's family of types. Numbers and days are different families."""
     is_day = _t.is_date(stored) or _t.is_timestamp(stored)
     if type_.kind is Kind.NAIVE_TIME:
         return bool(_t.is_time(stored))

@@ -1,4 +1,4 @@
-"""Exact parsers of text columns, with the manifest's formats of dates and times (section 1.6, B14, D23, D27).
+"""Exact parsers of strings in the manifest's formats for dates and times (section 1.6, B14, D23, D27).
 
 A format is `rfc3339`, strftime (`%d.%m.%Y`) or Java's letters (`dd.MM.yyyy`). It becomes a regular expression
 that splits a whole column into parts; the parts are then joined and parsed as RFC 3339.
@@ -83,13 +83,16 @@ _JAVA_RESERVED = "[]{}#"
 
 @dataclass(frozen=True, slots=True)
 class TimePattern:
-    """A format as a regular expression, and the parts that it has."""
+    """A date or time format as a regular expression, and the parts that it contains."""
 
     expression: str
     parts: frozenset[str]
 
     def rfc3339(self, text: pa.Array) -> pa.Array:
-        """The cells as RFC 3339, without a time if the format has none; a mismatch becomes invalid text."""
+        """The cells as RFC 3339, without a time if the format has none.
+
+        A cell that does not match the format becomes an invalid string.
+        """
         cells = pc.extract_regex(text, self.expression)
         parts = {part: cells.field(part) for part in self.parts}
         # A cell that does not match must not be parsed as RFC 3339 later.
@@ -100,7 +103,7 @@ class TimePattern:
 
 @lru_cache(maxsize=64)
 def time_pattern(option: str, pattern: str) -> TimePattern | None:
-    """The format in an option, None for `rfc3339`; UsageError for an invalid format."""
+    """The format in an option, or None for `rfc3339`. Raises UsageError for an invalid format."""
     if pattern == RFC3339:
         return None
     pieces = _strftime(option, pattern) if "%" in pattern else _java(option, pattern)
@@ -190,7 +193,7 @@ def _month_of(name: pa.Array) -> pa.Array:
 
 
 def _hour_of(parts: dict[str, pa.Array]) -> pa.Array:
-    """An hour from 1 to 12 with AM or PM, as 00 to 23; any other hour becomes the invalid `99`."""
+    """An hour from 1 to 12 with AM or PM, as 00 to 23. Any other hour becomes the invalid `99`."""
     if "half" not in parts:
         return "00"
     twelve = parts["half"]
@@ -221,7 +224,7 @@ _DATE_ALONE = r"^(\d{4}-\d{2}-\d{2})$"
 
 @dataclass(frozen=True, slots=True)
 class TextForms:
-    """A file's formats of dates and times, None for RFC 3339, and its decimal separator."""
+    """A file's decimal separator, and its formats of dates and times, or None for RFC 3339."""
 
     date: TimePattern | None = None
     timestamp: TimePattern | None = None
@@ -229,17 +232,17 @@ class TextForms:
 
 
 def text_forms(date_format: str = RFC3339, timestamp_format: str = RFC3339) -> TextForms:
-    """The formats in a file's options; UsageError for an invalid one."""
+    """The formats in a file's options. Raises UsageError if one is invalid."""
     return TextForms(
         time_pattern("dateFormat", date_format), time_pattern("timestampFormat", timestamp_format)
     )
 
 
 def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
-    """A function that parses text as values of the field's type.
+    """A function that parses strings as values of the field's type.
 
     The function raises UnreadableCell for the first cell that does not match the type. Raises UsageError for
-    a type without a text form.
+    a type that no text can represent.
     """
     type_ = field.type
     if type_ == pa.string():
@@ -275,7 +278,7 @@ def _nothing(text: pa.Array) -> pa.Array:
 
 
 def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -> pa.Array:
-    """Instants; a time without a zone is UTC, and a date is its midnight."""
+    """Strings as timestamps. A time without a zone is UTC, and a date is its midnight."""
     if pattern is not None:
         text = pattern.rfc3339(text)
     built = _at_once(text)
@@ -287,12 +290,12 @@ def _instants(text: pa.Array, pattern: TimePattern | None, column: ColumnType) -
 
 
 def _with_comma(text: pa.Array, column: ColumnType) -> pa.Array:
-    """Numbers with a decimal comma and no point."""
+    """Strings with a decimal comma and no point, as numbers."""
     return parse(with_points(text), column)
 
 
 def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
-    """Times without a zone; UnreadableCell for a time with `Z`."""
+    """Strings as times without a zone. Raises UnreadableCell for a time with `Z`."""
     zoned = pc.match_substring_regex(text, _ZONED)
     if pc.any(zoned).as_py():
         raise UnreadableCell(pc.index(zoned, True).as_py())
@@ -300,7 +303,7 @@ def _naive(text: pa.Array, column: ColumnType) -> pa.Array:
 
 
 def _at_once(text: pa.Array) -> pa.Array | None:
-    """The instants if all cells or no cells have a zone, as in nearly every file; else None."""
+    """The times if either all cells or no cells have a zone, as in nearly every file, or else None."""
     for type_ in (pa.timestamp("us", "UTC"), pa.timestamp("us")):
         try:
             built = text.cast(type_).cast(pa.timestamp("us", "UTC"))

@@ -16,13 +16,16 @@ SHOWN = 20
 # The folder of metadata that macOS adds to a zip; never a data file.
 _SHADOWS = "__MACOSX/"
 _BROKEN = (zipfile.BadZipFile, zlib.error, lzma.LZMAError, EOFError, RuntimeError, ValueError)
-# Errors of a decompressor have no errno; a wrong offset in the archive makes a seek fail with EINVAL.
+# A decompressor's errors have no errno. A wrong offset in the archive makes a seek fail with EINVAL.
 _OF_THE_ARCHIVE = (None, errno.EINVAL)
 
 
 @contextmanager
 def open_zip(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip; Refused `broken-archive` if it is not a zip, broken, locked or of an unknown method."""
+    """Open a zip file.
+
+    Raises Refused (`broken-archive`) if it is not a zip, is broken or encrypted, or uses an unknown method.
+    """
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -42,13 +45,16 @@ def files(archive: zipfile.ZipFile) -> list[str]:
 
 
 def matching(names: Sequence[str], pattern: str) -> list[str]:
-    """The entry with exactly this name, else all entries that match the glob; `*` also matches `/`."""
+    """The entry with exactly this name, or else all entries that match the glob. `*` also matches `/`."""
     exact = [name for name in names if name == pattern]
     return exact or [name for name in names if fnmatchcase(name, pattern)]
 
 
 def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
-    """The only entry that matches `subPath`, or the first one without it; Refused unless one matches."""
+    """The only entry that matches `subPath`, or the first entry if there is none.
+
+    Raises Refused unless exactly one entry matches.
+    """
     entries = files(archive)
     if not entries:
         raise broken_archive(name, "an archive with a file in it")
@@ -61,13 +67,13 @@ def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> s
 
 
 def extract(archive: zipfile.ZipFile, entry: str, target: Path, name: str, bound: Bound) -> None:
-    """Write the entry's bytes to `target`; the archive's own path is ignored."""
+    """Write the entry's bytes to `target`. The entry's own path is ignored."""
     with archive.open(entry) as packed:
         bound.copy(packed, target, f"{name}/{entry}")
 
 
 def ambiguous(name: str, wanted: str, matches: Sequence[str], entries: Sequence[str]) -> Refused:
-    """The error if no entry or several entries match; it lists them."""
+    """The error if no entry or several entries match. It lists them."""
     message = f"{name}: {wanted} matches {len(matches)} entries: {name_list(matches)}."
     if not matches:
         message = f"{name}: {wanted} matches no entry; the archive contains {name_list(entries)}."
@@ -75,7 +81,7 @@ def ambiguous(name: str, wanted: str, matches: Sequence[str], entries: Sequence[
 
 
 def name_list(names: Sequence[str]) -> str:
-    """The names for a message, at most the first twenty."""
+    """The names for a message, shortened to the first twenty."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return ", ".join(f"`{name}`" for name in names[:SHOWN]) + more
 

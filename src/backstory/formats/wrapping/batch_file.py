@@ -1,4 +1,4 @@
-"""A batch file and its wrapping: cipher outside, compression inside (section 3.1)."""
+"""A batch file and its wrapping: first compression, then encryption (section 3.1)."""
 
 import hashlib
 import stat
@@ -36,7 +36,7 @@ class Compression(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Encoding:
-    """The encoding of all files in one delivery; an empty marker text means no marker."""
+    """The encoding of all files in one delivery. An empty marker means that there is no marker."""
 
     format: Format = Format.CSV
     compression: Compression = Compression.OFF
@@ -47,7 +47,7 @@ class Encoding:
 
 @dataclass(frozen=True, slots=True)
 class BatchFile:
-    """A path and, for an encrypted file, its key; the `repr` omits the key."""
+    """A path and, for an encrypted file, its key. The `repr` omits the key."""
 
     path: Path
     key: bytes | None = field(default=None, repr=False)
@@ -59,14 +59,14 @@ class BatchFile:
         return self.told_as or self.path.name
 
     def size(self) -> int:
-        """The delivered bytes; 0 if there is no file."""
+        """The size of the delivered file in bytes, or 0 if there is no file."""
         try:
             return self.path.stat().st_size
         except OSError:
             return 0
 
     def digest(self) -> str:
-        """The SHA-256 of the delivered bytes, as hexadecimal text; Refused if there is no file."""
+        """The SHA-256 of the delivered bytes in hexadecimal. Raises Refused if there is no file."""
         with self.delivered_bytes() as delivered:
             return hashlib.file_digest(delivered, "sha256").hexdigest()
 
@@ -88,18 +88,21 @@ class BatchFile:
         )
 
     def delivered_bytes(self) -> BufferedReader:
-        """The bytes as delivered; Refused if there is no file, or it is a pipe, device or folder."""
+        """A stream of the bytes as delivered.
+
+        Raises Refused if the path is missing, a pipe, a device or a folder.
+        """
         try:
             if not stat.S_ISREG(
                 self.path.stat().st_mode
-            ):  # check before opening, which has side effects for a pipe or device
+            ):  # check before opening, because opening a pipe or device has side effects
                 raise self.unreadable("it is not a regular file")
             return self.path.open("rb")
         except (OSError, ValueError) as missing:
             raise self.unreadable(NOT_THERE) from missing
 
     def open(self, encoding: Encoding) -> Any:
-        """The decrypted and decompressed bytes as a stream; an empty file has an empty stream."""
+        """A stream of the decrypted and decompressed bytes. It is empty for an empty file."""
         import pyarrow as pa
 
         delivered = self.delivered_bytes()
@@ -123,7 +126,7 @@ class BatchFile:
             raise
 
     def unreadable_cell(self, place: str, column: str, type_: ColumnType) -> Refused:
-        """The error for a value that does not match its column's type; `place` is its line or row."""
+        """The error for a value that does not match its column's type. `place` is its line or row."""
         return Refused(
             "unreadable-cell",
             f"{self.name}, {place}, column {column}: the value is not of type {type_}.",

@@ -17,10 +17,10 @@ WINDOW = 1 << 20
 
 
 class DecryptingReader(io.RawIOBase):
-    """The decrypted bytes of an open encrypted file, one window in memory at a time.
+    """A stream that decrypts an open file, with one window in memory at a time.
 
-    Raises Refused if the file is not made of whole blocks or its padding is wrong. The cause is a wrong key
-    or a truncated file.
+    Raises Refused if the length is not a whole number of blocks, or the padding is wrong. The cause is a
+    wrong key or a truncated file.
     """
 
     def __init__(self, file: BinaryIO, key: bytes, name: str) -> None:
@@ -42,7 +42,7 @@ class DecryptingReader(io.RawIOBase):
         return True
 
     def read(self, size: int = -1) -> bytes:
-        """Up to `size` decrypted bytes; empty at the end."""
+        """Up to `size` decrypted bytes, or no bytes at the end."""
         if size is None or size < 0:
             return b"".join(iter(lambda: self.read(WINDOW), b""))
         while not self._clear and not self._done:

@@ -12,7 +12,7 @@ from backstory.formats.memory import BOMB_BYTES, BOMB_RATIO
 
 BLOCK: Final = 1 << 20
 FULL: Final = {errno.ENOSPC, errno.EDQUOT}
-# Texts for it in the errors of the system and of SQLite.
+# Messages for a full disk in the errors of the operating system and of SQLite.
 FULL_WORDS: Final = ("No space left on device", "Disk quota exceeded", "SQLITE_FULL")
 DISK_FULL: Final = "disk-full"
 
@@ -21,17 +21,17 @@ class Readable(Protocol):
     """A source of bytes."""
 
     def read(self, size: int, /) -> bytes:
-        """Exactly `size` bytes, fewer only at the end, then none."""
+        """Exactly `size` bytes. Fewer or no bytes are returned only at the end."""
 
 
 @dataclass(frozen=True, slots=True)
 class Bound:
-    """The maximum bytes of each file that is unpacked from a delivery."""
+    """The maximum size in bytes of each file that is unpacked from a delivery."""
 
     most: int
 
     def copy(self, packed: Readable, target: Path, name: str) -> None:
-        """Write all bytes to `target`; above the bound, empty it again and raise Refused."""
+        """Write all bytes to `target`. Above the bound, empty `target` again and raise Refused."""
         count = 0
         with target.open("wb") as built:
             while block := packed.read(BLOCK):
@@ -57,7 +57,7 @@ def bound_of(path: Path, limit: int | None = None) -> Bound:
 
 
 def bound_by(size: int, limit: int | None) -> Bound:
-    """The configured limit; by default the larger of 1 GiB and a hundred times the delivered bytes."""
+    """The configured limit or, by default, the larger of 1 GiB and a hundred times the delivered bytes."""
     return Bound(max(BOMB_BYTES, BOMB_RATIO * size) if limit is None else limit)
 
 
@@ -77,12 +77,12 @@ def translate_disk_errors(what: str) -> Iterator[None]:
 
 
 def no_room(fault: OSError, owner: object) -> BackstoryError | None:
-    """The error for `owner` if the fault is a full disk; None for any other fault."""
+    """The error for `owner` if the fault is a full disk, or None for any other fault."""
     return disk_full(owner) if fault.errno in FULL else None
 
 
 def no_room_by(text: str, owner: object) -> TryAgain | None:
-    """The same, judged by the error text of Java, Spark or SQLite."""
+    """The same, based on the error message of Java, Spark or SQLite."""
     return disk_full(owner) if any(word in text for word in FULL_WORDS) else None
 
 

@@ -18,6 +18,7 @@ from backstory.reading.arrow.sorting import sort_places
 from backstory.reading.arrow.versions import (
     SIDED_TIMES,
     SORT_MEMORY,
+    TIMES,
     hold_memory,
     query_rows,
     read_revisions,
@@ -25,7 +26,7 @@ from backstory.reading.arrow.versions import (
 )
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
 from backstory.reading.histories import HISTORIES, require_knowledge, shown_key, system_columns
-from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
+from backstory.reading.lifetimes import DUCKDB, internal_name
 from backstory.reading.lives import value_text
 from backstory.reading.selection import ENDS, Comparison
 from backstory.stores.iceberg.literals import micros_of
@@ -40,7 +41,6 @@ Difference = dict[str, Any]
 NO_ROW: Final = -1
 # The number of a row's record.
 _RECORD: Final = "record"
-_SPANS: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def differences(
         **{internal_name(each): sides[each] for each in SIDES},
         **{
             name: sides[time].cast(pa.timestamp("us"))
-            for name, time in _SPANS.items()
+            for name, time in TIMES.items()
             if time in sides.column_names
         },
     }

@@ -2,11 +2,10 @@
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import Layout, Span
@@ -21,9 +20,6 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
-from backstory.stores.metadata.values import integers
-
-_DAY = 86_400_000_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,10 +64,14 @@ def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
         require_knowledge(table, known_at)
     if table.shape.layout in {Layout.VERSIONS, Layout.ODF}:
         return KnownTable(files, table.shape, table.fields, table.snapshot, micros_of(known_at))
-    commit = commit_at(map(_Commit, table.ancestry), table.shape.table, known_at)
-    if commit is None:
-        return KnownTable(files, table.shape, table.fields, None)
-    return table_after(files, commit.metadata)
+    ancestry = (
+        (EPOCH + timedelta(milliseconds=each["timestamp-ms"]), each.get("parent-snapshot-id"), each)
+        for each in table.ancestry
+    )
+    commit = commit_at(ancestry, table.shape.table, known_at)
+    return (
+        KnownTable(files, table.shape, table.fields, None) if commit is None else table_after(files, commit)
+    )
 
 
 def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
@@ -79,19 +79,6 @@ def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
     table, schema_id = files.table, snapshot.get("schema-id")
     shape = shape_with_layout(_shape_then(table, schema_id))
     return KnownTable(files, shape, table.fields_then(schema_id), snapshot)
-
-
-@dataclass(frozen=True, slots=True)
-class _Commit:
-    metadata: Mapping[str, Any]
-
-    @property
-    def committed_at(self) -> datetime:
-        return datetime.fromtimestamp(self.metadata["timestamp-ms"] / 1000, UTC)
-
-    @property
-    def parent(self) -> int | None:
-        return self.metadata.get("parent-snapshot-id")
 
 
 def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
@@ -102,21 +89,6 @@ def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
     names = {each["id"]: each["name"] for each in fields}
     key = (names.get(ids.get(name)) for name in shape.key)
     return replace(shape, columns=columns, key=tuple(name for name in key if name is not None))
-
-
-def times(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
-    """Times as microseconds since 1970; a date is its midnight in UTC. Unreadable for other columns."""
-    column = values[name] if name else values
-    if pa.types.is_date32(column.type):
-        return pc.multiply(column.cast(pa.int32()).cast(pa.int64()), integers([_DAY])[0])
-    if not pa.types.is_timestamp(column.type):
-        raise Unreadable(f"times as {column.type}")
-    return column.cast(pa.int64())
-
-
-def struct_field(struct: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """A field of a struct."""
-    return pc.struct_field(struct, name)
 
 
 _LEAST: Final = timedelta(microseconds=1)

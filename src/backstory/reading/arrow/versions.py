@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import cache
+from functools import cache, reduce
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
@@ -12,14 +12,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.memory import MemoryLease, TooLarge
-from backstory.model.history import History
 from backstory.model.instant import EPOCH
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.model.values import comparison_key
-from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE
-from backstory.reading.arrow.knowledge import KnownTable, struct_field, table_at, times, utc_span
+from backstory.reading.arrow.knowledge import KnownTable, table_at, utc_span
 from backstory.reading.differences import SIDES, revisions_query
 from backstory.reading.histories import (
     history_of,
@@ -35,8 +33,11 @@ from backstory.reading.lifetimes import (
     STARTED,
     STATED_FROM,
     STATED_TO,
+    TIMELY,
     LogKind,
+    SqlSyntax,
     internal_name,
+    recorded_columns,
     statements_query,
     versions_query,
 )
@@ -45,9 +46,8 @@ from backstory.reading.selection import shown_key_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
-from backstory.stores.metadata.values import booleans, integers, text_scalar, whole_numbers, without_nulls
+from backstory.stores.metadata.values import booleans, integers, whole_numbers, without_nulls
 from backstory.stores.port import DISORDER
-from backstory.strategies.events.terms import LETTERS, Op
 from backstory.strategies.values import identities
 
 if TYPE_CHECKING:
@@ -121,72 +121,103 @@ def read_versions(
     Raises UsageError if the table keeps no history, Refused if the end of a version is unknown, and
     Unreadable if only Spark can read the rows.
     """
-    history = history_of(known.table, known.shape)
-    layout = known.shape.layout
+
+    def query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None) -> str:
+        versions = versions_query(syntax, known.shape.layout, key, log, known.until)
+        return narrow(versions) if narrow else versions
+
     warn_of_disorder(known.shape.table, disorderly=known.table.properties.get(DISORDER) == "true")
-    rows = known.rows([*(each.name for each in history.user_columns), *_layout_names(known)])
-    if layout is Layout.ODF:
-        relation, key, log = _event_relation(known, rows)
-    else:
-        (relation, key), log = _relation_of_spans(known, history, rows), None
-    query = versions_query(DUCKDB, layout, key, log, known.until)
-    spans = _query_in_memory(known, relation, narrow(query) if narrow else query, columns)
-    return VersionRows(_user_columns(rows, history), spans)
+    return _run_query(known, query, columns, remembered=known.until is not None)
 
 
 def read_revisions(known: KnownTable, instant: int, between: tuple[int, int]) -> VersionRows:
     """The rows of layout `versions` that held at an instant as known at only one of two recorded times."""
-    rows, history, relation = _native_relation(known)
-    query = revisions_query(DUCKDB, instant, between)
-    return VersionRows(_user_columns(rows, history), _query_in_memory(known, relation, query, SIDE_COLUMNS))
+    return _run_query(known, lambda syntax, *_: revisions_query(syntax, instant, between), SIDE_COLUMNS)
 
 
 def read_statements(known: KnownTable) -> VersionRows:
     """The statements of layout `versions` or of an event log, with their recorded times (native.md V97)."""
-    if known.shape.layout is not Layout.ODF:
-        rows, history, relation = _native_relation(known)
-        query = statements_query(DUCKDB, ())
-    else:
-        history = history_of(known.table, known.shape)
-        rows = known.rows([*(each.name for each in history.user_columns), *_layout_names(known)])
-        relation, key, log = _event_relation(known, rows)
-        query = statements_query(DUCKDB, key, log)
-    return VersionRows(
-        _user_columns(rows, history), _query_in_memory(known, relation, query, STATEMENT_TIMES)
-    )
+    return _run_query(known, statements_query, STATEMENT_TIMES)
 
 
-def _native_relation(known: KnownTable) -> tuple[pa.Table, History, dict[str, Any]]:
-    """The rows of a table of layout `versions`, its history, and the relation of all recorded values."""
-    history = history_of(known.table, known.shape)
-    rows = known.rows(
-        [*(each.name for each in history.user_columns), VALID_FROM, VALID_TO, *_memory_names(known)]
-    )
-    return rows, history, {**_span_relation(rows, VALID_FROM, VALID_TO), **_memory_relation(rows)}
-
-
-def _event_relation(known: KnownTable, rows: pa.Table) -> tuple[dict[str, Any], list[str], LogKind]:
-    """The relation of the events of a log, the columns that identify a record, and the kind of the log."""
-    names, shape = system_columns(known.table), known.shape
-    identity = identity_names(names, shape)
-    relation = {
-        internal_name("offset"): rows[names["offset"]].cast(pa.int64()),
-        internal_name("op"): ops(rows, names),
-        internal_name("time"): _instants(rows, names["event_time"]),
-        internal_name("recorded"): _instants(rows, names["system_time"]),
-        **_record_numbers(rows, identity),
-    }
-    return relation, [_RECORD] if identity else [], log_kind(names, shape)
-
-
-def _query_in_memory(
-    known: KnownTable, relation: Mapping[str, Any], query: str, columns: Mapping[str, str]
-) -> pa.Table:
-    """The answer to a query; Unreadable if the memory cannot hold the rows that DuckDB sorts."""
+def _run_query(
+    known: KnownTable,
+    query: Callable[[SqlSyntax, Sequence[str], LogKind | None], str],
+    columns: Mapping[str, str],
+    *,
+    remembered: bool = True,
+) -> VersionRows:
+    """DuckDB's answer to a query of a table's rows, by the key of its records and the kind of its log."""
+    shape, history = known.shape, history_of(known.table, known.shape)
+    users = [each.name for each in history.user_columns]
+    names = system_columns(known.table) if shape.layout is Layout.ODF else {}
+    log, key = (log_kind(names, shape), identity_names(names, shape)) if names else (None, shape.key)
+    stored = StoredColumns()
+    listed = recorded_columns(DUCKDB, shape, stored, names, remembered=remembered)
+    identity = key if shape.layout in {Layout.ODF, Layout.FIVETRAN_HISTORY} else ()
+    _require_times(known, names)
+    rows = known.rows([*users, *stored.names, *identity])
+    _require_ends(shape, rows)
+    relation = stored.read(rows)
+    if identity:
+        relation[_RECORD] = integers(identities(rows, identity))
+    recorded = replace(DUCKDB, rows=f"(SELECT *, {listed} FROM {DUCKDB.rows}) AS recorded")  # noqa: S608 - numbered columns
     with hold_memory(
         known.files.lease, "lifetimes", SORT_MEMORY * sum(each.nbytes for each in relation.values())
     ):
-        return query_spans(relation, query, columns)
+        spans = query_spans(relation, query(recorded, [_RECORD] if identity else [], log), columns)
+    shown = [shown_name(each.source) for each in history.user_columns]
+    if not shown or len(set(shown)) < len(shown):
+        raise Unreadable("columns that share a name")
+    return VersionRows(rows.select(users).rename_columns(shown), spans)
+
+
+@dataclass(frozen=True, slots=True)
+class StoredColumns:
+    """The columns that a query of DuckDB reads, numbered: there `a` and `A` are the same name."""
+
+    numbers: dict[tuple[str, ...], str] = field(default_factory=dict)
+
+    def __call__(self, *path: str) -> str:
+        """The number of a column, or of a field of a struct."""
+        return self.numbers.setdefault(path, f"c{len(self.numbers)}")
+
+    @property
+    def names(self) -> list[str]:
+        """The columns of the table."""
+        return [path[0] for path in self.numbers]
+
+    def read(self, rows: pa.Table) -> dict[str, Any]:
+        """The values by their numbers."""
+        return {
+            number: without_zone(reduce(pc.struct_field, fields, rows[name]))
+            for (name, *fields), number in self.numbers.items()
+        }
+
+
+def without_zone(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Instants as times in UTC without a zone, as DuckDB expects them."""
+    return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
+
+
+def _require_times(known: KnownTable, names: Mapping[str, Any]) -> None:
+    """Raise Unreadable for columns that have no times, or naive times that Spark shows unchanged."""
+    span, layout = known.shape.layout.span, known.shape.layout
+    times = [span.start, span.end] if span else [names["event_time"], names["system_time"]]
+    fitting = TIMELY if layout.is_adopted or layout is Layout.ODF else {Kind.UTC_DATETIME}
+    columns = (known.shape.column(name) for name in times)
+    if any(each is None or each.type.kind not in fitting for each in columns):
+        raise Unreadable("spans in other times")
+
+
+def _require_ends(shape: Shape, rows: pa.Table) -> None:
+    """Raise Refused if a version of a Fivetran history has no end and is not open."""
+    span = shape.layout.span
+    if shape.layout is not Layout.FIVETRAN_HISTORY or span is None:
+        return
+    flags = without_nulls(rows[span.open])
+    if pc.any(pc.and_(pc.invert(flags), pc.is_null(rows[span.end]))).as_py():
+        raise no_end_error(shape, span)
 
 
 @contextmanager
@@ -233,107 +264,6 @@ def _database() -> "DuckDBPyConnection":
 
     never = ("autoinstall_known_extensions", "autoload_known_extensions")
     return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False)})
-
-
-def _user_columns(rows: pa.Table, history: History) -> pa.Table:
-    """The user's columns under the source's names; Unreadable if there are none or two share a name."""
-    names = [shown_name(each.source) for each in history.user_columns]
-    if not names or len(set(names)) < len(names):
-        raise Unreadable("columns that share a name")
-    return rows.select([each.name for each in history.user_columns]).rename_columns(names)
-
-
-def _layout_names(known: KnownTable) -> list[str]:
-    """The columns that determine which rows are versions."""
-    shape = known.shape
-    if shape.layout is Layout.ODF:
-        names = system_columns(known.table)
-        needed = ("offset", "op", "system_time", "event_time", "observed")
-        return [*shape.key, *(names[name] for name in needed if names.get(name) is not None)]
-    span = History(shape).span
-    extra: list[str] = []
-    if shape.layout is Layout.FIVETRAN_HISTORY:
-        extra = [*shape.key, span.open]
-    elif shape.layout.tombstone in shape.names:
-        extra = [shape.layout.tombstone]
-    return [span.start, span.end, *extra, *(_memory_names(known) if known.until is not None else ())]
-
-
-def _memory_names(known: KnownTable) -> list[str]:
-    return [RECORDED_AT, MEMORY] if known.shape.layout is Layout.VERSIONS else []
-
-
-def _relation_of_spans(
-    known: KnownTable, history: History, rows: pa.Table
-) -> tuple[dict[str, Any], list[str]]:
-    """The relation of rows with spans, and the columns that identify a record if the versions need them."""
-    shape, span = known.shape, history.span
-    if not shape.layout.is_adopted:
-        _require_instants(known, (span.start, span.end))
-    relation = _span_relation(rows, span.start, span.end)
-    if shape.layout is Layout.VERSIONS:
-        return {**relation, **(_memory_relation(rows) if known.until is not None else {})}, []
-    if shape.layout.is_adopted:
-        return {**relation, internal_name("gone"): _tombstones(rows, shape.layout.tombstone)}, []
-    if shape.layout is not Layout.FIVETRAN_HISTORY:
-        return relation, []
-    flags = without_nulls(rows[span.open])
-    if pc.any(pc.and_(pc.invert(flags), pc.is_null(rows[span.end]))).as_py():
-        raise no_end_error(shape, span) from None
-    key = [_RECORD] if shape.key else []
-    return {**relation, internal_name("flag"): flags, **_record_numbers(rows, shape.key)}, key
-
-
-def _span_relation(rows: pa.Table, start: str, end: str) -> dict[str, Any]:
-    return {internal_name("start"): _instants(rows, start), internal_name("end"): _instants(rows, end)}
-
-
-def _memory_relation(rows: pa.Table) -> dict[str, Any]:
-    """The relation of the recorded times in rows of layout `versions`."""
-    memory = rows[MEMORY]
-    return {
-        internal_name("recorded"): _instants(rows, RECORDED_AT),
-        internal_name("role"): struct_field(memory, ROLE),
-        internal_name("moved"): _instants(struct_field(memory, ENDED_AT)),
-        internal_name("end_before"): _instants(struct_field(memory, END_BEFORE)),
-    }
-
-
-def _instants(values: pa.Table | pa.ChunkedArray, name: str = "") -> pa.ChunkedArray:
-    """Times in UTC without a time zone, as DuckDB expects them."""
-    return times(values, name).cast(pa.timestamp("us"))
-
-
-def _require_instants(known: KnownTable, names: Sequence[str]) -> None:
-    """Raise Unreadable for spans in naive times, which Spark shows unchanged."""
-    columns = (known.shape.column(name) for name in names)
-    if any(each is None or each.type.kind is not Kind.UTC_DATETIME for each in columns):
-        raise Unreadable("spans in naive times")
-
-
-def _tombstones(rows: pa.Table, tombstone: str) -> pa.Array | pa.ChunkedArray:
-    """Whether each row records a deletion."""
-    if tombstone not in rows.column_names:
-        return booleans(np.zeros(rows.num_rows, bool))
-    return without_nulls(pc.equal(pc.utf8_lower(rows[tombstone].cast(pa.string())), text_scalar("true")))
-
-
-def _record_numbers(rows: pa.Table, names: Sequence[str]) -> dict[str, Any]:
-    """The number of each row's record by these columns; empty without columns."""
-    return {_RECORD: integers(identities(rows, names))} if names else {}
-
-
-def ops(rows: pa.Table, names: Any) -> pa.Array | pa.ChunkedArray:
-    """The code of each event's operation."""
-    if names["op"] is not None:
-        return rows[names["op"]].cast(pa.int64())
-    if names["observed"] is None:
-        return integers(np.full(rows.num_rows, int(Op.APPEND)))
-    letters, codes = rows[names["observed"]], integers([int(Op.CORRECT_TO)])[0]
-    for op in (Op.APPEND, Op.RETRACT):
-        is_op = without_nulls(pc.equal(letters, text_scalar(LETTERS[op])))
-        codes = pc.if_else(is_op, integers([int(op)])[0], codes)
-    return codes
 
 
 @dataclass(frozen=True, slots=True)

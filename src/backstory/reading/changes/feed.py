@@ -9,127 +9,53 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from backstory.errors import Refused, UsageError, option
+from backstory.errors import Refused
 from backstory.model.change_feed import (
-    CHANGE_COLUMNS,
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
     COMMIT_VERSION,
-    ChangeType,
-    Start,
+    NUMBER,
+    SIGN,
+    TIME,
+    VERSION,
 )
-from backstory.model.history import History
-from backstory.model.instant import EPOCH, TMAX, instant_of, parse_instant
-from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
-from backstory.model.table import Shape, TableName, is_reserved
-from backstory.model.versions_layout import END_BEFORE, ENDED_AT, RECORDED, ROLE, Role
-from backstory.reading.changes.ranges import (
-    CommitName,
-    Lineage,
-    Range,
-    TaggedTable,
-    bad_option,
-    cursor_version,
-    lineage_of,
-    move_cursor,
-    range_of,
+from backstory.model.instant import EPOCH, instant_of, parse_instant
+from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO
+from backstory.model.table import TableName
+from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
+from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
+from backstory.reading.changes.ranges import Lineage, lineage_of, move_cursor
+from backstory.reading.changes.request import (
+    ChangesRequest,
+    FeedRows,
+    any_row,
+    commit_range,
+    feed_rows,
+    row_identity,
+    rows_cover_range,
 )
-from backstory.reading.histories import require_knowledge, system_columns
+from backstory.reading.frames.versions import lifetimes_sql, query_frame
+from backstory.reading.histories import history_of, require_knowledge
+from backstory.reading.lifetimes import (
+    ENDED,
+    NO_FACT,
+    SPARK,
+    STATED_FROM,
+    STATED_TO,
+    internal_name,
+)
 from backstory.stores.iceberg import snapshots
-from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.moved_rows import MOVE_COLUMNS, NUMBER, SIGN, TIME, VERSION, moved_rows
+from backstory.stores.iceberg.literals import column, micros_of, quote
+from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.port import TableLike
-from backstory.strategies.frames import comparable
+from backstory.strategies.frames import comparable, holds_map
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    from pyspark.sql import Column, DataFrame
-
-
-@dataclass(frozen=True, slots=True)
-class FeedRows:
-    """The columns of a feed by the table's names, the columns that identify a row, and a condition for rows.
-
-    The condition is a function, because columns of Spark need a session.
-    """
-
-    columns: dict[str, str]
-    identity: tuple[str, ...]
-    condition: "Callable[[], Column] | None"
-
-
-def feed_rows(table: TableLike, *, current: bool) -> FeedRows:
-    """The rows that a feed reports: versions with all columns, or current rows with the user's columns.
-
-    Raises UsageError for `current` on an event log, and Refused for columns with the names of the feed's own.
-    """
-    shape = table.shape
-    rows = _current(shape) if current else _all(table)
-    for name in rows.columns.values():
-        if is_reserved(name, CHANGE_COLUMNS):
-            raise Refused(
-                "reserved-column",
-                f"A column of {shape.table} has the name {name}, which the feed uses itself.",
-                "Rename the column.",
-            )
-    return rows
-
-
-def row_identity(table: TableLike) -> tuple[str, ...]:
-    """The columns that identify a row of a table; empty if only all its values do (native.md, V105)."""
-    shape = table.shape
-    if shape.layout is Layout.ODF:
-        return (system_columns(table)["offset"],)
-    span = shape.layout.span
-    of_version = History(shape).version_key
-    if shape.layout is Layout.HIST and of_version in shape.names:
-        return (of_version,)
-    return (*shape.key, span.start) if span and shape.key else shape.key
-
-
-def _all(table: TableLike) -> FeedRows:
-    names = table.shape.names
-    condition = _is_version if MEMORY in names else None
-    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), condition)
-
-
-def _is_version() -> "Column":
-    return column(MEMORY)[ROLE].isNull()
-
-
-def _current(shape: Shape) -> FeedRows:
-    if shape.layout is Layout.ODF:
-        raise UsageError(
-            "no-current",
-            f"The rows of {shape.table} are events, which are never current.",
-            f"Omit {option('current', value=True)}.",
-        )
-    columns = {each.name: each.source for each in shape.user_columns}
-    return FeedRows(columns, shape.key, _is_current(shape))
-
-
-def _is_current(shape: Shape) -> "Callable[[], Column] | None":
-    """The condition for open versions, or for live rows that are not deleted; None if all are current."""
-    marked = shape.layout.span is not None or shape.column(DELETED) is not None
-    return (lambda: _current_condition(shape)) if marked else None
-
-
-def _current_condition(shape: Shape) -> "Column":
-    from pyspark.sql.functions import coalesce, expr, lit
-
-    span = shape.layout.span
-    if shape.layout is Layout.FIVETRAN_HISTORY and span:
-        return coalesce(column(span.open), column(span.end) >= instant(micros_of(TMAX)), lit(False))
-    if span:
-        return expr(span.open)
-    return ~column(DELETED).eqNullSafe(lit(True))
+    from pyspark.sql import DataFrame
 
 
 # The most rows of a feed with one sorted partition.
 ROWS_IN_ORDER: Final = 1 << 19
-_RANK = "moved: rank"
 
 
 def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only_added: bool) -> "DataFrame":
@@ -139,76 +65,29 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
     partition is sorted by commit and identity, with removed rows before added rows. A small feed has one
     partition.
     """
-    changes = moved if feed.condition is None else moved.where(feed.condition())
-    shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
-    changes = changes.select(*shown, *map(column, MOVE_COLUMNS))
-    names = {feed.columns[name] for name in feed.identity}
-    values = {field.name: comparable(column(field.name), field.dataType) for field in changes.schema}
-    content = [value for name, value in values.items() if name not in {*names, *MOVE_COLUMNS}]
-    by = [value for name, value in values.items() if name in names] or content
-    changes = changes.repartition(1 + rows // ROWS_IN_ORDER, *by)
-    if only_added and not net:
-        return _sort_changes(_with_types(changes, paired=None), by, feed, each=True)
-    number = column(NUMBER)
-    changes = _cancel_equal_rows(changes, [*by, *content, number])
-    if net:
-        changes = _cancel_equal_rows(_with_last_commit(changes, by), [*by, *content])
-    removed, added = _count_sides([*by] if net else [*by, number])
-    changes = _with_types(changes, (removed == 1) & (added == 1))
-    return _sort_changes(changes, by, feed, each=not net)
-
-
-def _with_types(moved: "DataFrame", paired: "Column | None") -> "DataFrame":
-    """Add the type of each change; `paired` marks the two rows of an update."""
-    from pyspark.sql.functions import when
-
-    is_removed = column(SIGN) < 0
-    single = when(is_removed, ChangeType.DELETE.value).otherwise(ChangeType.INSERT.value)
-    pair = when(is_removed, ChangeType.BEFORE.value).otherwise(ChangeType.AFTER.value)
-    return moved.withColumn(CHANGE_TYPE, single if paired is None else when(paired, pair).otherwise(single))
-
-
-def _sort_changes(typed: "DataFrame", by: "Sequence[Column]", feed: FeedRows, *, each: bool) -> "DataFrame":
-    ordered = typed.sortWithinPartitions(*([NUMBER] if each else []), *by, SIGN)
-    shown = [column(as_) for as_ in feed.columns.values()]
-    version, time = column(VERSION).alias(COMMIT_VERSION), column(TIME).alias(COMMIT_TIMESTAMP)
-    return ordered.select(*shown, CHANGE_TYPE, version, time)
-
-
-def _count_sides(of: "Sequence[Column]") -> "tuple[Column, Column]":
-    """The numbers of removed and of added rows with the same values in these columns."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import count_if
-
-    group = Window.partitionBy(*of)
-    return count_if(column(SIGN) < 0).over(group), count_if(column(SIGN) > 0).over(group)
-
-
-def _cancel_equal_rows(moved: "DataFrame", same: "Sequence[Column]") -> "DataFrame":
-    """Cancel removed against added rows that have equal values, as bags, and return the rest."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import lit, row_number, when
-
-    removed, added = _count_sides(same)
-    rank = row_number().over(Window.partitionBy(*same, column(SIGN)).orderBy(lit(0)))
-    surplus = when(column(SIGN) < 0, removed - added).otherwise(added - removed)
-    return moved.withColumn(_RANK, rank <= surplus).where(column(_RANK)).drop(_RANK)
-
-
-def _with_last_commit(moved: "DataFrame", by: "Sequence[Column]") -> "DataFrame":
-    """Replace the commit of each row by the last commit that touched its identity."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import max as greatest
     from pyspark.sql.functions import struct
 
-    about = struct(*map(column, (NUMBER, VERSION, TIME)))
-    last = greatest(about).over(Window.partitionBy(*by))
-    return moved.withColumns({name: last[name] for name in (VERSION, TIME)})
+    commit = struct(*map(column, (NUMBER, VERSION, TIME))).alias(COMMIT)
+    shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
+    changes = moved.where(feed.condition(SPARK, quote))
+    changes = changes.select(*shown, *map(column, (SIGN, NUMBER)), commit)
+    types = {name: changes.schema[name].dataType for name in feed.columns.values()}
+    maps = {name: f"moved: {name}" for name, type_ in types.items() if holds_map(type_)}
+    changes = changes.withColumns({maps[name]: comparable(column(name), types[name]) for name in maps})
+    identity = [feed.columns[name] for name in feed.identity] or list(types)
+    record = [maps.get(name, name) for name in identity]
+    content = [maps.get(name, name) for name in types if name not in identity]
+    changes = changes.repartition(1 + rows // ROWS_IN_ORDER, *map(column, record))
+    query = changes_query(SPARK, record, content, net=net, only_added=only_added)
+    order = [*([] if net else [NUMBER]), *record, SIGN]
+    ordered = query_frame(changes, query).sortWithinPartitions(*map(column, order))
+    of_commit = {CHANGE_TYPE: column(TYPE), COMMIT_VERSION: column(LAST)[VERSION]}
+    of_commit |= {COMMIT_TIMESTAMP: column(LAST)[TIME]}
+    return ordered.select(*map(column, types), *(each.alias(name) for name, each in of_commit.items()))
 
 
 _FIRST: Final = "moved: first"
-_STEP: Final = "moved: step"
-_LAST: Final = "moved: last"
+_MOVE: Final = "moved: move"
 
 
 def recorded_changes(
@@ -229,11 +108,8 @@ def recorded_changes(
     require_knowledge(table, since or EPOCH)
     feed = feed_rows(table, current=current)
     if not current:
-        feed = replace(feed, condition=None)  # a memory row was a version before
-    rows = store.spark.table(store.sql_name(table.shape.table))
-    if since is not None:
-        rows = rows.where(_recorded_after(since))
-    steps = _steps(_statements(rows, row_identity(table)), table.shape.names)
+        feed = replace(feed, condition=any_row)  # a memory row was a version before
+    steps = _steps(store, table, since)
     if since is not None:
         steps = steps.where(column(NUMBER) > micros_of(since))
     if until is not None:
@@ -241,64 +117,40 @@ def recorded_changes(
     return feed_frame(_with_commits(store, table, steps), feed, table.rows, net=net, only_added=False)
 
 
-def _recorded_after(since: datetime) -> "Column":
-    """Whether a row was recorded or ended after a time, or is a copy that a row left when its end moved."""
-    from pyspark.sql.functions import col
+def _steps(store: IcebergStore, table: IcebergTable, since: datetime | None) -> "DataFrame":
+    """The rows added and removed, with the recorded time, when each statement began and ended to hold.
 
-    time = instant(micros_of(since))
-    is_later = (column(RECORDED_AT) > time) | (col(f"{MEMORY}.{ENDED_AT}") > time)
-    return is_later | (col(f"{MEMORY}.{ROLE}") == Role.PAST.value)
-
-
-def _statements(rows: "DataFrame", identity: tuple[str, ...]) -> "DataFrame":
-    """The rows that are statements, each with the recorded time of its first step.
-
-    A row whose end moves again leaves a copy, and takes its former step as its recorded time (V7).
+    A row whose end moves again leaves a copy, and takes its former step as its recorded time (V7). With
+    `since`, rows that were neither recorded nor ended after that time are left out, except such copies.
     """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import coalesce, col, lag, lit, struct, when
+    from pyspark.sql.functions import array, explode, lit, struct, unix_micros, when
 
-    moved = col(f"{MEMORY}.{ENDED_AT}")
-    rows = rows.where(~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(Role.FACT.value)))
-    row = Window.partitionBy(*map(column, identity)).orderBy(column(RECORDED_AT), moved)
-    last = struct(column(RECORDED_AT).alias("recorded"), moved.alias("moved"))
-    rows = rows.withColumn(_LAST, lag(last).over(row))
-    goes_on = column(_LAST)["moved"] == column(RECORDED_AT)
-    first = coalesce(when(goes_on, column(_LAST)["recorded"]), column(RECORDED_AT))
-    return rows.withColumn(_FIRST, first)
-
-
-def _steps(rows: "DataFrame", names: list[str]) -> "DataFrame":
-    """The rows added and removed, with the recorded time, for each step of the end of each statement."""
-    from pyspark.sql.functions import array, col, explode, lit, struct, unix_micros, when
-
-    moved, recorded = col(f"{MEMORY}.{ENDED_AT}"), column(RECORDED_AT)
-    first = when(moved.isNull(), column(VALID_TO)).otherwise(col(f"{MEMORY}.{END_BEFORE}"))
-
-    def step(time: "Column", sign: int, end: "Column", then: "Column") -> "Column":
-        return struct(
-            unix_micros(time).alias(NUMBER),
-            lit(sign).cast("tinyint").alias(SIGN),
-            end.alias(VALID_TO),
-            then.alias(RECORDED_AT),
-            end.isNull().alias(IS_CURRENT),
-        )
-
-    steps = array(
-        step(recorded, 1, first, column(_FIRST)),
-        step(moved, -1, first, column(_FIRST)),
-        step(moved, 1, column(VALID_TO), recorded),
+    role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
+    row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
+    goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
+    condition = NO_FACT.format(role=role)
+    if since is not None:
+        time = SPARK.at(micros_of(since))
+        condition += f" AND ({recorded} > {time} OR {moved} > {time} OR {role} = '{Role.PAST}')"
+    source = (
+        f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {quote(_FIRST)}"  # noqa: S608 - quoted names
+        f" FROM {store.sql_name(table.shape.table)} WHERE {condition})"
     )
-    moves = rows.withColumn(_STEP, explode(steps))
-    end_then = column(_STEP)[VALID_TO]
-    lasts = end_then.isNull() | (end_then > column(VALID_FROM))
-    moves = moves.where(column(_STEP)[NUMBER].isNotNull() & lasts)
-    of_step = {VALID_TO, RECORDED_AT, IS_CURRENT, NUMBER, SIGN}
-    shown = (
-        column(_STEP)[name].alias(name) if name in of_step else column(name)
-        for name in (*names, NUMBER, SIGN)
+    stated = store.spark.sql(lifetimes_sql(table, history_of(table), source, stated=True))
+    moves = (
+        struct(unix_micros(column(time)).alias(NUMBER), lit(sign).cast("tinyint").alias(SIGN))
+        for time, sign in ((STATED_FROM, 1), (STATED_TO, -1))
     )
-    return moves.select(*shown)
+    stated = stated.withColumn(_MOVE, explode(array(*moves))).where(column(_MOVE)[NUMBER].isNotNull())
+    own = {
+        VALID_TO: column(ENDED),
+        RECORDED_AT: when(column(internal_name("step")) == 1, column(_FIRST)).otherwise(column(RECORDED_AT)),
+        IS_CURRENT: column(ENDED).isNull(),
+        NUMBER: column(_MOVE)[NUMBER],
+        SIGN: column(_MOVE)[SIGN],
+    }
+    names = (*table.shape.names, NUMBER, SIGN)
+    return stated.select(*((own[name] if name in own else column(name)).alias(name) for name in names))
 
 
 def _with_commits(store: IcebergStore, table: IcebergTable, steps: "DataFrame") -> "DataFrame":
@@ -341,18 +193,6 @@ class ChangeFeed:
             self.move()
 
 
-@dataclass(frozen=True, slots=True)
-class ChangesRequest:
-    """The options of a feed: see `backstory changes`."""
-
-    since: CommitName | None = None
-    until: CommitName | None = None
-    net: bool = False
-    current: bool = False
-    cursor: str | None = None
-    start: Start | None = None
-
-
 def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> ChangeFeed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
@@ -375,25 +215,6 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
             move_cursor(store, stored, request.cursor, commits.until)
 
     return ChangeFeed(frame, commits.since, commits.until, move, lambda: moved.release(store))
-
-
-def commit_range(table: TaggedTable, lineage: Lineage, request: ChangesRequest) -> Range:
-    """The commits that a feed reports; raises the errors of `changes`."""
-    if request.cursor is None and request.start is not None:
-        raise bad_option(f"{option('start', request.start)} needs a cursor.", "Name it with `cursor=`.")
-    if request.cursor is not None and request.since is not None:
-        raise bad_option("Both `since=` and `cursor=` set where the feed begins.", "Omit one of them.")
-    since = request.since
-    if request.cursor is not None:
-        since = cursor_version(table, lineage, request.cursor, request.start)
-    return range_of(lineage, since, request.until, net=request.net)
-
-
-def rows_cover_range(table: TableLike, request: ChangesRequest) -> bool:
-    """Whether the rows of a table can answer for an expired range: one by times, on layout `versions`."""
-    ends = (request.since, request.until)
-    by_time = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
-    return table.shape.layout is Layout.VERSIONS and request.cursor is None and by_time
 
 
 def _recorded_feed(

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from backstory.errors import Refused, TryAgain, UsageError, option
 from backstory.model.change import Change, Note, Tag
-from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, Cursor, Start
+from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cursor, Start
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
@@ -25,8 +25,6 @@ from backstory.stores.port import TableLike
 if TYPE_CHECKING:
     from backstory.stores.metadata.table_metadata import TableMetadata
 
-# A commit's version or snapshot id, or a time, which names the newest commit not after it.
-CommitName = int | str | date
 BEFORE_ALL: Final = 0
 
 

@@ -1,27 +1,37 @@
-"""The feed of changes of a small table, from its files, by the rule."""
+"""The feed of changes of a small table, from its files, by DuckDB."""
 
-from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 
 from backstory.errors import Refused
-from backstory.model.change_feed import CHANGE_COLUMNS
-from backstory.model.instant import EPOCH, TMAX
-from backstory.model.layout import DELETED, MEMORY, Layout
-from backstory.model.table import Shape, TableName
-from backstory.model.versions_layout import ROLE
-from backstory.reading.changes.feed import ChangesRequest, FeedRows, commit_range, feed_rows, rows_cover_range
+from backstory.model.change_feed import CHANGE_COLUMNS, NUMBER, SIGN
+from backstory.model.instant import EPOCH
+from backstory.model.table import TableName
+from backstory.reading.arrow.versions import StoredColumns, query_rows
+from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
 from backstory.reading.changes.ranges import lineage_of_metadata
-from backstory.reading.changes.rule import Changed, Row, changes_between, net
+from backstory.reading.changes.request import (
+    ChangesRequest,
+    FeedRows,
+    commit_range,
+    feed_rows,
+    rows_cover_range,
+)
+from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import arrow_of
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import CommitMoves, TableReader
-from backstory.stores.metadata.values import rows_of
+from backstory.stores.metadata.values import integers, rows_of, whole_numbers
+from backstory.strategies.values import identities, ranks, sorted_by
+
+_PLACE, _RECORD, _CONTENT = "place", "record", "content"
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +39,7 @@ class SmallFeed:
     """The rows of a table's feed in their order, its columns, and the versions of its two commits."""
 
     table: TableName
-    rows: Sequence[Row]
+    rows: Sequence[Mapping[str, Any]]
     columns: Sequence[str]
     since: int
     until: int
@@ -47,66 +57,52 @@ def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
         raise Unreadable("snapshots that have expired") from None
     if any(each.operation == GAP for each in range_.commits):
         raise Unreadable("snapshots that have expired")
-    identity = _identity(table, feed)
-    counts, needed = _feed_condition(table.shape, current=request.current)
-    moved = CommitMoves(files, list(dict.fromkeys([*feed.columns, *needed])))
-    every: list[Changed] = []
+    names, stored = _identity(table, feed), StoredColumns()
+    feed.condition(DUCKDB, stored)  # it names the columns that are read
+    moves = CommitMoves(files, list(dict.fromkeys([*feed.columns, *stored.names])))
     commits = [(each.id, each.operation) for each in range_.commits]
-    pairs = moved.of_commits(range_.before, commits)
-    for commit, sides in zip(range_.commits, pairs, strict=True):
-        before, after = (_feed_rows(each, feed, counts) for each in sides)
-        every += _sort_changes(changes_between(before, after, commit.version, identity), identity)
-    if request.net:
-        every = _sort_changes(net(every, identity), identity)
-    times = {each.version: EPOCH + timedelta(milliseconds=each.millis) for each in range_.commits}
-    rows = [{**each.row, **_marks(each, times)} for each in every]
-    return SmallFeed(
-        table.shape.table, rows, [*feed.columns.values(), *CHANGE_COLUMNS], range_.since, range_.until
-    )
+    sides = [side for pair in moves.of_commits(range_.before, commits) for side in pair]
+    changes = _changes(sides, feed, names, stored, net=request.net) if any(map(len, sides)) else ()
+    marks = [(each.version, EPOCH + timedelta(milliseconds=each.millis)) for each in range_.commits]
+    rows = [
+        {**row, **dict(zip(CHANGE_COLUMNS, (type_, *marks[commit]), strict=True))}
+        for row, type_, commit in changes
+    ]
+    columns = [*feed.columns.values(), *CHANGE_COLUMNS]
+    return SmallFeed(table.shape.table, rows, columns, range_.since, range_.until)
 
 
-def _marks(each: Changed, times: Mapping[int, Any]) -> dict[str, Any]:
-    values = (each.type.value, each.version, times[each.version])
-    return dict(zip(CHANGE_COLUMNS, values, strict=True))
-
-
-def _identity(table: TableMetadata, feed: FeedRows) -> Callable[[Row], Hashable]:
-    """The identity of a shown row, which sorts in Spark's order, NULL first."""
+def _identity(table: TableMetadata, feed: FeedRows) -> list[str]:
+    """The shown columns that identify a row."""
     types = {each["name"]: arrow_of(each["type"]) for each in table.fields}
-    names = [feed.columns[name] for name in feed.identity]
     unsorted = (pa.types.is_floating, pa.types.is_nested)
-    if not names or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
+    if not feed.identity or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
         raise Unreadable("rows whose keys are not plain")
-    return lambda row: tuple((row[name] is not None, row[name]) for name in names)
+    return [feed.columns[name] for name in feed.identity]
 
 
-def _sort_changes(changes: Iterable[Changed], identity: Callable[[Row], Any]) -> list[Changed]:
-    def place(each: Changed) -> tuple[Any, int]:
-        return [(there, value if there else 0) for there, value in identity(each.row)], each.sign
-
-    return sorted(changes, key=place)
-
-
-def _feed_rows(rows: pa.Table, feed: FeedRows, counts: Callable[[Row], bool]) -> list[Row]:
-    return [{as_: row[name] for name, as_ in feed.columns.items()} for row in rows_of(rows) if counts(row)]
-
-
-def _feed_condition(shape: Shape, *, current: bool) -> tuple[Callable[[Row], bool], Sequence[str]]:
-    """The condition of `feed_rows` in Python, and the columns that it reads."""
-    span, names = shape.layout.span, shape.names
-    if not current:
-        if MEMORY not in names:
-            return lambda _: True, ()
-        return lambda row: row[MEMORY] is None or row[MEMORY][ROLE] is None, (MEMORY,)
-    if span is None:
-        return lambda row: row.get(DELETED) is not True, [name for name in (DELETED,) if name in names]
-    if shape.layout.is_adopted:
-        raise Unreadable("ends in the far future")
-    start, end = span.open, span.end
-    if shape.layout is Layout.FIVETRAN_HISTORY:
-        return lambda row: _is_open(row[start], row[end]), (start, end)
-    return lambda row: row[end] is None, (end,)
-
-
-def _is_open(flag: bool | None, end: Any) -> bool:  # noqa: FBT001 - a value of a row
-    return flag if flag is not None else end is not None and end >= TMAX
+def _changes(
+    sides: Sequence[pa.Table], feed: FeedRows, names: Sequence[str], stored: StoredColumns, *, net: bool
+) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Each change among removed and added rows: its row, its type, and the place of its commit."""
+    moved = pa.concat_tables(sides, promote_options="default")
+    sizes, places = [len(side) for side in sides], np.arange(len(sides))
+    shown = moved.select(list(feed.columns)).rename_columns(list(feed.columns.values()))
+    commits = np.repeat(places // 2, sizes)
+    numbers = {
+        _PLACE: np.arange(len(moved)),
+        _RECORD: identities(shown, names),
+        _CONTENT: identities(shown, shown.column_names),
+        SIGN: np.repeat(np.where(places % 2, 1, -1), sizes),
+        NUMBER: commits,
+        COMMIT: commits,
+    }
+    relation = pa.table({name: integers(each) for name, each in numbers.items()} | stored.read(moved))
+    condition = feed.condition(DUCKDB, stored)
+    source = replace(DUCKDB, rows=f"(SELECT * FROM {DUCKDB.rows} WHERE {condition}) AS moved")  # noqa: S608
+    answer = query_rows(relation, changes_query(source, [_RECORD], [_CONTENT], net=net))
+    rows, signs, last = shown.take(answer[_PLACE]), *(whole_numbers(answer[name]) for name in (SIGN, LAST))
+    order = [*([] if net else [last]), *(ranks(rows[name]) for name in names), signs]
+    ordered = integers(sorted_by(order, len(rows)))
+    types, commits = (answer[name].take(ordered).to_pylist() for name in (TYPE, LAST))
+    yield from zip(rows_of(rows.take(ordered)), types, commits, strict=True)

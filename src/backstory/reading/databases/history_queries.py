@@ -23,6 +23,7 @@ from backstory.reading.databases.stored_history import (
     distinct,
     select,
 )
+from backstory.reading.lifetimes import TRUE_AT
 from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.dialect import Dialect
 from backstory.strategies.scd2.transitions import State
@@ -103,8 +104,7 @@ def frame(spark: "SparkSession", query: Query) -> "DataFrame":
 def is_valid_at(history: StoredHistory, alias: str, time: Time) -> str:
     """Whether a version was valid at a time."""
     literal = history.dialect.timestamp_literal(history.model.require_unpruned(instant_of(time)))
-    started, ended = history.start_of(alias), history.end_of(alias)
-    return f"{started} <= {literal} AND ({ended} IS NULL OR {ended} > {literal})"
+    return TRUE_AT.format(started=history.start_of(alias), ended=history.end_of(alias), at=literal)
 
 
 _MIDNIGHT = " 00:00:00.000000+00:00"

@@ -15,7 +15,7 @@ from backstory.reading.differences import (
     revisions_query,
 )
 from backstory.reading.frames.point_in_time import as_of, current
-from backstory.reading.frames.versions import lifetimes_sql, recorded_rows, shown_sql, source_at
+from backstory.reading.frames.versions import lifetimes_sql, query_frame, recorded_rows, shown_sql, source_at
 from backstory.reading.histories import HISTORIES, history_of, require_knowledge, shown_key, system_columns
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, internal_name
 from backstory.reading.selection import ENDS, Comparison
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import DataType
 
 _TIMES: Final = {VALID_FROM: STARTED, VALID_TO: ENDED}
-_SIDES: Final = {internal_name(each): internal_name(each) for each in SIDES}
+_SIDES: Final = tuple(map(internal_name, SIDES))
 _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 
 
@@ -55,8 +55,7 @@ def diff(
     moves = moves_query(
         SPARK, lifetimes_sql(stored, history, source, known_at), between, through=comparison.through
     )
-    sides = store.spark.sql(f"SELECT {shown_sql(history, {**_TIMES, **_SIDES})} FROM ({moves}) AS sides")  # noqa: S608
-    return _differences(sides, stored, comparison)
+    return _differences(store.spark.sql(shown_sql(history, moves, *_SIDES)), stored, comparison)
 
 
 def diff_knowledge(
@@ -77,8 +76,8 @@ def diff_knowledge(
             require_knowledge(stored, known_at)
         syntax = replace(SPARK, rows=recorded_rows(stored, stored.shape, store.sql_name(table)))
         rows = revisions_query(syntax, micros_of(time), (micros_of(first), micros_of(second)))
-        shown = shown_sql(history_of(stored), _SIDES)
-        return _differences(store.spark.sql(f"SELECT {shown} FROM ({rows}) AS sides"), stored, comparison)  # noqa: S608
+        shown = shown_sql(history_of(stored), rows, *_SIDES, timed=False)
+        return _differences(store.spark.sql(shown), stored, comparison)
     from pyspark.sql.functions import lit
 
     pair = []
@@ -102,7 +101,7 @@ def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Compariso
     if comparison.through or not key:
         values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
         rows = rows.withColumn(internal_name("values"), values)
-    records = _run_query(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
+    records = query_frame(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
     before, after = column(_WAS), column(_IS)
     differing = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
     changed = when(column(_CHANGE) == CHANGED, array_compact(array(*differing))).otherwise(array())
@@ -119,13 +118,6 @@ def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Compariso
         *([column(_AWAY).alias("away")] if comparison.through else []),
     )
     return comparison.filter_kind(differences.where(column("change").isNotNull()))
-
-
-def _run_query(rows: "DataFrame", query: str) -> "DataFrame":
-    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
-    text = query.replace("{", "{{").replace("}", "}}")
-    text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
-    return rows.sparkSession.sql(text, rows=rows)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":

@@ -7,7 +7,7 @@ one half do not overlap in recorded time. So a long history costs a few sorts.
 """
 
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import reduce
@@ -19,8 +19,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
 from backstory.reading.frames.versions import (
-    BEFORE,
-    MOVED,
+    NATIVE,
     frame_instant,
     frame_instant_sql,
     native_rows,
@@ -68,50 +67,43 @@ class Join:
         """Give the columns of the answer their names."""
         return [each.alias(name) for each, name in zip(columns, self.names, strict=True)]
 
+    def name_versions(self, joined: "DataFrame") -> "DataFrame":
+        """The answer from the columns `row` and `version`, which is NULL for a row without a version."""
+        from pyspark.sql.functions import col
+
+        if self.inner:
+            joined = joined.where(col("version").isNotNull())
+        of_row = [col("row")[name] for name in self.frame.columns]
+        return joined.select(*self.name_columns([*of_row, *(col("version")[name] for name in self.shown)]))
+
 
 def join_pairs(join: Join) -> "DataFrame":
-    """Compare each row with every version, or statement, of its record.
+    """Compare each row with every version, statement or native row of its record.
 
     A row appears once if at most one version is true at any time.
     """
-    history, aliases = _rename_columns(join.history)
-    columns = {name: column(alias) for name, alias in aliases.items()}
-    matches = _within(join, join.at, columns[VALID_FROM], columns[VALID_TO])
-    if join.known_at:
-        matches &= _within(join, join.known_at, columns[STATED_FROM], columns[STATED_TO])
-    return _join_sides(join, history, columns, matches)
-
-
-def join_native_rows(join: Join) -> "DataFrame":
-    """Compare each row with every row of `native_rows` for its record; these store two ends each (V6)."""
     from pyspark.sql.functions import expr
 
-    history, aliases = _rename_columns(join.history)
-    known, sql = (read(join.frame, join.known_at) for read in (frame_instant, frame_instant_sql))
-    names = {"moved": MOVED, "end_before": BEFORE, "end": VALID_TO}
-    end = END_THEN.format(until=sql, **{part: quote(aliases[name]) for part, name in names.items()})
-    columns = {name: column(alias) for name, alias in aliases.items()} | {VALID_TO: expr(end)}
-    matches = _within(join, join.at, columns[VALID_FROM], columns[VALID_TO])
-    matches &= columns[STATED_FROM] <= known
-    return _join_sides(join, history, columns, matches)
+    aliases = {name: f"backstory: column {number}" for number, name in enumerate(join.history.columns)}
+    history = join.history.select(*(column(name).alias(alias) for name, alias in aliases.items()))
+    columns = {name: column(alias) for name, alias in aliases.items()}
 
+    def within(time: str, start: str, end: str) -> "Column":
+        instant = frame_instant(join.frame, time)
+        return (columns[start] <= instant) & (columns[end].isNull() | (instant < columns[end]))
 
-def _rename_columns(history: "DataFrame") -> "tuple[DataFrame, dict[str, str]]":
-    """The history under column names that no frame has, and these names by the former ones."""
-    aliases = {name: f"backstory: column {number}" for number, name in enumerate(history.columns)}
-    return history.select(*(column(name).alias(alias) for name, alias in aliases.items())), aliases
-
-
-def _within(join: Join, time: str, start: "Column", end: "Column") -> "Column":
-    instant = frame_instant(join.frame, time)
-    return (start <= instant) & (end.isNull() | (instant < end))
-
-
-def _join_sides(
-    join: Join, history: "DataFrame", columns: "Mapping[str, Column]", matches: "Column"
-) -> "DataFrame":
-    same = reduce(and_, (column(name) == columns[name] for name in join.on))
-    joined = join.frame.join(history, same & matches, "inner" if join.inner else "left")
+    matches = reduce(and_, (column(name) == columns[name] for name in join.on))
+    if join.known_at and STATED_FROM not in columns:
+        recorded, moved, before = NATIVE
+        names = {"moved": moved, "end_before": before, "end": VALID_TO}
+        until = frame_instant_sql(join.frame, join.known_at)
+        end = END_THEN.format(until=until, **{part: quote(aliases[name]) for part, name in names.items()})
+        matches &= columns[recorded] <= expr(until)
+        columns[VALID_TO] = expr(end)
+    elif join.known_at:
+        matches &= within(join.known_at, STATED_FROM, STATED_TO)
+    matches &= within(join.at, VALID_FROM, VALID_TO)
+    joined = join.frame.join(history, matches, "inner" if join.inner else "left")
     of_history = (columns[name] for name in join.shown)
     return joined.select(*join.name_columns([*map(column, join.frame.columns), *of_history]))
 
@@ -188,10 +180,7 @@ def _join_halves(join: Join) -> "DataFrame":
         .groupBy("number")
         .agg(first("row").alias("row"), first("version", ignorenulls=True).alias("version"))
     )
-    if join.inner:
-        joined = joined.where(col("version").isNotNull())
-    of_row = [col("row")[name] for name in join.frame.columns]
-    return joined.select(*join.name_columns([*of_row, *(col("version")[name] for name in join.shown)]))
+    return join.name_versions(joined)
 
 
 def _borders(join: Join) -> "DataFrame":
@@ -313,9 +302,10 @@ def join_as_of(
 
     def join_to(history: "DataFrame") -> Join:
         _require_alike(frame, history, on)
-        shown = _version_columns(history, on)
+        shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, *NATIVE}]
+        names = distinct([*frame.columns, *shown], sys.maxsize)
         known = times.known_at if isinstance(times.known_at, str) else ""
-        return Join(frame, history, on, times.at, shown, _names(frame, shown), how == "inner", known)
+        return Join(frame, history, on, times.at, shown, names, how == "inner", known)
 
     if isinstance(times.known_at, str):
         if stored.shape.layout is not Layout.VERSIONS:
@@ -325,16 +315,12 @@ def join_as_of(
                 "Give one time as known_at; only native tables take a column of known times.",
             )
         if has_short_histories(store, stored):
-            return join_native_rows(join_to(native_rows(store, stored)))
+            return join_pairs(join_to(native_rows(store, stored)))
         return join_statements(join_to(statements(store, table)))
-    short = _one_at_a_time(stored) and has_short_histories(store, stored)
+    one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
+    short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(versions(store, table, times.known_at))
     return join_pairs(join) if short else join_in_order(join)
-
-
-def _one_at_a_time(table: IcebergTable) -> bool:
-    """Whether at most one version of a record is true at any instant."""
-    return table.shape.layout in _ORDERED and not table.disorderly
 
 
 def join_in_order(join: Join) -> "DataFrame":
@@ -367,20 +353,7 @@ def join_in_order(join: Join) -> "DataFrame":
     lasts = col("newest")[VALID_TO].isNull() | (col("newest")[VALID_TO] > col("time"))
     match = when(lasts & col("place").isNull(), col("newest"))
     joined = both.where(col("row").isNotNull()).select("row", match.alias("version"))
-    if join.inner:
-        joined = joined.where(col("version").isNotNull())
-    of_row = [col("row")[name] for name in frame.columns]
-    return joined.select(*join.name_columns([*of_row, *(col("version")[name] for name in join.shown)]))
-
-
-def _version_columns(history: "DataFrame", on: Sequence[str]) -> list[str]:
-    """The columns of a version in the answer."""
-    return [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, MOVED, BEFORE}]
-
-
-def _names(frame: "DataFrame", shown: Sequence[str]) -> tuple[str, ...]:
-    """The names of the frame, then the names of the table; a name that is taken gets a number."""
-    return distinct([*frame.columns, *shown], sys.maxsize)
+    return join.name_versions(joined)
 
 
 def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTimes) -> None:

@@ -9,11 +9,12 @@ from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.frames.versions import open_rows, record_rows, source_at, statements, versions
 from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge, shown_key
+from backstory.reading.lifetimes import SPARK, TRUE_AT
 from backstory.reading.selection import EVERYTHING, Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, instant, micros_of
+from backstory.stores.iceberg.literals import column, micros_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import TableMetadata
@@ -89,10 +90,9 @@ def as_of(
 
 def is_true_at(time: datetime) -> "Column":
     """Whether a version was true at an instant; intervals are half-open (V99)."""
-    from pyspark.sql.functions import col
+    from pyspark.sql.functions import expr
 
-    when = instant(micros_of(time))
-    return (col(VALID_FROM) <= when) & (col(VALID_TO).isNull() | (col(VALID_TO) > when))
+    return expr(TRUE_AT.format(started=VALID_FROM, ended=VALID_TO, at=SPARK.at(micros_of(time))))
 
 
 def record_versions(store: IcebergStore, table: TableName, key: object) -> "DataFrame":

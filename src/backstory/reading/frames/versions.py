@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
 from backstory.model.history import History
-from backstory.model.layout import MEMORY, RECORDED_AT, VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
-from backstory.model.versions_layout import END_BEFORE, ENDED_AT, ROLE, Role
 from backstory.reading.histories import (
     RECORDING,
     commit_at,
@@ -27,11 +26,13 @@ from backstory.reading.histories import (
 )
 from backstory.reading.lifetimes import (
     ENDED,
+    NO_FACT,
     SPARK,
     STARTED,
     STATED_FROM,
     STATED_TO,
     internal_name,
+    recorded_columns,
     statements_query,
     versions_query,
 )
@@ -41,15 +42,14 @@ from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, literal, micros_of, quote, text_literal
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, shape_at
 from backstory.stores.iceberg.workers import error_text
-from backstory.strategies.events.terms import LETTERS, Op
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
     from pyspark.sql.types import DataType
 
-# Columns of `native_rows`: when the end of a row was last moved, and the end before that.
-MOVED: Final = "backstory: moved"
-BEFORE: Final = "backstory: before"
+
+# Columns of `native_rows`: when a row was recorded, when its end was last moved, and the end before that.
+NATIVE: Final = tuple(map(internal_name, ("recorded", "moved", "end_before")))
 
 
 def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | None) -> tuple[str, Shape]:
@@ -66,7 +66,8 @@ def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | Non
     if table.shape.layout is Layout.VERSIONS:
         require_knowledge(table, known_at)
         return name, table.shape
-    snapshot = commit_at(snapshots.ancestry(table), table.shape.table, known_at)
+    ancestry = ((each.committed_at, each.parent, each) for each in snapshots.ancestry(table))
+    snapshot = commit_at(ancestry, table.shape.table, known_at)
     if snapshot is None:
         return f"(SELECT * FROM {name} LIMIT 0)", table.shape  # noqa: S608 - a name in quotes
     return f"{name} VERSION AS OF {snapshot.id}", shape_with_layout(
@@ -84,7 +85,7 @@ def versions(store: IcebergStore, table: TableName, known_at: datetime | None = 
     source, shape = source_at(store, stored, known_at)
     history = history_of(stored, shape)
     warn_of_disorder(table, disorderly=stored.disorderly)
-    return store.spark.sql(_versions_sql(stored, history, source, known_at))
+    return store.spark.sql(shown_sql(history, lifetimes_sql(stored, history, source, known_at)))
 
 
 def open_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
@@ -108,8 +109,7 @@ def statements(store: IcebergStore, table: TableName, key: object = None) -> "Da
     if stored.shape.layout in RECORDING:
         history = history_of(stored)
         query = lifetimes_sql(stored, history, store.sql_name(table), stated=True)
-        times = {VALID_FROM: STARTED, VALID_TO: ENDED, STATED_FROM: STATED_FROM, STATED_TO: STATED_TO}
-        rows = store.spark.sql(f"SELECT {shown_sql(history, times)} FROM ({query}) AS stated")  # noqa: S608
+        rows = store.spark.sql(shown_sql(history, query, STATED_FROM, STATED_TO))
     else:
         unknown = lit(None).cast("timestamp")
         rows = versions(store, table).withColumns({STATED_FROM: unknown, STATED_TO: unknown})
@@ -125,15 +125,7 @@ def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
             f"{stored.shape.table} is a log of events; its versions are computed, so it has no views.",
             "Read it with `current` and `as-of`.",
         )
-    return _versions_sql(stored, history, store.sql_name(stored.shape.table))
-
-
-def _versions_sql(
-    stored: IcebergTable, history: History, source: str, known_at: datetime | None = None
-) -> str:
-    query = lifetimes_sql(stored, history, source, known_at)
-    times = {VALID_FROM: STARTED, VALID_TO: ENDED}
-    return f"SELECT {shown_sql(history, times)} FROM ({query}) AS versions"  # noqa: S608 - quoted names
+    return shown_sql(history, lifetimes_sql(stored, history, store.sql_name(stored.shape.table)))
 
 
 def lifetimes_sql(
@@ -161,70 +153,32 @@ def lifetimes_sql(
 
 def recorded_rows(stored: IcebergTable, shape: Shape, source: str) -> str:
     """The rows of `source` with the columns of `recorded_columns`, as a relation in Spark SQL."""
-    columns = ", ".join(f"{sql} AS {quote(name)}" for name, sql in recorded_columns(stored, shape).items())
+    names = system_columns(stored) if shape.layout is Layout.ODF else {}
+    columns = recorded_columns(SPARK, shape, quote, names)
     return f"(SELECT *, {columns} FROM {source}) AS recorded"  # noqa: S608 - quoted names
 
 
-def recorded_columns(stored: IcebergTable, shape: Shape) -> dict[str, str]:
-    """The values that the layout records of each row: Spark SQL by the names of `reading/lifetimes.py`."""
-    span = shape.layout.span
-    if shape.layout is Layout.ODF:
-        names = system_columns(stored)
-        return {
-            internal_name("offset"): quote(names["offset"]),
-            internal_name("op"): op_sql(names),
-            internal_name("time"): instant_sql(shape, names["event_time"]),
-            internal_name("recorded"): instant_sql(shape, names["system_time"]),
-        }
-    assert span is not None
-    spans = {internal_name("start"): quote(span.start), internal_name("end"): quote(span.end)}
-    if shape.layout is Layout.VERSIONS:
-        memory = {"role": ROLE, "moved": ENDED_AT, "end_before": END_BEFORE}
-        own = {internal_name(name): f"{quote(MEMORY)}.{quote(field)}" for name, field in memory.items()}
-        return {**spans, internal_name("recorded"): quote(RECORDED_AT), **own}
-    if shape.layout is Layout.FIVETRAN_HISTORY:
-        return {**spans, internal_name("flag"): quote(span.open)}
-    if not shape.layout.is_adopted:
-        return spans
-    tombstone = shape.layout.tombstone
-    is_gone = f"lower(coalesce(CAST({quote(tombstone)} AS STRING), 'false')) = 'true'"
-    return {
-        internal_name("start"): instant_sql(shape, span.start),
-        internal_name("end"): instant_sql(shape, span.end),
-        internal_name("gone"): is_gone if tombstone in shape.names else "FALSE",
-    }
+def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
+    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
+    text = query.replace("{", "{{").replace("}", "}}")
+    text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
+    return rows.sparkSession.sql(text, rows=rows)
 
 
-def shown_sql(history: History, times: Mapping[str, str]) -> str:
-    """The list of a SELECT: the user's columns under the source's names, and `times` (name: column)."""
+def shown_sql(history: History, query: str, *more: str, timed: bool = True) -> str:
+    """The query for the columns that readers show: the user's, the times if `timed`, and `more`."""
     names = {shown_name(each.source): each.name for each in history.user_columns}
-    return ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in [*names.items(), *times.items()])
+    names |= ({VALID_FROM: STARTED, VALID_TO: ENDED} if timed else {}) | dict(zip(more, more, strict=True))
+    listed = ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in names.items())
+    return f"SELECT {listed} FROM ({query}) AS versions"  # noqa: S608 - quoted names
 
 
-def instant_sql(shape: Shape, name: str) -> str:
-    """The instant in a column of a table, in Spark SQL."""
-    stored = shape.column(name)
-    return _as_instant(quote(name), None if stored is None else stored.type.kind)
-
-
-def _as_instant(value: str, kind: Kind | None) -> str:
-    """A value as an instant: a date is its midnight in UTC, and a naive time is a time in UTC."""
-    if kind is Kind.NAIVE_DATE:
-        return f"timestamp_seconds(CAST(unix_date({value}) AS BIGINT) * 86400)"
-    if kind is Kind.NAIVE_DATETIME:
-        since = f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {value})"
-        return f"timestamp_micros({since})"
-    return f"CAST({value} AS TIMESTAMP_LTZ)"
-
-
-def op_sql(names: Mapping[str, Any]) -> str:
-    """The code of an event's operation, in Spark SQL."""
-    if names["op"] is not None:
-        return quote(names["op"])
-    if names["observed"] is None:
-        return str(int(Op.APPEND))
-    cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
-    return f"CASE {quote(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
+def native_rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
+    """The rows of layout `versions` without facts, with the times of `NATIVE`: two ends each (V6)."""
+    rows = recorded_rows(table, table.shape, store.sql_name(table.shape.table))
+    text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"  # noqa: S608
+    query = replace(SPARK, rows=rows).fill(text)
+    return store.spark.sql(shown_sql(history_of(table), query, *NATIVE))
 
 
 def frame_instant_sql(rows: "DataFrame", name: str) -> str:
@@ -232,7 +186,7 @@ def frame_instant_sql(rows: "DataFrame", name: str) -> str:
     from pyspark.sql.types import DateType
 
     is_date = isinstance(rows.schema[name].dataType, DateType)
-    return _as_instant(quote(name), Kind.NAIVE_DATE if is_date else Kind.UTC_DATETIME)
+    return SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None)
 
 
 def frame_instant(rows: "DataFrame", name: str) -> "Column":
@@ -264,32 +218,3 @@ def sortable_columns(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
     """The columns to sort a frame by: `first`, then all others; without columns that contain maps."""
     names = [*first, *(name for name in rows.columns if name not in first)]
     return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]
-
-
-def native_rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
-    """The rows of layout `versions` without facts: the user's columns, `valid_from`, `valid_to`, three more.
-
-    `STATED_FROM` is when a row was recorded, `MOVED` when its end was last moved, `BEFORE` the end before.
-    """
-    from pyspark.sql.functions import col
-
-    rows = store.spark.table(store.sql_name(table.shape.table)).where(_no_fact())
-    times = {
-        VALID_FROM: column(VALID_FROM),
-        VALID_TO: column(VALID_TO),
-        STATED_FROM: column(RECORDED_AT),
-        MOVED: col(f"{MEMORY}.{ENDED_AT}"),
-        BEFORE: col(f"{MEMORY}.{END_BEFORE}"),
-    }
-    return rows.select(*user_columns(history_of(table)), *(time.alias(name) for name, time in times.items()))
-
-
-def _no_fact() -> "Column":
-    from pyspark.sql.functions import col, lit
-
-    return ~col(f"{MEMORY}.{ROLE}").eqNullSafe(lit(str(Role.FACT)))
-
-
-def user_columns(history: History) -> "list[Column]":
-    """The user's columns under the source's names."""
-    return [column(each.name).alias(shown_name(each.source)) for each in history.user_columns]

@@ -1,1 +1,1 @@
-"""Databases as sources: copies of a table or query, from one consistent view."""
+"""Databases as sources: copies of a table or query from one consistent state."""

@@ -28,9 +28,10 @@ _TABLE: Final = re.compile(r"([?&;])table=([^&;]*)")
 
 @dataclass(frozen=True, slots=True)
 class Database:
-    """A database; `url` is for its driver, `name` for people, without user, password and options.
+    """The address of a database, with the table or query to read.
 
-    Either `table` (as in the source, with its schema before a dot) or `query` is set.
+    `url` is for the database's driver. `name` is for messages, without user, password and options. Either
+    `table` (as in the source, with its schema before a dot) or `query` is set.
     """
 
     kind: Kind
@@ -41,7 +42,7 @@ class Database:
 
     @property
     def what(self) -> str:
-        """The table or query, for messages."""
+        """The table or query, as named in messages."""
         return f"the query on {self.name}" if self.table is None else f"{self.table} in {self.name}"
 
     @property
@@ -50,13 +51,16 @@ class Database:
         return tuple((self.table or "").split(".", 1))
 
     def source(self, mark: str = '"') -> str:
-        """The table or subquery for a FROM clause; `mark` is the quote that the database uses for names."""
+        """The table or subquery for a FROM clause.
+
+        `mark` is the quotation mark that the database uses for names.
+        """
         if self.query is not None:
             return f"({self.query.strip().rstrip(';')}) copied"
         return ".".join(quote_name(part, mark) for part in self.parts)
 
     def file(self) -> Path:
-        """The file of a database in a file; UsageError if it does not exist."""
+        """The path of a database that is a file. Raises UsageError if the file does not exist."""
         path = Path(self.url.partition("://")[2].partition("?")[0])
         if not path.is_file():
             remedy = f"Write {self.kind}:///path/of/the/file."
@@ -65,12 +69,12 @@ class Database:
 
 
 def quote_name(name: str, mark: str = '"') -> str:
-    """A quoted name for SQL."""
+    """Quote a name for SQL."""
     return mark + name.replace(mark, mark * 2) + mark
 
 
 def escape_name(name: str) -> str:
-    """A table's name as `table=` of an address takes it."""
+    """Escape a table's name for the `table=` part of an address."""
     return _RESERVED.sub(lambda mark: f"%{ord(mark[0]):02X}", name)
 
 
@@ -80,7 +84,7 @@ def is_database(source: str) -> bool:
 
 
 def parse_address(source: str, query: str | None = None) -> Database:
-    """Parse a source; UsageError unless it has either a table or a query."""
+    """Parse a source. Raises UsageError unless it has exactly one table or query."""
     source = _with_our_scheme(source)
     match = _TABLE.search(source)
     table = unquote_plus(match[2]) if match else None
@@ -95,7 +99,7 @@ def parse_address(source: str, query: str | None = None) -> Database:
 
 
 def parse_server(source: str) -> Database:
-    """Parse an address without a table."""
+    """Parse the address of a database without a table."""
     url = _with_our_scheme(source)
     return Database(_kind(url), url, name_of(url))
 
@@ -116,6 +120,9 @@ def name_of(url: str) -> str:
 
 
 def _without_table(source: str, match: re.Match[str]) -> str:
-    """The address without its `table=`; a question mark remains before the first other option."""
+    """The address without its `table=` option.
+
+    A question mark remains before the first of the other options.
+    """
     before, after = source[: match.start()], source[match.end() :]
     return before + (match[1] + after[1:] if after and match[1] == "?" else after)

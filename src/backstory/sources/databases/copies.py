@@ -1,4 +1,4 @@
-"""Copy rows of a database into a file, from one consistent view."""
+"""Copies of rows from a database into a file, from one consistent state."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,9 +16,9 @@ EXTRA: Final = 'pip install "backstory[historize]"'
 
 @dataclass(frozen=True, slots=True)
 class DatabaseCopy:
-    """A file with the rows, and the time of the view, by the database's clock if it has one.
+    """A file with the rows, and the time of the database's state, by the database's clock if it has one.
 
-    `types` has the types of all columns of a CSV; a Parquet file contains its types.
+    `types` has the types of all columns of a CSV. A Parquet file contains its types.
     """
 
     path: Path
@@ -27,10 +27,11 @@ class DatabaseCopy:
 
 
 def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """Copy the rows into a file in the folder; `types` are the caller's types by column.
+    """Copy the rows into a file in the folder.
 
-    Raises UsageError for a wrong table, query or file, and Refused for a column without an exact type. Raises
-    TryAgain if the database does not answer or a lock is not released, and Failed for other errors.
+    `types` are the types that the caller gives to columns. Raises UsageError for a wrong table, query or
+    file, and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a
+    lock is not released, and Failed for other errors.
     """
     with _needing_driver(database):
         copier = _copier(database)
@@ -62,7 +63,7 @@ def _needing_driver(database: Database) -> Iterator[None]:
 
 
 def refuse_column(database: Database, column: str, why: str, remedy: str = "") -> Refused:
-    """The error for a column without an exact type."""
+    """The error for a column that no type represents exactly."""
     # An address with a table cannot have a query; `init` writes such addresses.
     bare = " and a `source` without `?table=`" if database.table else ""
     return Refused(
@@ -75,7 +76,7 @@ def refuse_column(database: Database, column: str, why: str, remedy: str = "") -
 
 
 def refuse_repeats(database: Database, names: Iterable[str]) -> None:
-    """Raise UsageError for a query with two columns of the same name."""
+    """Raise UsageError if a query has two columns of the same name."""
     earlier: set[str] = set()
     for name in names:
         if name in earlier:

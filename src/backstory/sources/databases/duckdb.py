@@ -1,4 +1,4 @@
-"""Copy a table or query of DuckDB by one statement."""
+"""Copies of a table or query of DuckDB, each made by one statement."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -30,7 +30,7 @@ _AS: Final[Mapping[str, str]] = {
 }
 # The years from 1 to 9999, in microseconds since 1970.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
-# Conditions for values that cannot be copied, by type, and the words for them.
+# Conditions for values that cannot be copied, by type, and descriptions of the values for errors.
 _NOT: Final[Mapping[str, tuple[str, str]]] = {
     "HUGEINT": ("abs({}::DOUBLE) >= 1e38", "numbers beyond 38 digits"),
     "UHUGEINT": ("{}::DOUBLE >= 1e38", "numbers beyond 38 digits"),
@@ -46,7 +46,7 @@ _NOT: Final[Mapping[str, tuple[str, str]]] = {
 
 
 def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """Copy the rows into a Parquet file; its time is just before the statement."""
+    """Copy the rows into a Parquet file. The copy's time is just before the statement."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with open_duckdb(database) as connection:
         source = database.source()
@@ -60,7 +60,7 @@ def copy_duckdb(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 @contextmanager
 def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
-    """A read-only transaction on one state of the database."""
+    """Open a read-only transaction on one state of the database."""
     try:
         with duckdb.connect(str(database.file()), read_only=True) as connection:
             connection.execute("BEGIN TRANSACTION READ ONLY")
@@ -76,7 +76,7 @@ def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
 
 
 def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
-    """The types of the columns, by name, in order."""
+    """The types of the columns by name, in the order of the columns."""
     try:
         relation = connection.sql(f"SELECT * FROM {source}")  # noqa: S608
     except (duckdb.CatalogException, duckdb.BinderException, duckdb.ParserException) as wrong:
@@ -90,7 +90,7 @@ def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source:
 def _refuse_values(
     connection: duckdb.DuckDBPyConnection, database: Database, source: str, columns: Mapping[str, str]
 ) -> None:
-    """Raise Refused for the first column with a value that cannot be copied exactly."""
+    """Raise Refused for the first column that has a value without an exact copy."""
     checks = {name: _NOT[type_] for name, type_ in columns.items() if type_ in _NOT}
     if not checks:
         return
@@ -110,5 +110,5 @@ def _value(name: str, type_: str) -> str:
 
 
 def _first_line(error: Exception) -> str:
-    """The first line of an error; further lines repeat the statement."""
+    """The first line of an error's message. Further lines repeat the statement."""
     return str(error).split("\n", 1)[0].rstrip(".")

@@ -34,7 +34,7 @@ GROUP BY ALL ORDER BY ALL
 def declared_keys(database: Database) -> Keys:
     """The tables of a database, named as in sources, each with the columns of its primary key.
 
-    A table without a key has no columns. Raises UsageError for a JDBC database.
+    The list of columns is empty for a table without a key. Raises UsageError for a JDBC database.
     """
     if database.kind == "postgresql":
         return _of_postgres(database)

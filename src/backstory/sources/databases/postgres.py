@@ -16,17 +16,16 @@ from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
-# SQL states of errors that may pass: serialization failures, deadlocks and locks; a server that is absent,
-# starts
-# or stops; a server without resources, or one that cancelled a query.
+# SQL states of temporary errors: serialization failures, deadlocks and locks; a server that is absent,
+# starts or stops; a server without resources, or one that cancelled a query.
 _CONFLICT: Final = ("40", "55P03")
 _DOWN: Final = ("08", "57P")
 _BUSY: Final = ("53", "57")
-# Texts of connection errors that will not pass; the driver gives no SQL state for them.
+# Messages of permanent connection errors. The driver has no SQL state for them.
 _TURNED_AWAY: Final = re.compile(r"does not exist|authentication failed|pg_hba\.conf|no password supplied")
 
 LOCK_TIMEOUT: Final = "60s"
-# One text for each value, whatever the server's settings. SET takes no snapshot of the database yet.
+# Every value has one text form, regardless of the server's settings. SET does not start a snapshot yet.
 _FORMS: Final = (
     "SET LOCAL DateStyle = 'ISO, YMD'",
     "SET LOCAL IntervalStyle = 'iso_8601'",
@@ -46,7 +45,7 @@ _TYPES: Final[Mapping[str, Kind]] = {
     "timestamptz": Kind.UTC_DATETIME,
     "bytea": Kind.BINARY,
 }
-# Expressions for types whose own text the readers of files do not accept; padding blanks are removed.
+# Expressions for types whose own text form the file readers reject. Padding blanks are removed.
 _WRITTEN: Final[Mapping[str, str]] = {
     "bool": "{}::text",
     "bpchar": "{}::text",
@@ -60,9 +59,10 @@ _ENDLESS: Final[Mapping[str, str]] = {
 
 
 def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[Any, ...]]:
-    """Connect to `postgresql://user@host:port/db` in UTC; TryAgain if the server does not answer.
+    """Connect to `postgresql://user@host:port/db` in UTC.
 
-    Raises UsageError for an invalid address, without quoting it, and for a rejected login.
+    Raises TryAgain if the server does not answer. Raises UsageError for an invalid address, without quoting
+    it, and for a rejected login.
     """
     if url.partition("://")[0] not in {"postgres", "postgresql"} or not _is_readable(url):
         raise UsageError(
@@ -82,7 +82,10 @@ def connect(url: str, *, autocommit: bool = True) -> psycopg.Connection[tuple[An
 
 
 def _is_readable(url: str) -> bool:
-    """Whether the driver takes no part of a password for a host or port, which its errors would show."""
+    """Whether the driver parses the address correctly.
+
+    It may take part of a password for a host or port, and its errors would then show it.
+    """
     try:
         parts = conninfo_to_dict(url)
     except psycopg.ProgrammingError:
@@ -93,7 +96,7 @@ def _is_readable(url: str) -> bool:
 
 @contextmanager
 def translate_postgres() -> Iterator[None]:
-    """Translate errors of PostgreSQL: TryAgain for errors that may pass, Failed for others."""
+    """Translate errors of PostgreSQL within the block: TryAgain for temporary errors, Failed for others."""
     try:
         yield
     except psycopg.Error as error:
@@ -112,7 +115,7 @@ def translate_postgres() -> Iterator[None]:
 
 @dataclass(frozen=True, slots=True)
 class _Column:
-    """A column as the server describes it; `precision` and `scale` are None if it has none."""
+    """A column as the server describes it. `precision` and `scale` are None if the type has none."""
 
     name: str
     type: str
@@ -121,7 +124,7 @@ class _Column:
 
 
 def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """Copy the rows into a CSV; its time is the start of the transaction's view."""
+    """Copy the rows into a CSV file. The copy's time is the start of the transaction's snapshot."""
     with translate_postgres(), connect(database.url, autocommit=False) as connection:
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         connection.read_only = True
@@ -149,7 +152,7 @@ def _source(database: Database) -> sql.Composable:
 def _describe(
     connection: psycopg.Connection[Any], database: Database, source: sql.Composable
 ) -> list[_Column]:
-    """The columns, in order; UsageError for a missing table or an invalid query."""
+    """The columns in order. Raises UsageError for a missing table or an invalid query."""
     try:
         cursor = connection.execute(sql.SQL("SELECT * FROM {} LIMIT 0").format(source))
     except psycopg.errors.UndefinedTable as absent:
@@ -179,7 +182,10 @@ def _wrong_query(database: Database, error: psycopg.Error) -> UsageError:
 
 
 def _type_of(database: Database, column: _Column) -> ColumnType:
-    """The type that holds every value of a column exactly, else text; Refused if not even text is exact."""
+    """The type that holds every value of a column exactly, or else text.
+
+    Raises Refused if the values have no exact text form either.
+    """
     if column.type == "numeric":
         if column.precision is None or column.scale is None:
             example = f"`type={{'{column.name}': 'DECIMAL(38,9)'}}`"

@@ -1,7 +1,8 @@
-"""Copy a table or query of SQLite in one read transaction.
+"""Copies of a table or query of SQLite, each made in one read transaction.
 
 In SQLite any column can hold values of any type. A column is copied in its declared type if all values have
-it. Without a declared type, it is copied in the common type of all values. Otherwise it is refused.
+that type. A column without a declared type is copied in the common type of all its values. Any other column
+is refused.
 """
 
 import sqlite3
@@ -19,16 +20,16 @@ from backstory.model.types import ColumnType
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import DatabaseCopy, refuse_column, refuse_repeats
 
-PATIENCE: Final = 60  # seconds, while another program writes
+PATIENCE: Final = 60  # seconds to wait while another program writes
 AT_ONCE: Final = 1 << 16
 # The storage classes of values, and the Arrow types that hold all their values.
 _CLASSES: Final = {"integer": pa.int64(), "real": pa.float64(), "text": pa.string(), "blob": pa.binary()}
-# Integers that a double holds exactly.
+# The range of integers that a double holds exactly.
 _EXACT: Final = 1 << 53
 
 
 def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
-    """Copy the rows into a Parquet file; its time is just before the read, by this machine's clock."""
+    """Copy the rows into a Parquet file. The copy's time is just before the read, by this machine's clock."""
     instant, path = datetime.now(UTC), folder / "copy.parquet"
     with open_sqlite(database) as connection:
         source = database.source()
@@ -53,7 +54,7 @@ def copy_sqlite(database: Database, _types: Mapping[str, ColumnType], folder: Pa
 
 @contextmanager
 def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
-    """A read-only transaction on one state of the database."""
+    """Open a read-only transaction on one state of the database."""
     try:
         address = f"{database.file().absolute().as_uri()}?mode=ro"
         with closing(
@@ -72,7 +73,7 @@ def open_sqlite(database: Database) -> Iterator[sqlite3.Connection]:
 def _types_of(
     connection: sqlite3.Connection, database: Database, source: str, names: Sequence[str]
 ) -> list[pa.DataType]:
-    """The Arrow types of the columns, by the storage classes of all values."""
+    """The Arrow types of the columns, from the storage classes of all values."""
     declared = _declared_classes(connection, database)
     types = []
     for few in (names[place : place + 100] for place in range(0, len(names), 100)):
@@ -85,7 +86,7 @@ def _types_of(
 
 
 def _declared_classes(connection: sqlite3.Connection, database: Database) -> Mapping[str, str]:
-    """The declared storage class of each column; empty if its type implies none (SQLite, 3.1)."""
+    """The declared storage class of each column, or an empty string if none is implied (SQLite, 3.1)."""
     if database.query is not None:
         return {}
     schema = f"{quote_name(database.parts[0])}." if len(database.parts) > 1 else ""
@@ -104,7 +105,10 @@ def _affinity(declared: str) -> str:
 
 
 def _counts(connection: sqlite3.Connection, source: str, names: Sequence[str]) -> list[Mapping[str, int]]:
-    """The number of values of each storage class by column; `wide` are integers that a double cannot hold."""
+    """For each column, the number of values of each storage class.
+
+    The class `wide` counts integers that a double cannot hold exactly.
+    """
     parts = [
         part
         for name in names

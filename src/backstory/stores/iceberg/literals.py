@@ -18,7 +18,7 @@ from backstory.spark.versions import try_cast
 from backstory.stores.iceberg.schema import spark_type
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
 # With this many digits every float of 32 bits has a text of its own.
@@ -26,9 +26,9 @@ _DIGITS: Final = 9
 _PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
 
-def quote(name: str) -> str:
-    """A column's name in backticks for Spark SQL."""
-    return "`" + name.replace("`", "``") + "`"
+def quote(*path: str) -> str:
+    """The name of a column, or of a field of a struct, in backticks for Spark SQL."""
+    return ".".join("`" + name.replace("`", "``") + "`" for name in path)
 
 
 def text_literal(text: str) -> str:
@@ -77,19 +77,6 @@ def micros_of(time: datetime) -> int:
     """The microseconds from 1970-01-01T00:00:00Z to an aware time."""
     span = time - EPOCH
     return (span.days * 86_400 + span.seconds) * 1_000_000 + span.microseconds
-
-
-def micros_in(rows: "DataFrame", name: str) -> "Column":
-    """The instants in a column of any type as microseconds since 1970, independent of the session's zone."""
-    from pyspark.sql.functions import expr, lit, unix_date, unix_micros
-    from pyspark.sql.types import DateType, TimestampNTZType
-
-    value, type_ = column(name), rows.schema[name].dataType
-    if isinstance(type_, DateType):
-        return unix_date(value).cast("bigint") * lit(86_400_000_000)
-    if isinstance(type_, TimestampNTZType):
-        return expr(f"timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {quote(name)})")
-    return unix_micros(value)
 
 
 def null_columns(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":

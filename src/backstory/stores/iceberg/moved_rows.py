@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyroaring import BitMap64
 
+from backstory.model.change_feed import NUMBER, SIGN, TIME, VERSION
 from backstory.model.layout import FILE, POSITION
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_of_tasks
@@ -43,8 +44,6 @@ from backstory.stores.iceberg.workers import map_batches
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# Columns added to the table's own, with names that no table uses.
-SIGN, NUMBER, VERSION, TIME = (f"moved: {name}" for name in ("sign", "number", "version", "time"))
 MOVE_COLUMNS: Final = (NUMBER, VERSION, TIME, SIGN)
 _MOVE_SCHEMA: Final = pa.schema(
     zip(MOVE_COLUMNS, (pa.int64(), pa.int64(), pa.timestamp("us", "UTC"), pa.int8()), strict=True)

@@ -1,4 +1,4 @@
-"""Compare a copy, or a part of it by key, with the stored versions, and plan the records that differ."""
+"""Compare a full copy, or a part of it by key, with the stored versions, and plan the records that differ."""
 
 from collections import Counter
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from backstory.strategies.part_plan import PartPlan
 from backstory.strategies.values import Values, alike
 from backstory.strategies.whole_rows import count_equal_rows
 
-# Counts of faults, for which a copy is refused with sampled keys, and of delivered rows.
+# Counts of faults for which a copy is refused, with sampled keys, and counts of delivered rows.
 FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "without a key",
     "differing",
@@ -29,11 +29,12 @@ FAULTS = NO_KEY, DIFFERING, SPOILT, OUTSIDE, CLAIMED = (
     "of another scope",
 )
 DELIVERED = "delivered"
-# Counts of whole rows, equal ones as often as they occur.
+# Counts of whole rows. Equal rows are counted as often as they occur.
 ROWS_NOW, ROWS_BEFORE, ROWS_GONE = "whole rows now", "whole rows before", "whole rows gone"
 # A digest of the delivered rows, as a number.
 CONTENT = "content"
-# Counts by pair of columns that may be one renamed: records with a value, and with the same in both.
+# Counts for pairs of columns that may be one renamed column: records with a value, and with the same value in
+# both.
 VALUED, CARRIED = "valued ", "carried "
 
 
@@ -42,9 +43,9 @@ def plan_rows(
 ) -> PartPlan:
     """The rows to add and to remove, the keys of appearing records, and all counts.
 
-    `slice_` has the versions of these keys that the copy can touch, with their places and decisive
-    columns; `whole` reads all columns of some of them. Faults are counted with samples: rows without a
-    key, different rows of one key, and records with two versions at one time. With faults nothing else in
+    `slice_` has the versions of these keys that the copy can touch, with their places and decisive columns;
+    `whole` reads all columns of some of them. Faults are counted with samples: rows without a key, different
+    rows with the same key, and records with two versions at one time. If there are faults, nothing else in
     the result is valid.
     """
     refused = without_key(delivered, terms.key)
@@ -82,14 +83,17 @@ def plan_rows(
 
 
 def _one_of_each(terms: CopyTerms, delivered: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """One row of each key, and conflicting ones; whole rows are counted."""
+    """One row for each key, and the conflicting rows. Equal whole rows are counted."""
     if terms.copies is None:
         return distinct(delivered, terms.key)
     return count_equal_rows(delivered, terms.key, terms.copies)
 
 
 def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matches: Matches) -> dict[str, int]:
-    """The numbers of rows before and after, and of rows that go; equal rows count as often as they occur."""
+    """The numbers of rows before and after the copy, and of removed rows.
+
+    Equal rows count as often as they occur.
+    """
     now, before = (np.asarray(side[copies].combine_chunks()) for side in (delivered, stored))
     mine, theirs = map(np.asarray, matches.changed)
     fewer = np.maximum(before[theirs] - now[mine], 0)
@@ -98,7 +102,10 @@ def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matche
 
 
 def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
-    """Whether rows of a first copy, in the columns of key and scope, have no faults and unique keys."""
+    """Whether the rows of a first copy have no faults and unique keys.
+
+    `rows` have the columns of key and scope.
+    """
     return (
         not len(without_key(rows, terms.key))
         and len(distinct(rows.select(terms.key), terms.key)[0]) == len(rows)
@@ -107,7 +114,7 @@ def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
 
 
 def _in_scope(scope: Scope | None, rows: pa.Table) -> np.ndarray:
-    """Which rows belong to records of a scope (V41)."""
+    """A mask of the rows whose records belong to a scope (V41)."""
     inside = np.ones(len(rows), bool)
     for name, value in scope or ():
         values = rows[name]
@@ -116,7 +123,7 @@ def _in_scope(scope: Scope | None, rows: pa.Table) -> np.ndarray:
 
 
 def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Table) -> pa.Table:
-    """The delivered rows of records in another copy's scope at the same instant (V43)."""
+    """The delivered rows whose records are in the scope of another copy at the same instant (V43)."""
     if not terms.other_scopes or not len(stored):
         return delivered.slice(0, 0)
     in_scope = np.zeros(len(stored), bool)
@@ -136,7 +143,7 @@ def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
 def _split_by_touch(
     terms: CopyTerms, matches: Matches
 ) -> tuple[tuple[pa.Array, pa.Array], tuple[pa.Array, pa.Array]]:
-    """The indices of rows that the copy may touch, on both sides, and of the pairs that it does not.
+    """The indexes of rows that the copy may touch, on both sides, and of pairs that it leaves untouched.
 
     A restatement that lacks columns may touch records that equal their delivered rows.
     """
@@ -168,7 +175,10 @@ def _count_values(values: Values, places: pa.Array) -> int:
 def _successions(
     terms: CopyTerms, delivered: pa.Table, stored: pa.Table, pairs: Sequence[pa.Array]
 ) -> dict[str, int]:
-    """For each pair of a missing and an added column: records with a value in either, and with the same."""
+    """For each missing and added column that may be one renamed column, the numbers of records.
+
+    There are two counts: records with a value in either column, and records with the same value in both.
+    """
     counts = {}
     for number, (old, new) in enumerate(terms.successions):
         here, there = delivered[new].take(pairs[0]), stored[old].take(pairs[1])

@@ -1,9 +1,9 @@
 """The plan of the records that a full copy touches, as Arrow tables (V7 to V9, V18, V30, V36).
 
-A touched record is a row of four sides: the delivered row and three stored versions. `before` was true just
-before the copy's instant, `replaced` begins at the instant by a copy that this one replaces, and `next` is
-true at the next known instant. Records do not affect each other, so they can be planned together, in parts,
-or in Spark's tasks, with one result.
+A touched record has four sides: the delivered row and up to three stored versions. The version `before` was
+true just before the copy's instant. The version `replaced` begins at the instant, in a copy that this one
+replaces. The version `next` is true at the next known instant. Records do not affect each other. They can be
+planned together, in parts, or in Spark's tasks, with the same result.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,13 +32,13 @@ from backstory.strategies.keys import key_codes, keys_by_value, last_of
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
 from backstory.strategies.values import Values, rows_alike
 
-# The counted outcomes. The plan has all keys of appearing records, and a few of the others.
+# The counted outcomes. The plan has all keys of appearing records, and a few keys of the other outcomes.
 APPEARED: Final = "appeared"
 CHANGED: Final = "changed"
 CLOSED: Final = "closed"
 UNCHANGED: Final = "unchanged"
 TAKEN_BACK: Final = "taken back"
-# Counts by column: records that change in it, records that lose its value, and records that had one.
+# Counts by column: records that change in it, records that lose its value, and records that had a value.
 DRIVES: Final = "drives "
 LOSES: Final = "loses "
 HAD: Final = "had "
@@ -46,7 +46,10 @@ HAD: Final = "had "
 
 @dataclass(frozen=True)
 class AlignedRows:
-    """A row for each record, aligned with the other sides; `has` is false where all values are NULL."""
+    """A row for each record, aligned with the other sides.
+
+    `has` is false if the record has no row on this side; then all values are NULL.
+    """
 
     rows: pa.Table
     has: np.ndarray
@@ -55,7 +58,7 @@ class AlignedRows:
         return self.rows[name]
 
     def at(self, rows: np.ndarray) -> pa.Table:
-        """The rows where the mask is true."""
+        """The rows selected by the mask."""
         return self.rows.filter(pa.array(rows))
 
     @cached_property
@@ -65,7 +68,7 @@ class AlignedRows:
 
     @cached_property
     def end(self) -> np.ndarray:
-        """The ends of the versions, in microseconds; `OPEN` for open ones."""
+        """The ends of the versions, in microseconds, or `OPEN` for open versions."""
         return micros(self.rows[VALID_TO])
 
 
@@ -80,14 +83,17 @@ class AlignedRecords:
 
 
 def rows_at(terms: CopyTerms, slice_: pa.Table) -> pa.Array:
-    """Which versions of a slice are true at the copy's instant; in order all are, because all are open."""
+    """The versions of a slice that are true at the copy's instant, as a mask.
+
+    If the copy is in order, all versions are open and so true.
+    """
     if terms.in_order:
         return pa.repeat(True, len(slice_))
     return pa.array((micros(slice_[VALID_FROM]) <= terms.at) & (micros(slice_[VALID_TO]) > terms.at))
 
 
 def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
-    """One row for each spoilt record: two versions at one instant, or one that never began (V119)."""
+    """One row for each record with two versions at one instant, or with a version that never began (V119)."""
     (codes,), count = key_codes([keys_by_value(slice_, terms.key)], terms.key)
     if terms.in_order:
         together = [np.ones(len(slice_), bool)]
@@ -101,10 +107,10 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
 
 
 def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> AlignedRecords:
-    """The delivered rows aligned with the stored versions: one row for each key of either side.
+    """Align the delivered rows with the stored versions, with one row for each key of any side.
 
-    `delivered` has each key once. `slice_` has whole versions with their places, at most one of a key for
-    each of the three sides.
+    `delivered` has each key once. `slice_` has whole versions with their places, at most one version of a key
+    for each of the three sides.
     """
     sides = [keys_by_value(side, terms.key) for side in (delivered, slice_)]
     (delivered_codes, stored_codes), count = key_codes(sides, terms.key)
@@ -131,7 +137,7 @@ def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> Al
 
 
 def _places_by_code(codes: np.ndarray, count: int, rows: np.ndarray) -> np.ndarray:
-    """For each code the index of its row, -1 without one."""
+    """For each code, the index of its row, or -1 if it has no row."""
     places = np.full(count, -1, np.int64)
     places[codes[rows]] = rows
     return places
@@ -145,13 +151,13 @@ def _align_rows(rows: pa.Table, places: np.ndarray) -> AlignedRows:
 
 
 def plan_copy(terms: CopyTerms, touched: AlignedRecords) -> PartPlan:
-    """The rows to add and to remove for touched records; unchanged ones are counted."""
+    """The rows to add and to remove for touched records. Unchanged records are only counted."""
     return _Plan(terms, touched).plan()
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """The outcomes of touched records, as a mask for each."""
+    """The outcomes of touched records, as one mask for each outcome."""
 
     terms: CopyTerms
     records: AlignedRecords
@@ -194,7 +200,7 @@ class _Plan:
 
     @cached_property
     def at_instant(self) -> AlignedRows:
-        """The versions known at the copy's instant before the copy."""
+        """The versions at the copy's instant as they were known before the copy."""
         before, replaced = self.records.before, self.records.replaced
         there = before.has if self.terms.in_order else before.has & (before.end > self.terms.at)
         if not replaced.has.any() and (there == before.has).all():
@@ -218,12 +224,12 @@ class _Plan:
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """The records with other values in the columns that make versions."""
+        """A mask of the records that differ in a column with history."""
         return self.both & ~self._alike_now
 
     @cached_property
     def is_renewed(self) -> np.ndarray:
-        """The records that differ only in columns without history (V18)."""
+        """A mask of the records that differ only in columns without history (V18)."""
         if self.terms.following is not None or not self.terms.renewed:
             return np.zeros_like(self.both)
         same = reduce(np.logical_and, (self._same_values[name] for name in self.terms.renewed))
@@ -237,7 +243,10 @@ class _Plan:
 
     @cached_property
     def _alike_now(self) -> np.ndarray:
-        """Whether the known version equals the delivered row; a restatement also compares absent columns."""
+        """Whether the known version equals the delivered row.
+
+        A restatement also compares the columns that the copy lacks.
+        """
         terms, before = self.terms, self.records.before
         alike = reduce(
             np.logical_and, (self._same_values[name] for name in terms.compared), np.ones_like(self.both)
@@ -254,7 +263,7 @@ class _Plan:
 
     @cached_property
     def _stays(self) -> np.ndarray:
-        """Whether the version before the copy's instant continues with the delivered values."""
+        """Whether the version before the copy's instant has the delivered values and so continues."""
         delivered, before = self.records.delivered, self.records.before
         return delivered.has & before.has & self._alike(delivered, before, self.terms.compared)
 
@@ -276,7 +285,7 @@ class _Plan:
 
     @cached_property
     def _reach(self) -> np.ndarray:
-        """The end of the copy's values, by the facts that are known."""
+        """The end of the copy's values, according to the known facts."""
         following = OPEN if self.terms.following is None else self.terms.following
         if not self._continues.any():
             return np.full(len(self._continues), following)
@@ -284,7 +293,7 @@ class _Plan:
 
     @cached_property
     def _begins_next(self) -> np.ndarray:
-        """Whether the next version begins at the next known instant, and not before it."""
+        """Whether the next version begins exactly at the next known instant."""
         after = self.records.next
         return after.has & (after.start == self.terms.following) if after.has.any() else after.has
 
@@ -294,7 +303,7 @@ class _Plan:
         return replaced.astype(np.int64) + (self._differs & self._begins_next & self._continues)
 
     def _moved_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """Earlier versions with another end."""
+        """Earlier versions whose end moves."""
         before, at = self.records.before, self.terms.at
         ends = np.where(self._stays, self._reach, at)
         yield from self._move_versions(
@@ -302,7 +311,7 @@ class _Plan:
         )
 
     def _withdrawn_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """Replaced versions, and next versions that the copy's values continue into."""
+        """Replaced versions, and next versions that merge into the copy's version."""
         replaced, after = self.records.replaced, self.records.next
         yield from self._move_versions(replaced, self._differs & replaced.has, replaced.start, Role.PAST)
         if after.has.any():
@@ -337,7 +346,7 @@ class _Plan:
             yield self._as_newest(rows, where, self._starts), False
 
     def _continued_versions(self) -> Iterable[tuple[pa.Table, bool]]:
-        """The values that hold beyond the next known instant, as versions of their own."""
+        """The values that remain true beyond the next known instant, as separate versions."""
         after = self.records.next
         where = self._differs & after.has & ~self._begins_next & ~self._continues
         if where.any():
@@ -352,7 +361,10 @@ class _Plan:
             yield with_columns(self.at_instant.at(self.is_renewed), values), True
 
     def _as_newest(self, rows: pa.Table, where: np.ndarray, which: np.ndarray) -> pa.Table:
-        """The rows of `where`; rows of `which` get the newest values of columns without history (V18)."""
+        """The rows that `where` selects.
+
+        Rows that `which` selects have the newest values of columns without history (V18).
+        """
         ends = self.terms.following is None
         names = self.terms.renewed if ends else self.terms.overwritten
         chosen = (which & (self._stays if ends else self._continues))[where]
@@ -381,7 +393,7 @@ class _Plan:
         return self._had(name) & np.asarray(_combine_chunks(self.records.delivered[name]).is_null())
 
     def _alike(self, one: AlignedRows, other: AlignedRows, names: Sequence[str]) -> np.ndarray:
-        """Whether rows of two sides have equal values in these columns; missing rows are NULL."""
+        """Whether rows of two sides are equal in these columns. A missing row counts as NULL."""
         pairs = ((one[name], other[name].cast(one[name].type)) for name in names)
         return rows_alike(pairs, len(one.has))
 

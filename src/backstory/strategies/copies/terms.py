@@ -1,4 +1,4 @@
-"""The terms by which a full copy is compared with its table."""
+"""The terms for the comparison of a full copy with its table."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyTerms:
-    """The terms by which a copy is compared; instants are in microseconds.
+    """The terms for the comparison of a copy; instants are in microseconds.
 
-    `columns` are the table's, `delivered` the copy's, including the key. A difference in `compared`
-    columns opens a version; `renewed` columns are written into the open version. `tracked` are all
-    tracked columns of the table, `overwritten` all without history. `following` is the next instant with
-    a known fact. `in_order`: nothing is known from `at` on. `restated`: the copy replaces a stored one,
-    which determined nothing about columns that it lacks. `closes`: missing records are closed. `ids`: the
-    table has row ids. `successions` are pairs of a missing and an added column of one type, which may be
-    one column renamed. `scope` are the column values of the copy's records; `other_scopes` are scopes of
-    other copies of the same instant. `feed` are the terms for a table of events. `copies` is
-    the column with the number of equal rows, if the key is the whole row.
+    `columns` are the table's columns, and `delivered` the copy's columns, both including the key. A
+    difference in `compared` columns opens a version; `renewed` columns are written into the open version.
+    `tracked` are all tracked columns of the table, `overwritten` all columns without history. `following` is
+    the next instant with a known fact. `in_order` is true if nothing is known from `at` on. `restated` is
+    true if the copy replaces a stored one, which determined nothing about columns that it lacks. If `closes`
+    is set, missing records are closed. `ids` is true if the table has row ids. `successions` are pairs of a
+    missing and an added column of the same type, which may be one renamed column. `scope` are the column
+    values of the copy's records; `other_scopes` are the scopes of other copies at the same instant. `feed`
+    are the terms for a table of events. `copies` is the column with the number of equal rows, if the key is
+    the whole row.
     """
 
     columns: tuple[Column, ...]
@@ -58,5 +59,5 @@ class CopyTerms:
 
     @property
     def decisive(self) -> tuple[str, ...]:
-        """The columns in which a difference changes a record at the copy's instant."""
+        """The columns whose differences change a record at the copy's instant."""
         return (*self.compared, *(self.renewed if self.following is None else ()))

@@ -1,4 +1,4 @@
-"""The layout's own columns of versions that open, end or are withdrawn, as Arrow (V6 to V8, V31)."""
+"""The layout's own columns for versions that open, end or are withdrawn, as Arrow (V6 to V8, V31)."""
 
 from collections.abc import Mapping, Sequence
 from functools import reduce
@@ -20,13 +20,13 @@ OPEN = np.iinfo(np.int64).max
 
 
 def micros(values: Values) -> np.ndarray:
-    """Instants as microseconds; NULL is `OPEN`."""
+    """Instants as microseconds; NULL becomes `OPEN`."""
     joined = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     return np.asarray(pc.fill_null(joined.cast(INSTANT).cast(pa.int64()), int(OPEN)))
 
 
 def instants(values: np.ndarray) -> pa.Array:
-    """Microseconds as instants; `OPEN` is NULL."""
+    """Microseconds as instants; `OPEN` becomes NULL."""
     return pa.array(values, pa.int64(), mask=values == OPEN).cast(INSTANT)
 
 
@@ -39,7 +39,7 @@ def with_columns(rows: pa.Table, values: Mapping[str, Values]) -> pa.Table:
 def move_ends(
     rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType, role: Role | None = None
 ) -> pa.Table:
-    """Versions with other ends; a role withdraws them (V7, V8)."""
+    """Move versions to other ends. If a role is given, the versions are withdrawn (V7, V8)."""
     changes = {ENDED_AT: _repeat(recorded, len(rows)), END_BEFORE: rows[VALID_TO].combine_chunks()}
     if role is not None:
         changes[ROLE] = pa.repeat(role.value, len(rows))
@@ -64,7 +64,7 @@ def past_rows(rows: pa.Table, memory: ColumnType) -> pa.Table:
 
 
 def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: ColumnType) -> pa.Table:
-    """Moved or withdrawn rows as new rows that hold until these ends."""
+    """Copies of moved or withdrawn rows, as new rows that are true until these ends."""
     fact = pc.fill_null(pc.equal(memory_field(rows, ROLE), Role.FACT.value), False)
     nothing = pa.nulls(len(rows), INSTANT)
     role = pc.if_else(fact, pa.scalar(Role.FACT.value), pa.scalar(None, pa.string()))
@@ -80,7 +80,7 @@ def restate_rows(rows: pa.Table, ends: np.ndarray, recorded: int, memory: Column
 
 
 def begin_versions(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) -> pa.Table:
-    """New versions with these values."""
+    """New versions with the values of the rows, from `start` until `ends`."""
     own = {
         VALID_FROM: _repeat(start, len(rows)),
         VALID_TO: instants(ends),
@@ -94,7 +94,10 @@ def begin_versions(rows: pa.Table, start: int, ends: np.ndarray, recorded: int) 
 def copy_mark(
     at: int, recorded: int, memory: ColumnType, columns: Sequence[int] | None, scope: str | None = None
 ) -> pa.Table:
-    """The row that remembers a copy; `columns` are field ids (None: all), `scope` is JSON (V31)."""
+    """The row that records a copy.
+
+    `columns` are field ids, or None for all columns; `scope` is JSON (V31).
+    """
     fact = {
         ROLE: Role.FACT.value,
         KIND: FactKind.COPY.value,
@@ -114,29 +117,29 @@ def copy_mark(
 
 
 def withdraw_facts(marks: pa.Table, recorded: int, memory: ColumnType) -> pa.Table:
-    """The rows of facts, withdrawn (V8)."""
+    """The rows of facts, marked as withdrawn (V8)."""
     return with_columns(marks, {MEMORY: _memory(marks, memory, {ENDED_AT: _repeat(recorded, len(marks))})})
 
 
 def are_versions(rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are versions."""
+    """A mask of the rows that are versions."""
     return pc.is_null(pc.struct_field(rows[MEMORY], ROLE))
 
 
 def are_live(rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are live: versions, and facts that were not withdrawn."""
+    """A mask of the live rows: versions, and facts that were not withdrawn."""
     role, ended = (pc.struct_field(rows[MEMORY], name) for name in (ROLE, ENDED_AT))
     fact = pc.and_(pc.fill_null(pc.equal(role, Role.FACT.value), False), pc.is_null(ended))
     return pc.or_(pc.is_null(role), fact)
 
 
 def memory_field(rows: pa.Table, name: str) -> pa.Array:
-    """A field of `_memory`; NULL where `_memory` is NULL."""
+    """A field of `_memory`, or NULL if `_memory` is NULL."""
     return pc.struct_field(rows[MEMORY].combine_chunks(), name)
 
 
 def _memory(rows: pa.Table, memory: ColumnType, changes: Mapping[str, pa.Array]) -> pa.Array:
-    """The column `_memory` with these fields replaced; fields that only feeds have are kept."""
+    """The column `_memory` with these fields replaced. Fields that only feeds use are kept."""
     types = {name: arrow_type(type_) for name, type_ in memory.parts}
     values = (changes[name] if name in changes else memory_field(rows, name) for name in types)
     fields = [pa.field(name, type_) for name, type_ in types.items()]

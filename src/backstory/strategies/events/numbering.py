@@ -1,4 +1,4 @@
-"""Sort and number events in Spark without gaps; large numbers of events never go through a single task."""
+"""Sort and number events in Spark without gaps. No single task has to process a large number of events."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -18,14 +18,14 @@ OFFSET: Final = "offset"
 
 
 def struct_field(struct: str, name: str) -> "Column":
-    """A field of a struct; its name may contain dots."""
+    """A field of a struct. Its name may contain dots."""
     from pyspark.sql.functions import col
 
     return col(struct).getField(name)
 
 
 def sort_order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
-    """The columns that sort events with these fields in `ROW`."""
+    """The columns by which events are sorted; the events have these fields in `ROW`."""
     from pyspark.sql.functions import col
 
     names = sort_columns(terms, [field.name for field in row_fields if not holds_map(field.dataType)])

@@ -1,6 +1,6 @@
-"""The outcome of each row, by the rules of each strategy, computed on arrays of all rows at once.
+"""The outcome of each row by the rules of each strategy, computed on arrays of all rows at once.
 
-A condition is an array of truth values.
+A condition is an array with one truth value for each row.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -29,7 +29,7 @@ from backstory.strategies.events.terms import (
 from backstory.strategies.matching import differ
 from backstory.strategies.values import LACKING
 
-# The outcome of a changelog's row: an event with the row's own operation.
+# The outcome of a row of a changelog: an event with the row's own operation.
 AS_DELIVERED: Final = "as-delivered"
 
 Condition = Any
@@ -37,14 +37,14 @@ Rules = Mapping[str, Condition]
 
 
 class RowFacts(Protocol):
-    """The facts about each row, logged or delivered; a fact is false if it does not apply."""
+    """Facts about each row, whether logged or delivered. A fact is false if it does not apply."""
 
     def does(self, *operations: Op) -> Condition:
         """Whether the row has one of these operations."""
 
     @property
     def is_delivered(self) -> Condition:
-        """Whether the row was delivered; otherwise it is an event of the log."""
+        """Whether the row was delivered. Otherwise it is an event of the log."""
 
     @property
     def without_key(self) -> Condition:
@@ -56,11 +56,11 @@ class RowFacts(Protocol):
 
     @property
     def follows(self) -> Condition:
-        """Whether the record's previous row was delivered."""
+        """Whether the previous row of the same record was delivered."""
 
     @property
     def repeats(self) -> Condition:
-        """Whether the previous row was delivered and has the same content."""
+        """Whether the previous row of the record was delivered and has the same content."""
 
     @property
     def is_followed(self) -> Condition:
@@ -68,11 +68,11 @@ class RowFacts(Protocol):
 
     @property
     def in_log(self) -> Condition:
-        """Whether the record is in the log and not retracted."""
+        """Whether the record is in the log and is not retracted."""
 
     @property
     def same(self) -> Condition:
-        """Whether the row equals the record's last event; a missing event time is no change."""
+        """Whether the row equals the record's last event. A missing event time counts as equal."""
 
     @property
     def present(self) -> Condition:
@@ -80,18 +80,19 @@ class RowFacts(Protocol):
 
     @property
     def resembles(self) -> Condition:
-        """Whether the record just before this row equals it."""
+        """Whether the record, as it is just before this row, equals the row."""
 
     @property
     def is_paired(self) -> Condition:
-        """Whether the other half of the correction is the adjacent row."""
+        """Whether the adjacent row is the other half of the correction."""
 
 
 def outcomes(rows: RowFacts, terms: EventTerms) -> Rules:
-    """The possible outcomes of a row, each with its condition; the first condition that holds decides.
+    """The possible outcomes of a row with their conditions.
 
-    An outcome is appended, corrected, retracted, unchanged, conflicts, absent, as-delivered, nothing, or a
-    problem. Corrections and retractions apply to the record's last event.
+    The first condition that is true decides. An outcome is appended, corrected, retracted, unchanged,
+    conflicts, absent, as-delivered, nothing, or a problem. Corrections and retractions apply to the record's
+    last event.
     """
     rules = {
         Strategy.APPEND: _append,
@@ -113,7 +114,7 @@ def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
         OnConflict.ERROR: KNOWN_CONFLICT,
         OnConflict.CORRECT: "corrected",
     }[terms.on_conflict]
-    # Each known row is counted; identical rows that make an event make it once.
+    # Every unchanged row is counted. Identical rows that make an event make it only once.
     makes = rows.is_delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.in_log
     return {
         NULL_KEY: rows.is_delivered & rows.without_key,
@@ -171,7 +172,7 @@ def _changelog(rows: RowFacts, terms: EventTerms) -> Rules:
 
 @dataclass(frozen=True, slots=True)
 class JudgedSides:
-    """The sides, the row number of each record's last event, and the row numbers by outcome."""
+    """The sides, the row number of each record's last event, and the row numbers for each outcome."""
 
     sides: EventSides
     stored: Places
@@ -179,7 +180,7 @@ class JudgedSides:
 
 
 def judge(sides: EventSides, terms: EventTerms, fallback: int) -> JudgedSides:
-    """Decide the outcome of each row; `fallback` is the event time of rows without one."""
+    """Decide the outcome of each row. `fallback` is the event time of rows that have none."""
     adjacent = neighbours(sides, terms)
     facts = _ArrayFacts(sides, adjacent, terms, fallback)
     if terms.strategy is Strategy.CHANGELOG and terms.strict:
@@ -274,7 +275,7 @@ class _ArrayFacts:
         return (places != NO_ROW) & (self.sides.ops[places] != Op.RETRACT)
 
     def _alike(self, names: Sequence[str] | None, these: Mask, places: Places) -> Mask:
-        """Whether `these` rows equal the rows at `places`, in all columns or in `names`."""
+        """Whether `these` rows equal the rows numbered `places`, in all columns or in `names`."""
         rows, data = np.flatnonzero(these), self.sides.data
         wanted = data.column_names if names is None else names
         others = _values_of(data, places[rows], wanted, self._terms.key)
@@ -288,7 +289,7 @@ class _ArrayFacts:
 def _values_of(
     data: pa.Table, rows: Places, names: Sequence[str], key: Sequence[str]
 ) -> Iterator[pa.ChunkedArray]:
-    """The columns of rows, without the key's, which are equal anyway."""
+    """The columns of the rows, except the key's columns, which are equal anyway."""
     whole = len(rows) > 0 and rows[-1] - rows[0] == len(rows) - 1 and bool((np.diff(rows) == 1).all())
     for name in names:
         if name not in key:

@@ -1,7 +1,7 @@
 """The plan of a delivery for a log: its events, counts and problems, computed on arrays.
 
-Records are independent, so the plan can run on all rows or on the rows of some keys, on the driver and in
-Spark's tasks. Events are sorted and numbered by the commit.
+Records are independent. The plan can run on all rows or on the rows of some keys, on the driver and in
+Spark's tasks. The commit sorts and numbers the events.
 """
 
 from collections import Counter
@@ -34,7 +34,8 @@ from backstory.strategies.values import LACKING, identities
 
 # Outcomes that make no events.
 COUNTED: Final = ("unchanged", "conflicts", "absent")
-# Prefixes of counts; the number of an operation or a problem follows: all rows, late rows, newest event time.
+# Prefixes of counts: all rows, late rows, and the newest event time. The number of an operation or a problem
+# follows.
 ROWS, LATE, NEWEST = "rows ", "late ", "newest "
 
 DAY: Final = 86_400_000_000
@@ -45,9 +46,9 @@ EVENTS: Final = "events"
 class EventSummary:
     """The totals of the events that a delivery adds to a log.
 
-    `counts` are records by outcome, `problems` rows by problem, `rows` is the number of events. `newest` is
-    the greatest event time (for a day, its midnight in UTC). `samples` are a few keys by operation or
-    problem.
+    `counts` are the numbers of records by outcome, `problems` the numbers of rows by problem, and `rows` is
+    the number of events. `newest` is the greatest event time; a day counts as its midnight in UTC. `samples`
+    are a few keys for each operation or problem.
     """
 
     counts: Counter[str]
@@ -58,7 +59,7 @@ class EventSummary:
 
     @classmethod
     def of(cls, sums: PlanSums) -> "EventSummary":
-        """The totals of all parts."""
+        """The totals of the events of all parts."""
 
         def rows(op: int) -> int:
             return sums.counts[f"{ROWS}{int(op)}"]
@@ -109,7 +110,7 @@ def _instant(microseconds: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class _EventPlaces:
-    """Events as row numbers; `leads` are the times that they sort by before their own."""
+    """Events as row numbers. `leads` are the times that events are sorted by before their own times."""
 
     ops: np.ndarray
     times: np.ndarray
@@ -123,10 +124,10 @@ class _EventPlaces:
 def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
     """Compare delivered rows with the events of their records.
 
-    The rows `EVENTS` have the columns of `events_schema`, in no order. Counts contain the rows without events
-    by outcome (`COUNTED`), and for each operation or problem the events (`ROWS`) and the late ones (`LATE`).
-    The newest event time (`NEWEST`) is in microseconds. Samples are up to ten keys of each problem, and of
-    retractions.
+    The rows `EVENTS` have the columns of `events_schema`, in no particular order. Counts contain the rows
+    without events by outcome (`COUNTED`). For each operation or problem they contain the events (`ROWS`) and
+    the late ones (`LATE`). The newest event time (`NEWEST`) is in microseconds. Samples are up to ten keys
+    for each problem, and for retractions.
     """
     type_ = delivered[TIME].type
     sides = lay_out(logged if terms.looks_back else None, delivered)
@@ -153,7 +154,7 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
 
 
 def events_schema(side: pa.Schema) -> pa.Schema:
-    """The columns of events made from a side: operation, time, lead, place, then the data columns."""
+    """The columns of events for a side: operation, time, lead and place, then the data columns."""
     time = side.field(TIME).type
     system = [(OP, pa.int32()), (TIME, time), (LEAD, time), (PLACE, pa.int64())]
     return pa.schema([*system, *(side.field(name) for name in data_names(side))])
@@ -171,14 +172,14 @@ def _events(made: _EventPlaces, sides: EventSides, type_: pa.DataType) -> pa.Tab
 
 
 def _keys_of_few(rows: Places, sides: EventSides, terms: EventTerms) -> pa.Table:
-    """Up to ten distinct keys of these rows."""
+    """Up to ten distinct keys from these rows."""
     keys = sides.data.select(list(terms.key)).take(pa.array(rows))
     distinct = np.sort(np.unique(identities(keys, terms.key), return_index=True)[1])
     return keys.take(pa.array(distinct[:MAX_KEYS]))
 
 
 def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_EventPlaces]:
-    """The events of rows, by outcome; a problem keeps its row."""
+    """The events that rows cause, by outcome. For a problem, the row itself is kept."""
     sides, stored = judged.sides, judged.stored
     filled = np.where(sides.times == LACKING, fallback, sides.times)
 
@@ -210,7 +211,7 @@ def _join_events(parts: list[_EventPlaces]) -> _EventPlaces:
 
 
 def _number(time: Any, type_: pa.DataType) -> Any:
-    """An instant in microseconds, or a day as its number; None stays None."""
+    """An instant in microseconds, or a day as its number. None stays None."""
     if time is None:
         return None
     value = pa.scalar(time, type_)

@@ -1,6 +1,6 @@
 """The rows of a log and of a delivery as arrays: their columns and their order.
 
-A side is a table with one row per event: operation, event time and place, then the data columns under
+A side is a table with one row for each event: operation, event time and place, then the data columns under
 their own names.
 """
 
@@ -15,10 +15,10 @@ from backstory.strategies.events.terms import EventTerms, Op, Strategy
 from backstory.strategies.values import LACKING, identities, integers, ranks, sorted_by
 
 # System columns of a side; no source has columns with these names.
-OP: Final = "backstory op"  # an integer: the operation of an event, or the one that a delivered row asks for
-TIME: Final = "backstory time"  # the event time, NULL if the source has none
-PLACE: Final = "backstory place"  # the offset of an event, the arrival of a delivered row
-LEAD: Final = "backstory lead"  # the sort key of an event before its own time
+OP: Final = "backstory op"  # an integer: the operation of an event, or requested by a delivered row
+TIME: Final = "backstory time"  # the event time, or NULL if the source has none
+PLACE: Final = "backstory place"  # the offset of an event, or the arrival number of a delivered row
+LEAD: Final = "backstory lead"  # a sort key of an event that comes before its own time
 ROW: Final = "backstory row"  # in Spark's frames: a struct of the data columns
 OWN: Final = (OP, TIME, PLACE, LEAD)
 NO_ROW: Final = -1
@@ -34,16 +34,16 @@ def data_names(rows: pa.Table | pa.Schema) -> list[str]:
 
 
 def parted_by(terms: EventTerms) -> tuple[str, ...]:
-    """The columns to partition rows by, so that all rows of a record are in one part.
+    """The columns for dividing rows into parts, so that all rows of a record are in one part.
 
-    The event time is left out if a row without one can match an event of any time (decision O13).
+    The event time is left out if a row without a time can match an event of any time (decision O13).
     """
     return (*terms.key, TIME) if terms.time_required else terms.key
 
 
 @dataclass(frozen=True, slots=True)
 class EventSides:
-    """The rows of the log followed by the delivered rows; `logged` is the number of log rows.
+    """The rows of the log, followed by the delivered rows; `logged` is the number of log rows.
 
     `data` has the data columns. `ops`, `times` and `places` are integers; `LACKING` represents NULL.
     """
@@ -56,12 +56,12 @@ class EventSides:
 
     @property
     def is_delivered(self) -> Mask:
-        """True for delivered rows."""
+        """A mask of the delivered rows."""
         return np.arange(len(self.ops)) >= self.logged
 
 
 def lay_out(logged: pa.Table | None, delivered: pa.Table) -> EventSides:
-    """Both sides in one table; they may differ in nullability and in the width of numbers."""
+    """Join both sides into one table. They may differ in nullability and in the width of numbers."""
     sides = [side for side in (logged, delivered) if side is not None]
     rows = pa.concat_tables(sides, promote_options="permissive").combine_chunks()
     ops, times, places = (integers(rows[name]) for name in (OP, TIME, PLACE))
@@ -69,10 +69,10 @@ def lay_out(logged: pa.Table | None, delivered: pa.Table) -> EventSides:
 
 
 def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSides:
-    """Fill in the event times that delivered rows lack, from the events that they match (decision O13).
+    """Fill in missing event times of delivered rows, from the events that they match (decision O13).
 
-    A row takes the time of its key's newest event, preferring events with the same content; else the
-    fallback.
+    A row takes the time of its key's newest event; events with the same content are preferred. If there is no
+    such event, it takes the fallback.
     """
     untimed = np.flatnonzero(sides.is_delivered & (sides.times == LACKING))
     if not len(untimed):
@@ -95,7 +95,8 @@ def fill_times(sides: EventSides, terms: EventTerms, fallback: int) -> EventSide
 class Neighbours:
     """For each row, the previous and the next row of its record, and the record's last event.
 
-    Values are row numbers, `NO_ROW` if there is none. For events, `after` only shows whether a row follows.
+    Values are row numbers, or `NO_ROW` if there is no such row. For events, `after` only shows whether a row
+    follows.
     """
 
     before: Places
@@ -104,7 +105,7 @@ class Neighbours:
 
 
 def neighbours(sides: EventSides, terms: EventTerms) -> Neighbours:
-    """The neighbours of each row: events ordered by offset, then delivered rows by arrival."""
+    """The neighbours of each row. Events are ordered by offset, then delivered rows by arrival."""
     if not terms.looks_back:
         return Neighbours(*[np.full(len(sides.ops), NO_ROW)] * 3)
     record = identities(sides.data, terms.key, *([sides.times] if terms.time_in_key else []))
@@ -119,7 +120,7 @@ def neighbours(sides: EventSides, terms: EventTerms) -> Neighbours:
     before, after = stored.copy(), np.full(len(record), NO_ROW)
     later = stored[: sides.logged]
     after[: sides.logged] = np.where(later == np.arange(sides.logged), first[record[: sides.logged]], later)
-    # Most records have one delivered row: only the others need an order.
+    # Most records have one delivered row. Only the other records need a sort order.
     repeated = delivered[np.bincount(record[delivered], minlength=size)[record[delivered]] > 1]
     by = [sides.places[repeated], record[repeated]]
     if terms.sequence:
@@ -132,10 +133,10 @@ def neighbours(sides: EventSides, terms: EventTerms) -> Neighbours:
 
 
 def sort_columns(terms: EventTerms, data: Sequence[str]) -> list[str]:
-    """The columns that events are sorted by, ascending, NULL first (section 2.1, step 7).
+    """The columns by which events are sorted, ascending with NULL first (section 2.1, step 7).
 
-    `data` are the sortable data columns. They break all ties if events have no key.
-    With a key, no two events share both key and operation.
+    `data` are the sortable data columns. They break all ties if events have no key. With a key, no two events
+    share both key and operation.
     """
     if terms.strategy is Strategy.CHANGELOG:
         return [PLACE]

@@ -1,4 +1,4 @@
-"""The terms of an event log: merge strategy and options of a dataset, codes of events and problems."""
+"""The terms of an event log: a dataset's merge strategy and options, and the codes of events and problems."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum
@@ -25,7 +25,7 @@ class Op(IntEnum):
 
     @property
     def symbol(self) -> str:
-        """The operation in the notation for people."""
+        """The short symbol for the operation in output for people."""
         return ("+A", "-R", "-C", "+C")[self]
 
 
@@ -40,7 +40,7 @@ class EventEncoding(StrEnum):
 
 
 class OnConflict(StrEnum):
-    """What happens to a ledger row with a known key and different content (decision O9)."""
+    """The action for a ledger row with a known key and different content (decision O9)."""
 
     IGNORE = "ignore"
     ERROR = "error"
@@ -49,12 +49,12 @@ class OnConflict(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class EventTerms:
-    """A strategy and its options, in terms of columns.
+    """A merge strategy and its options, in terms of columns.
 
     `key` names data columns. `time_at` is the position among them of an event time that is part of a record's
-    identity; if `time_required`, it must not be NULL. A difference in the columns `compare` is a change
-    (None: in all data columns), and with `compare_time` a difference in the event time. The column `sequence`
-    orders the rows of an upsert; ties are ordered by arrival.
+    identity; if `time_required` is set, it must not be NULL. A difference in the columns `compare` is a
+    change; None means all data columns. With `compare_time`, a difference in the event time is also a change.
+    The column `sequence` orders the rows of an upsert; ties are ordered by arrival.
     """
 
     strategy: Strategy
@@ -76,29 +76,30 @@ class EventTerms:
 
     @property
     def retracts_in_place(self) -> bool:
-        """Whether a retraction has the event time of the event that it retracts, not the delivery's (O19).
+        """Whether a retraction has the event time of the event that it retracts, not of the delivery (O19).
 
-        It always does if the event time is part of the record's identity.
+        This is always so if the event time is part of the record's identity.
         """
         return self.pairs or self.time_in_key
 
     @property
     def looks_back(self) -> bool:
-        """Whether the events to add depend on the log."""
+        """Whether the new events depend on the events in the log."""
         unchecked = self.strategy is Strategy.CHANGELOG and not self.strict
         return self.strategy is not Strategy.APPEND and not unchecked
 
     @property
     def pairs(self) -> bool:
-        """Whether a correction is two events, the old row and the new one."""
+        """Whether a correction is written as two events: the old row and the new row."""
         return self.encoding is not EventEncoding.OBSERVED
 
 
 @dataclass(frozen=True, slots=True)
 class Moment:
-    """The system time of a delivery's events, and `fallback`, the event time of rows without one.
+    """The system time of a delivery's events.
 
-    `watermark` is the greatest event time so far, `start` the next offset.
+    `fallback` is the event time of rows that have none, `watermark` the greatest event time so far, and
+    `start` the next offset.
     """
 
     system_time: Any

@@ -1,4 +1,4 @@
-"""A delivery as a whole: its faults, the events that are left out, and its truncates (V29, V47, V56, V86)."""
+"""A delivery as a whole: faults, truncates, and events that are left out (V29, V47, V56, V86)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -27,7 +27,7 @@ from backstory.strategies.keys import pair_codes
 from backstory.strategies.matching import take_rows
 from backstory.strategies.values import Values
 
-# The faults of a delivery, with sampled keys; an overlap of window and settled interval has none.
+# The faults of a delivery, with sampled keys. An overlap of window and settled interval has no keys.
 FAULTS = NO_KEY, NO_SEQUENCE, SETTLED, OUTSIDE, OVERLAP, CONFLICT, SPOILT = (
     "without a key",
     "without a sequence",
@@ -44,10 +44,11 @@ DUPLICATE, TOO_LATE = "duplicate", "too_late"
 class Arrival:
     """A delivery of events, checked against the marks of its table.
 
-    `events` are the events of records, `truncates` the new truncates. `active_marks` are the live marks
-    that still apply. `silenced_marks` are cancelled by a restatement for its keys. `inside` are the log's
-    truncates in its window. `has_later_mark` is true for truncates with a later mark. `removed` are
-    places of marks, and `added` rows of marks. With faults in `counts` nothing else is valid.
+    `events` are the events of records, `truncates` the new truncates. `active_marks` are the live marks that
+    still apply. `silenced_marks` are cancelled by a restatement for its keys. `inside` are the log's
+    truncates in its window. `has_later_mark` is a mask of the truncates that a later mark follows. `removed`
+    are the places of marks to remove, and `added` are rows of marks to add. If `counts` has faults, nothing
+    else is valid.
     """
 
     events: pa.Table
@@ -63,14 +64,14 @@ class Arrival:
 
 
 def check_delivery(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> Arrival:
-    """Check a delivery as a whole; `marks` are the table's live ones, with their places."""
+    """Check a delivery for faults as a whole. `marks` are the table's live marks, with their places."""
     truncate = of_kind(delivered, FactKind.TRUNCATE)
     flags = {
         NO_KEY: ~truncate & _any_null([delivered[name] for name in terms.key], nan=False),
         NO_SEQUENCE: _lacks_sequence(terms, delivered),
     }
     at = micros(delivered[AT])
-    # The instant of a message depends on the other messages of its log.
+    # The instant of a message depends on other messages of its log.
     late = in_interval(at, terms.settled) & (truncate | ~has_position(terms, delivered))
     late |= are_of_former_logs(terms, delivered) | _before_settled_truncates(terms, delivered, marks)
     flags |= {SETTLED: late & (not terms.drops), OUTSIDE: ~in_window(at, terms.window), TOO_LATE: late}
@@ -108,7 +109,10 @@ def _match_truncates(
     counts: Mapping[str, int],
     samples: Mapping[str, pa.Table],
 ) -> Arrival:
-    """Match truncates with the marks: a known one is a duplicate, unless it is restated (V52, V86)."""
+    """Match truncates with the marks.
+
+    A known truncate is a duplicate, unless it is restated (V52, V86).
+    """
     at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
     own = np.where(has_position(terms, truncates), at, FIRST)
     places = place_in_order(np.concatenate([at, known_at]), np.concatenate([own, own_times(marks)]))
@@ -121,7 +125,7 @@ def _match_truncates(
     first[earliest[np.unique(truncate_codes[earliest], return_index=True)[1]]] = True
     since = np.full(size, FIRST)
     since[mark_codes[~copy]] = known_at[~copy]
-    # A truncate of a log with an earlier own time replaces its mark (V133).
+    # A truncate of a log replaces its mark if its own time is earlier (V133).
     known = np.isin(truncate_codes, mark_codes[~copy]) & ~((own != FIRST) & (at < since[truncate_codes]))
     inside = in_window(known_at, terms.window) & (terms.window is not None)
     replaced = ~copy & np.isin(mark_codes, truncate_codes[first & ~known])
@@ -147,7 +151,7 @@ def _match_truncates(
 
 
 def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """Which truncates have a later mark."""
+    """A mask of the truncates that a later mark follows."""
     latest = known_at.max(initial=FIRST)
     last = known[known_at == latest].max(initial=-1)
     return (at < latest) | ((at == latest) & (order < last))
@@ -162,7 +166,7 @@ def _new_marks(terms: FeedTerms, truncates: pa.Table) -> pa.Table:
 
 
 def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
-    """The further sequence of delivered events; None if the feed has none."""
+    """The further sequence of delivered events, or None if the feed has none."""
     if not terms.sequence:
         return None
     sequence = delivered[FURTHER].combine_chunks()
@@ -172,7 +176,7 @@ def further_sequence(terms: FeedTerms, delivered: pa.Table) -> pa.Array | None:
 
 
 def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """Which messages are of a log before the one that started again, and so settled (V136)."""
+    """A mask of the messages from a log before the current one, which are settled (V136)."""
     former = terms.former
     if former is None:
         return np.zeros(len(delivered), bool)
@@ -188,7 +192,7 @@ def are_of_former_logs(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.Table) -> np.ndarray:
-    """Which messages are before a settled truncate in their log (V135)."""
+    """A mask of the messages that precede a settled truncate in their log (V135)."""
     own = own_times(marks)
     settled = marks.filter(pa.array((own != FIRST) & in_interval(own, terms.settled)))
     if not len(settled):
@@ -199,7 +203,7 @@ def _before_settled_truncates(terms: FeedTerms, delivered: pa.Table, marks: pa.T
 
 
 def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """Which events lack a time or a part of their order; reads may have no position."""
+    """A mask of the events that lack a time or a part of their order. Reads may have no position."""
     side = delivered[FURTHER].combine_chunks() if terms.sequence else None
     parts = [] if side is None else [pc.struct_field(side, name) for name in terms.sequence]
     lacks = _any_null([delivered[AT]], nan=True)
@@ -209,16 +213,16 @@ def _lacks_sequence(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def of_kind(delivered: pa.Table, kind: FactKind) -> np.ndarray:
-    """Which delivered events are of a kind."""
+    """A mask of the delivered events of a kind."""
     return np.asarray(pc.equal(delivered[KIND], kind.value).combine_chunks())
 
 
 def _any_null(columns: Sequence[Values], *, nan: bool) -> np.ndarray:
-    """Which rows have a NULL in these columns; with `nan`, NaN counts as NULL (V16, V47)."""
+    """A mask of the rows with a NULL in these columns. With `nan`, NaN counts as NULL (V16, V47)."""
     nulls = [pc.is_null(values, nan_is_null=nan) for values in columns]
     return np.logical_or.reduce([np.asarray(flags) for flags in nulls])
 
 
 def in_window(at: np.ndarray, window: tuple[int, int] | None) -> np.ndarray:
-    """Which instants are in a window, excluding its end; all are without a window."""
+    """A mask of the instants in a window, excluding its end. Without a window, all instants are in it."""
     return np.ones(len(at), bool) if window is None else (at >= window[0]) & (at < window[1])

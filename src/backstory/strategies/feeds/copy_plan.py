@@ -1,7 +1,8 @@
 """The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
 
-The copy is a mark like the stored ones, but its listed records are delivered. Its facts are folded with all
-others, like a feed's. The part has only records that differ at the copy's instant.
+The copy is a mark like the stored marks, but its listed records are delivered with it. Its facts are folded
+together with all other facts, like those from a feed. The planned part has only records that differ at the
+copy's instant.
 """
 
 from dataclasses import dataclass, replace
@@ -39,10 +40,10 @@ KNOWN = "there before"
 
 @dataclass(frozen=True, slots=True)
 class FeedCopyTerms:
-    """The terms of a copy into a table of events: the feed's terms, and marks, the copy's own last.
+    """The terms of a copy into a table of events: the feed's terms, and the marks, the copy's own mark last.
 
-    `restated`: a mark of its instant and scope was stored, and is not in `marks`. `compared` are the
-    delivered columns outside the key.
+    `restated` is true if a mark with the copy's instant and scope was stored; that mark is not in `marks`.
+    `compared` are the delivered columns outside the key.
     """
 
     terms: FeedTerms
@@ -54,7 +55,7 @@ class FeedCopyTerms:
 
 @dataclass(frozen=True)
 class _CopyFold(RecordFold):
-    """Delivered rows and live stored rows of the same records; the copy may change all of them."""
+    """Delivered rows and live stored rows of the same records. The copy may change any of these records."""
 
     at: int
 
@@ -75,25 +76,25 @@ class _CopyFold(RecordFold):
 
     @cached_property
     def new_events(self) -> np.ndarray:
-        """No indices: a copy has no new events."""
+        """An empty array, because a copy has no new events."""
         return np.zeros(0, np.int64)
 
     @cached_property
     def marks(self) -> Marks:
-        """The marks that apply; the copy's own applies to every record."""
+        """The marks that apply. The copy's own mark applies to every record."""
         marks = super().marks
         others = marks.silent[marks.silent % len(marks) != self.own_mark]
         return replace(marks, silent=others)
 
     @cached_property
     def listed_rows(self) -> np.ndarray:
-        """For each record the pool's index of its delivered row, `NONE` without one."""
+        """For each record, the index of its delivered row in the pool, or `NONE` if it has no row."""
         places = np.full(self.codes[1], NONE)
         places[self.codes[0][0]] = len(self.rows) + np.arange(len(self.events))
         return places
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
-        """The facts of copies; this copy's facts come from the delivered rows."""
+        """The facts of copies. The facts of this copy come from the delivered rows."""
         facts = super()._copy_facts(record, mark)
         own = mark == self.own_mark
         facts.source[own] = self.listed_rows[record[own]]
@@ -101,10 +102,10 @@ class _CopyFold(RecordFold):
 
 
 def plan_copy_in_feed(copy: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
-    """The rows to add and to remove, without the copy's mark, and counts.
+    """The rows to add and to remove, without the copy's mark, and the counts.
 
-    `delivered` has each key once. `slice_` has all live rows of the records that are open or end at or
-    after the copy's instant.
+    `delivered` has each key once. `slice_` has all live rows of the records that are open or end at or after
+    the copy's instant.
     """
     terms, count = copy.terms, len(delivered)
     own = copy.marks.slice(len(copy.marks) - 1)
@@ -161,7 +162,7 @@ def _arrival(copy: FeedCopyTerms, events: pa.Table) -> Arrival:
 
 
 def _withdrawn_void_rows(copy: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
-    """A restated copy applies again to records for which its mark was cancelled (V72)."""
+    """Withdrawn rows that cancelled a restated copy's mark, because the copy applies again (V72)."""
     if not copy.restated or not len(rows):
         return []
     void = is_of(rows, FactKind.VOID) & (micros(rows[VALID_FROM]) == copy.at)
@@ -172,7 +173,7 @@ def _withdrawn_void_rows(copy: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.T
 
 
 def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
-    """Masks of records by outcome: the states at the copy's instant before and after it (V36)."""
+    """Masks of records by outcome. An outcome compares the states before and after the copy (V36)."""
     states, stored = records.states, records.stored_records
     count = records.count
     everyone = np.arange(count)

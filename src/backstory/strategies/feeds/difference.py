@@ -1,4 +1,4 @@
-"""The difference of new lives and stored rows: the rows to add and to remove (V4, V7 to V9)."""
+"""The difference between new lives and stored rows: the rows to add and to remove (V4, V7 to V9)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -27,8 +27,8 @@ from backstory.strategies.feeds.terms import FIRST, FeedTerms
 class HistoryDifference:
     """New lives and stored rows of the same records.
 
-    `since` is the first instant of each record that can change; `sequence` has the further sequence of
-    each index of the pool.
+    `since` is the first instant of each record that can change. `sequence` has the further sequence for each
+    index of the pool.
     """
 
     terms: FeedTerms
@@ -40,16 +40,19 @@ class HistoryDifference:
 
     @property
     def facts(self) -> RecordFacts:
-        """The facts of the lives."""
+        """The facts from which the lives result."""
         return self.states.facts
 
     @property
     def runs(self) -> Runs:
-        """The versions of the lives."""
+        """The versions of which the lives consist."""
         return self.states.runs
 
     def rows(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Parts of rows to add; the flag is true if the part replaces stored rows, whose places it has."""
+        """Parts of rows to add, each with a flag.
+
+        The flag is true if the part replaces stored rows; the part then has their places.
+        """
         yield from self._moved_versions()
         yield from self._withdraw_versions()
         yield self._new_versions(), False
@@ -58,7 +61,7 @@ class HistoryDifference:
 
     @cached_property
     def withdrawn_versions(self) -> np.ndarray:
-        """Indices of stored versions that the new lives lack."""
+        """The indexes of stored versions that are not in the new lives."""
         stored = self.stored
         stays = np.zeros(len(stored.rows), bool)
         stays[self._first_rows[self._is_stored]] = True
@@ -66,12 +69,12 @@ class HistoryDifference:
 
     @cached_property
     def _first_rows(self) -> np.ndarray:
-        """For each version the index of the stored row of its first fact, -1 without one."""
+        """For each version, the index of the stored row of its first fact, or -1 if it is not stored."""
         return self.facts.stored[self.runs.begin]
 
     @cached_property
     def _is_stored(self) -> np.ndarray:
-        """Whether a version is stored, except for its end and columns without history (V9)."""
+        """Whether a version is stored, regardless of its end and of columns without history (V9)."""
         rows, begin = self._first_rows, self.runs.begin
         same = rows >= 0
         if len(self.stored.rows):
@@ -87,19 +90,22 @@ class HistoryDifference:
         return same
 
     def _has_same_times(self, facts: np.ndarray, rows: np.ndarray) -> np.ndarray:
-        """Whether facts have the instants and own times of their stored rows (V133)."""
+        """Whether facts have the same instants and own times as their stored rows (V133)."""
         same: np.ndarray = self.stored.start[rows] == self.facts.at[facts]
         return same & (self.stored.own_times[rows] == self.facts.own[facts])
 
     def _same_columns(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Whether lists of columns are equal, for pairs of lists."""
+        """For pairs of column lists, whether the two lists are equal."""
         same = np.ones(len(one), bool)
         for name in self.terms.data:
             same &= self.pool.has(name)[one] == self.pool.has(name)[other]
         return same
 
     def places(self, name: str) -> np.ndarray:
-        """The indices of the versions' values; for columns without history, of the newest ones."""
+        """The indexes of the versions' values in the pool.
+
+        For columns without history, these are the newest values.
+        """
         if name in self.terms.overwritten:
             return self.states.place(name)[self.runs.newest]
         if name in self.terms.tracked:
@@ -108,7 +114,7 @@ class HistoryDifference:
 
     @cached_property
     def _needs_renewal(self) -> np.ndarray:
-        """Which open versions are stored with older values of columns without history (V18)."""
+        """A mask of the open versions that are stored with old values of columns without history (V18)."""
         differs = np.zeros(len(self._first_rows), bool)
         where = np.flatnonzero(self._is_stored & (self.runs.end == OPEN))
         for name in self.terms.overwritten:
@@ -116,7 +122,7 @@ class HistoryDifference:
         return differs
 
     def _moved_versions(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Stored versions with another end, and open ones with newer values of columns without history."""
+        """Stored versions whose end moves, and open versions with newer values of columns without history."""
         rows, ends = self._first_rows, self.runs.end
         moves = self._is_stored.copy()
         moves[moves] = self.stored.end[rows[moves]] != ends[moves]
@@ -143,7 +149,7 @@ class HistoryDifference:
         yield past_rows(stored, self.terms.memory), False
 
     def _new_versions(self) -> pa.Table:
-        """The versions that were not stored."""
+        """The versions that are not stored yet."""
         new = ~self._is_stored & (self.facts.kind[self.runs.begin] != BEFORE)
         begin = self.runs.begin[new]
         row = self.facts.source[begin]
@@ -159,14 +165,14 @@ class HistoryDifference:
 
     @cached_property
     def _silent_events(self) -> np.ndarray:
-        """Indices of the events that begin no version."""
+        """The indexes of the events that begin no version."""
         event = (self.facts.kind == UPSERT) | ((self.facts.kind == CLEAR) & (self.facts.source >= 0))
         event[self.runs.begin] = False
         return np.flatnonzero(event)
 
     @cached_property
     def _unchanged_facts(self) -> np.ndarray:
-        """Indices within the silent events: the events that are stored as they are."""
+        """The indexes, among the silent events, of events that are already stored without a difference."""
         rows = self.facts.stored[self._silent_events]
         there = (
             np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]
@@ -180,7 +186,7 @@ class HistoryDifference:
         return there[same]
 
     def _withdraw_facts(self) -> Iterator[tuple[pa.Table, bool]]:
-        """Stored facts that begin versions now, or that no longer hold (V8)."""
+        """Stored facts that now begin versions, or that are no longer true (V8)."""
         stored = self.stored
         event = (
             (stored.upsert | stored.delete) & ~stored.version & (stored.start >= self.since[stored.record])
@@ -193,7 +199,7 @@ class HistoryDifference:
             )
 
     def _new_facts(self) -> pa.Table:
-        """Events that begin no version, and are not stored as facts (V4, V32)."""
+        """The events that begin no version and are not stored as facts yet (V4, V32)."""
         places = np.delete(self._silent_events, self._unchanged_facts)
         row, delete = self.facts.source[places], self.facts.kind[places] == CLEAR
         values = values_at(self.pool, self.terms.key, row)
@@ -211,7 +217,7 @@ class HistoryDifference:
         return None if self.sequence is None else self.sequence.take(pa.array(rows, mask=rows < 0))
 
     def _lists(self, places: np.ndarray, event: np.ndarray) -> pa.Array:
-        """The lists of columns that events set, written out, so that they exclude later columns (V138)."""
+        """The column lists that events set, written in full, so that they exclude later columns (V138)."""
         list_places = np.where(event, self.facts.columns[places], -1)
         lists = self.pool.lists.take(pa.array(list_places, mask=list_places < 0))
         every = pa.scalar(sorted(self.terms.numbers.values()), lists.type)

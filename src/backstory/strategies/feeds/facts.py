@@ -1,6 +1,6 @@
 """The facts of touched records, and the order in which they are folded (V20, V21, V30, V31, V78).
 
-In a log the positions decide the order, and not the clock (V130 to V135).
+In a log, the order is determined by positions instead of times (V130 to V135).
 """
 
 from collections.abc import Sequence
@@ -15,9 +15,9 @@ from backstory.strategies.copies.version_rows import OPEN, instants
 from backstory.strategies.feeds.records import StoredRecords
 from backstory.strategies.feeds.terms import FIRST, FURTHER, FeedTerms
 
-# The kinds of facts. The first fact of a record is its state before all others.
+# The kinds of facts. The first fact of a record is its state before all other facts.
 BEFORE, UPSERT, CLEAR, COPY = range(4)
-# The index of nothing.
+# The index that means nothing.
 NONE: Final = -1
 
 Interval = tuple[int | None, int] | tuple[()]
@@ -25,13 +25,13 @@ Interval = tuple[int | None, int] | tuple[()]
 
 @dataclass(frozen=True)
 class RecordFacts:
-    """Facts of records as parallel arrays of indices; `NONE` means nothing.
+    """Facts of records as parallel arrays of indexes; `NONE` means that there is nothing.
 
-    `source` is the index of its values in the pool; for a copy, of the record that it listed. `columns`
-    is the index of the list of its columns. `stored` is the index of its live row, `event` of the
-    delivered event, `truncate` of the delivered truncate, `mark` of the stored mark. `order` is its order
-    within its instant and log. `own` is the own time of a message of a log, `FIRST` for other facts;
-    `read` is true for reads of a snapshot.
+    `source` is the index of the fact's values in the pool; for a copy, it is the index of the listed record.
+    `columns` is the index of the list of its columns. `stored` is the index of its live row. `event` and
+    `truncate` are the indexes of the delivered event and truncate, and `mark` of the stored mark. `order` is
+    its order within its instant and log. `own` is the own time of a message of a log, or `FIRST` for other
+    facts. `read` is true for reads of a snapshot.
     """
 
     record: np.ndarray
@@ -56,12 +56,12 @@ class RecordFacts:
 
     @property
     def new(self) -> np.ndarray:
-        """Which facts are delivered."""
+        """A mask of the delivered facts."""
         return (self.event >= 0) | (self.truncate >= 0)
 
 
 def make_facts(record: np.ndarray, at: np.ndarray, kind: np.ndarray | int, **more: np.ndarray) -> RecordFacts:
-    """Facts with these arrays; missing indices are `NONE`, missing orders 0."""
+    """Make facts from these arrays. Missing indexes are `NONE`, and missing orders are 0."""
     nothing = np.full(len(record), NONE, np.int64)
     count = len(record)
     values = {
@@ -77,20 +77,20 @@ def make_facts(record: np.ndarray, at: np.ndarray, kind: np.ndarray | int, **mor
 
 
 def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
-    """The facts of all parts."""
+    """The facts of all parts in one set of arrays."""
     return RecordFacts(
         *(np.concatenate([getattr(part, of.name) for part in parts]) for of in fields(RecordFacts))
     )
 
 
 def sort_facts(joined: RecordFacts) -> RecordFacts:
-    """The facts sorted by record, instant and order; events precede copies (V21)."""
+    """The facts sorted by record, instant and order. Events precede copies (V21)."""
     phase = joined.kind == COPY
     return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
 
 
 def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -> RecordFacts:
-    """The state of records just before their first new fact: the version at that time, or nothing."""
+    """The state of each record just before its first new fact: the version at that time, or nothing."""
     base = stored.covering(records, since - 1)
     return make_facts(records, np.full(len(records), FIRST), BEFORE, source=base, stored=base)
 
@@ -98,7 +98,7 @@ def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -
 def settled_facts(
     terms: FeedTerms, stored: StoredRecords, records: np.ndarray, since: np.ndarray
 ) -> RecordFacts:
-    """The settled states of records: a copy at each instant at which a record changes there (V30)."""
+    """The settled states of records. Each instant at which a record changes counts as a copy (V30)."""
     if not terms.settled or terms.settled[0] is None:
         return make_facts(records[:0], since[:0], COPY)
     first, last = terms.settled
@@ -116,14 +116,14 @@ def settled_facts(
 
 
 def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The indices of versions that begin at these instants, else `NONE`."""
+    """The indexes of the versions that begin at these instants, or `NONE` for other versions."""
     if not len(stored.rows):
         return np.full(len(versions), NONE)
     return np.where((versions >= 0) & (stored.start[versions] == at), versions, NONE)
 
 
 def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more: np.ndarray) -> RecordFacts:
-    """The facts of stored copies: they listed each record as the table has it at the instant (V31).
+    """The facts of stored copies: each record as the table had it at the copy's instant (V31).
 
     If an event began the version at that instant, the version belongs to the event.
     """
@@ -137,7 +137,7 @@ def copy_facts(stored: StoredRecords, record: np.ndarray, at: np.ndarray, **more
 def pair_with_instants(
     records: np.ndarray, since: np.ndarray, at: np.ndarray
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Pairs of records and instants, for all instants at or after a record's first new fact."""
+    """All pairs of a record and an instant at or after the record's first new fact."""
     order = np.argsort(at, kind="stable")
     first = np.searchsorted(at[order], since)
     counts = len(at) - first
@@ -148,12 +148,12 @@ def pair_with_instants(
 
 
 def times_to_store(own: np.ndarray) -> pa.Array:
-    """Own times as they are stored: NULL for facts without a position in a log."""
+    """Own times in stored form: NULL for facts without a position in a log."""
     return instants(np.where(own == FIRST, OPEN, own))
 
 
 def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
-    """Which delivered events have a position in a log."""
+    """A mask of the delivered events that have a position in a log."""
     if not terms.log:
         return np.zeros(len(delivered), bool)
     position = delivered[FURTHER].combine_chunks()
@@ -162,7 +162,7 @@ def has_position(terms: FeedTerms, delivered: pa.Table) -> np.ndarray:
 
 
 def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.ndarray:
-    """Which positions belong to reads, which show the state before any later change."""
+    """A mask of the positions of reads. A read shows the state before any later change."""
     if not terms.log or positions is None:
         return np.zeros(count, bool)
     change = pc.struct_field(positions, positions.type.get_field_index(terms.sequence[-1]))
@@ -170,12 +170,12 @@ def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.nd
 
 
 def place_in_order(at: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """The instants that separate facts of one sequence; in a log only positions separate them (V133)."""
+    """The instants that separate facts of one sequence. In a log only positions separate facts (V133)."""
     return np.where(own == FIRST, at, FIRST)
 
 
 def in_interval(at: np.ndarray, interval: Interval) -> np.ndarray:
-    """Which instants are in an interval, including its bounds; a first bound of None is unbounded."""
+    """A mask of the instants in an interval, including its bounds. A start of None is unbounded."""
     if not interval:
         return np.zeros(len(at), bool)
     first, last = interval
@@ -183,14 +183,14 @@ def in_interval(at: np.ndarray, interval: Interval) -> np.ndarray:
 
 
 def move_past_settled(at: np.ndarray, interval: Interval) -> np.ndarray:
-    """The instants, with settled ones moved just after the interval."""
+    """The instants, with settled instants moved to just after the interval."""
     return np.where(in_interval(at, interval), interval[1] + 1, at) if interval else at
 
 
 def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np.ndarray]:
-    """The facts at their instants, and which of them are settled there (V131).
+    """Place the facts at their instants, and return a mask of the settled facts (V131).
 
-    Facts without a position neither raise others nor are raised. A read does not raise changes: its time
+    Facts without a position neither raise other facts nor are raised. A read does not raise changes: its time
     is at most the time of the next change. Settled facts raise nothing.
     """
     settled = np.zeros(len(facts), bool)
@@ -213,7 +213,7 @@ def place_facts(facts: RecordFacts, interval: Interval) -> tuple[RecordFacts, np
 
 
 def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.ndarray:
-    """For each fact the greatest counted time of its record so far; `FIRST` without one."""
+    """For each fact, the greatest counted time of its record so far, or `FIRST` if there is none."""
     values, ranks = np.unique(times, return_inverse=True)
     width = len(values) + 1
     reached = np.maximum.accumulate(record * width + np.where(counts, ranks + 1, 0)) - record * width
@@ -221,7 +221,7 @@ def _greatest(record: np.ndarray, times: np.ndarray, counts: np.ndarray) -> np.n
 
 
 def _next_change(record: np.ndarray, times: np.ndarray, change: np.ndarray) -> np.ndarray:
-    """For each fact the time of its record's next change; `OPEN` without one."""
+    """For each fact, the time of its record's next change, or `OPEN` if there is none."""
     count = len(record)
     place = np.minimum.accumulate(np.where(change, np.arange(count), count)[::-1])[::-1]
     there = np.minimum(place, count - 1)

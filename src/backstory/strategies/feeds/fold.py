@@ -1,4 +1,4 @@
-"""The fold of records: events and live rows become ordered facts, and these states (V52, V53, V78)."""
+"""The fold of records: events and live rows become ordered facts, and facts become states (V52, V53, V78)."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
@@ -38,9 +38,9 @@ from backstory.strategies.keys import flags_of, key_codes, keys_by_value, pair_c
 
 @dataclass(frozen=True)
 class SequencedEvents:
-    """Events as parallel arrays: record, instant, number of the sequence, index in the pool, and kind.
+    """Events as parallel arrays: record, instant, sequence number, index in the pool, and kind.
 
-    `own` is the own time of a message of a log, else `FIRST`; `read` is true for reads.
+    `own` is the own time of a message of a log, or `FIRST` for other events. `read` is true for reads.
     """
 
     record: np.ndarray
@@ -58,7 +58,7 @@ class SequencedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """Which delivered events are duplicates, and which conflict.
+    """Masks of the delivered events that are duplicates, and of those that conflict.
 
     `own_times` are the earliest own times of stored events (V133).
     """
@@ -69,9 +69,10 @@ class Ties:
 
 
 def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: SequencedEvents) -> Ties:
-    """Match each delivered event with the stored or earliest delivered one of its instant and sequence.
+    """Match each delivered event with the stored event of its instant and sequence.
 
-    Events of a log are identified by their positions only.
+    If no such event is stored, it is matched with the earliest delivered one. Events of a log are identified
+    by their positions only.
     """
     count = len(delivered.record)
     sides = [(events.record, place_in_order(events.at, events.own)) for events in (delivered, stored)]
@@ -107,7 +108,7 @@ def _have_same_content(
     all_: SequencedEvents,
     rivals: np.ndarray,
 ) -> np.ndarray:
-    """Whether events have the same content as their rivals (V52)."""
+    """Whether each event has the same content as its rival: the event that it is matched with (V52)."""
     one, other = delivered.place[rows], all_.place[rivals]
     delete = delivered.delete[rows] & all_.delete[rivals]
     same = delivered.delete[rows] == all_.delete[rivals]
@@ -142,13 +143,13 @@ class RecordFold:
 
     @cached_property
     def pool(self) -> Pool:
-        """The values of stored rows, then of events."""
+        """The values of stored rows, followed by those of events."""
         asserted = self.events[ASSERTED].combine_chunks()
         return pool_of(self.terms, self.rows, self.events, asserted, self.arrival.active_marks)
 
     @cached_property
     def sequence(self) -> pa.Array | None:
-        """The further sequence of each index of the pool; None without one."""
+        """The further sequence for each index of the pool, or None if there is no such sequence."""
         delivered = further_sequence(self.terms, self.events)
         if delivered is None:
             return None
@@ -162,7 +163,7 @@ class RecordFold:
 
     @cached_property
     def _orders(self) -> list[np.ndarray]:
-        """Numbers in the order of sequences: rows, events, truncates, active marks, window's truncates."""
+        """Numbers in sequence order for rows, events, truncates, active marks and the window's truncates."""
         arrival = self.arrival
         sides = [
             (sequences(self.rows), len(self.rows)),
@@ -175,18 +176,18 @@ class RecordFold:
 
     @cached_property
     def marks(self) -> Marks:
-        """The active marks, with the voids of these records."""
+        """The active marks, and the voids that cancel marks for these records."""
         return marks_of(self.arrival.active_marks, self._orders[3], self.stored_records, self._orders[0])
 
     @cached_property
     def is_named(self) -> np.ndarray:
-        """Which records have delivered events."""
+        """A mask of the records that have delivered events."""
         codes, count = self.codes
         return flags_of(codes[0], count)
 
     @cached_property
     def _stored_events(self) -> np.ndarray:
-        """Indices of rows that remember events, without settled and restated ones (V29, V86)."""
+        """Indexes of rows that store events, except settled and restated ones (V29, V86)."""
         return self._unsettled_rows[~self._is_withdrawn[self._unsettled_rows]]
 
     @cached_property
@@ -197,7 +198,7 @@ class RecordFold:
 
     @cached_property
     def _is_withdrawn(self) -> np.ndarray:
-        """Which stored rows a window withdraws, by the own time of their message (V86, V135)."""
+        """A mask of the stored rows that a window withdraws, by the own time of their message (V86, V135)."""
         stored, window = self.stored_records, self.terms.window
         if window is None:
             return np.zeros(len(self.rows), bool)
@@ -206,7 +207,7 @@ class RecordFold:
 
     @cached_property
     def _settled_code(self) -> np.ndarray:
-        """For each record the number of its last settled position; -1 without one (V135)."""
+        """For each record, the number of its last settled position, or -1 if it has none (V135)."""
         stored, codes = self.stored_records, np.full(self.codes[1], -1)
         is_message = (stored.upsert | stored.delete) & (stored.own_times != FIRST)
         rows = np.flatnonzero(is_message & in_interval(stored.start, self.terms.settled))
@@ -215,14 +216,14 @@ class RecordFold:
 
     @cached_property
     def _unsettled_events(self) -> np.ndarray:
-        """Indices of delivered events after all settled positions of their record."""
+        """Indexes of delivered events that are after all settled positions of their record."""
         events = self.delivered_events
         beyond = (events.own == FIRST) | (events.code > self._settled_code[events.record])
         return np.flatnonzero(beyond)
 
     @cached_property
     def delivered_events(self) -> SequencedEvents:
-        """The delivered events."""
+        """The delivered events as parallel arrays."""
         count = len(self.events)
         delete = of_kind(self.events, FactKind.DELETE)
         place = len(self.rows) + np.arange(count)
@@ -249,7 +250,7 @@ class RecordFold:
 
     @cached_property
     def ties(self) -> Ties:
-        """Which events are duplicates, and which conflict."""
+        """Masks of the events that are duplicates, and of those that conflict."""
         events = self.delivered_events.at_places(self._unsettled_events)
         ties = ties_of(self.terms, self.pool, events, self._sequence_rows(self._stored_events))
         again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
@@ -263,7 +264,7 @@ class RecordFold:
 
     @cached_property
     def truncate_conflicts(self) -> tuple[np.ndarray, np.ndarray]:
-        """Indices of events, and of rows, with the instant and sequence of a truncate (V53)."""
+        """Indexes of events, and of rows, with the same instant and sequence as a truncate (V53)."""
         truncates, mark = self._delivered_truncates, np.flatnonzero(self.marks.truncate)
         rows = self._stored_events
         if not len(truncates) and not len(mark):
@@ -287,7 +288,7 @@ class RecordFold:
         return self._unsettled_events[meets[self._unsettled_events]], rows[np.isin(row_codes, truncate_codes)]
 
     def _mark_applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
-        """Whether a mark applies to a record after the restatement, for pairs of both (V72)."""
+        """For pairs of a record and a mark, whether the mark applies after the restatement (V72)."""
         speaks = self.marks.applies(record, mark)
         if self.terms.window is None or self.terms.all_keys or not len(self.marks):
             return speaks
@@ -304,7 +305,7 @@ class RecordFold:
 
     @cached_property
     def since(self) -> np.ndarray:
-        """For each record the first instant that can change; `OPEN` if none can."""
+        """For each record, the first instant that can change, or `OPEN` if no instant can."""
         since = np.full(self.codes[1], OPEN)
         new = self.delivered_events.at_places(np.concatenate([self.new_events, self._earlier_duplicates]))
         settled = self.terms.settled
@@ -319,7 +320,7 @@ class RecordFold:
 
     @cached_property
     def _earlier_duplicates(self) -> np.ndarray:
-        """Indices of duplicates whose own time is earlier than the stored one."""
+        """Indexes of duplicates whose own time is earlier than the stored time."""
         stored = self._sequence_rows(self._stored_events)
         renewed = np.flatnonzero(self.ties.own_times != stored.own)
         events = self.delivered_events
@@ -331,7 +332,7 @@ class RecordFold:
         return np.flatnonzero(again & np.isin(codes[: len(again)], codes[len(again) :]))
 
     def _first_positions(self, new: SequencedEvents) -> np.ndarray:
-        """For each record the first position that is added or removed in its log; `OPEN` without one."""
+        """For each record, the first position added or removed in its log, or `OPEN` if there is none."""
         low = np.full(self.codes[1], OPEN)
         log = np.flatnonzero(new.own != FIRST)
         np.minimum.at(low, new.record[log], new.code[log])
@@ -346,7 +347,7 @@ class RecordFold:
         return low
 
     def _extend_since(self, since: np.ndarray, low: np.ndarray) -> np.ndarray:
-        """The first instants, including later messages in the log, which can fall to their own times."""
+        """The first instants, moved back where later messages of the log can fall to their own times."""
         stored, marks, settled = self.stored_records, self.marks, self.terms.settled
         log = self._unsettled_rows[stored.own_times[self._unsettled_rows] != FIRST]
         log = log[self._orders[0][log] >= low[stored.record[log]]]
@@ -372,7 +373,7 @@ class RecordFold:
 
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
-        """All facts at their instants, and which of them are settled there."""
+        """All facts at their instants, and a mask of the settled ones."""
         facts_ = [*self._stored_facts(), *self.new_facts()]
         return place_facts(join_facts([*facts_, *self._mark_facts(facts_)]), self.terms.settled)
 
@@ -387,7 +388,7 @@ class RecordFold:
 
     @cached_property
     def settling_rows(self) -> np.ndarray:
-        """Indices of rows that would become settled, or whose settled positions are after new truncates."""
+        """Indexes of rows that would become settled, or whose settled positions follow new truncates."""
         stored, settled = self._placed_facts[0].stored, self._placed_facts[1]
         moves = stored[settled & (stored >= 0) & (self._placed_facts[0].event < 0)]
         codes = self._orders[2][self._own_of_truncates != FIRST]
@@ -399,12 +400,12 @@ class RecordFold:
 
     @property
     def scopes(self) -> Sequence[Scope | None]:
-        """The scopes of the facts' marks."""
+        """The scopes of the marks behind the facts."""
         return self.marks.scopes
 
     @cached_property
     def row_of(self) -> np.ndarray:
-        """For each record an index of the pool that has its key."""
+        """For each record, an index of the pool with the record's key."""
         rows = np.full(self.codes[1], NONE)
         rows[self.stored_records.record] = np.arange(len(self.rows))
         rows[self.delivered_events.record] = self.delivered_events.place
@@ -412,7 +413,7 @@ class RecordFold:
 
     @cached_property
     def withdrawn_voids(self) -> np.ndarray:
-        """Which stored rows cancel a truncate that is delivered again (V72)."""
+        """A mask of the stored rows that cancel a truncate which is delivered again (V72)."""
         void = np.flatnonzero(self.stored_records.void & are_truncate_voids(self.rows))
         at = np.concatenate([self._delivered_truncates, self.stored_records.start[void]])
         own = np.concatenate([self._own_of_truncates, self.stored_records.own_times[void]])
@@ -444,7 +445,7 @@ class RecordFold:
 
     @cached_property
     def _own_times(self) -> np.ndarray:
-        """The own times of stored rows, or earlier ones that are delivered."""
+        """The own times of stored rows, or earlier own times that are delivered."""
         own = self.stored_records.own_times.copy()
         own[self._stored_events] = self.ties.own_times
         return own
@@ -463,7 +464,7 @@ class RecordFold:
 
     @cached_property
     def _restated_rows(self) -> np.ndarray:
-        """For each event the index of the row of its fact that a window withdraws (V9), or `NONE`."""
+        """For each event, the index of its stored row that a window withdraws (V9), or `NONE`."""
         none = np.full(len(self.events), NONE)
         if self.terms.window is None:
             return none
@@ -479,7 +480,7 @@ class RecordFold:
         return row[codes[: len(none)]]
 
     def _mark_facts(self, others: Sequence[RecordFacts]) -> list[RecordFacts]:
-        """The facts of marks for each touched record, given the other facts."""
+        """The facts of marks for each touched record, given its other facts."""
         marks = self.marks
         record, mark = self._applicable_marks(others)
         speaks = self._mark_applies(record, mark)
@@ -500,7 +501,7 @@ class RecordFold:
         ]
 
     def _applicable_marks(self, others: Sequence[RecordFacts]) -> tuple[np.ndarray, np.ndarray]:
-        """Pairs of records and later marks: by their instants, or by their positions in the log."""
+        """Pairs of a record and a mark that is later, by its instant or by its position in the log."""
         marks, touched = self.marks, self.touched_records
         owner, mark = pair_with_instants(touched, self.since[touched], marks.at)
         record = touched[owner]
@@ -517,7 +518,10 @@ class RecordFold:
         return record, mark
 
     def _copy_facts(self, record: np.ndarray, mark: np.ndarray) -> RecordFacts:
-        """The facts of copies; a scoped copy listed only records that were in its scope at its instant."""
+        """The facts of copies.
+
+        A scoped copy listed only the records that were in its scope at its instant.
+        """
         marks, lists = self.marks, len(self.rows) + len(self.events) + mark
         facts = copy_facts(
             self.stored_records, record, marks.at[mark], order=marks.order[mark], columns=lists, mark=mark
@@ -535,7 +539,7 @@ class RecordFold:
 
 
 def _events(events: SequencedEvents, **more: np.ndarray) -> RecordFacts:
-    """Events as facts; the indices of values and lists are the pool's."""
+    """Events as facts. The indexes of values and lists refer to the pool."""
     kind = np.where(events.delete, CLEAR, UPSERT)
     return make_facts(
         events.record,

@@ -1,4 +1,4 @@
-"""The marks of remembered copies and truncates, and the records to which they do not apply (V31, V72)."""
+"""The marks of recorded copies and truncates, and the records to which they do not apply (V31, V72)."""
 
 import json
 from dataclasses import dataclass
@@ -20,8 +20,8 @@ from backstory.strategies.keys import pair_codes, rank_values
 class Marks:
     """Marks as parallel arrays: instant, kind, and order within their instant.
 
-    `own` are the own times of truncates of a log, `FIRST` for other marks. `scopes` are the copies'
-    scopes. `silent` are pairs of a record and a mark that does not apply to it, as numbers.
+    `own` are the own times of truncates of a log, or `FIRST` for other marks. `scopes` are the scopes of
+    copies. `silent` are pairs of a record and a mark that does not apply to it, as numbers.
     """
 
     at: np.ndarray
@@ -35,12 +35,12 @@ class Marks:
         return len(self.at)
 
     def applies(self, record: np.ndarray, mark: np.ndarray) -> np.ndarray:
-        """Whether a mark applies to a record, for pairs of both."""
+        """For pairs of a record and a mark, whether the mark applies to the record."""
         return ~np.isin(record * len(self) + mark, self.silent)
 
 
 def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_codes: np.ndarray) -> Marks:
-    """The marks, and the voids of stored rows; `codes` number their further sequences."""
+    """The marks in the rows, and the voids in stored rows. `codes` number the marks' further sequences."""
     voids = np.flatnonzero(stored.void)
     scopes = pa.concat_arrays([memory_field(rows, SCOPE), stored.scope.take(pa.array(voids))])
     order = rank_values(scopes)
@@ -63,11 +63,11 @@ def marks_of(rows: pa.Table, codes: np.ndarray, stored: StoredRecords, stored_co
 
 
 def scope_of(text: str | None) -> Scope | None:
-    """A scope from its JSON in a mark; None without one."""
+    """Parse a scope from its JSON in a mark. A mark without a scope has None."""
     return None if text is None else tuple(sorted(json.loads(text).items()))
 
 
 def are_truncate_voids(rows: pa.Table) -> np.ndarray:
-    """Which voids cancel truncates: their list of columns is empty, and NULL for copies."""
+    """A mask of the voids that cancel truncates. Their list of columns is empty; for copies it is NULL."""
     lengths = pc.list_value_length(memory_field(rows, COLUMNS))
     return np.asarray(pc.fill_null(pc.equal(lengths, 0), False))

@@ -1,8 +1,8 @@
 """The plan of the records that a feed touches, as Arrow tables (V9, V25, V58, V64, V72, V78).
 
 Stored rows and delivered events become facts in one order (`fold`), which are folded into states (`states`).
-What differs from the stored rows is written (`difference`). Records do not affect each other, so they can be
-planned together or in parts by key, with one result.
+Differences from the stored rows are written (`difference`). Records do not affect each other. They can be
+planned together or in parts by key, with the same result.
 """
 
 from collections import Counter
@@ -45,7 +45,7 @@ PARTIAL, MISMATCHED, RAISED = "partial", "mismatched", "raised"
 
 @dataclass(frozen=True, slots=True)
 class Outcomes:
-    """The outcomes of facts, as a mask for each; only delivered facts are counted."""
+    """The outcomes of facts, as one mask for each outcome. Only delivered facts are counted."""
 
     began: np.ndarray
     ended: np.ndarray
@@ -56,7 +56,7 @@ class Outcomes:
 
 
 def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
-    """The outcomes of the facts; `before` are the before-images of delivered events (V64)."""
+    """The outcomes of the facts. `before` are the before images of delivered events (V64)."""
     facts, effects = states.facts, states.effects
     count = len(facts)
     there_before = np.zeros(count, bool)
@@ -83,7 +83,7 @@ def event_outcomes(states: States, before: pa.Array | None) -> Outcomes:
 
 
 def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray]:
-    """For each tracked column, the facts of `began` that changed it in an existing record (V120)."""
+    """For each tracked column, a mask of the facts in `began` that changed it in a known record (V120)."""
     begins = np.flatnonzero(began)
     instant = states.instant[begins]
     before, after = states.lasts[instant - 1], states.lasts[instant]
@@ -95,7 +95,7 @@ def changes_by_column(states: States, began: np.ndarray) -> dict[str, np.ndarray
 
 
 def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array | None) -> np.ndarray:
-    """Which events have a before-image that differs from the known state (V64)."""
+    """A mask of the events whose before image differs from the known state (V64)."""
     facts, mismatches = states.facts, np.zeros(len(states.facts), bool)
     if before is None:
         return mismatches
@@ -114,7 +114,10 @@ def _find_mismatches(states: States, there_before: np.ndarray, before: pa.Array 
 
 
 def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
-    """Rows that cancel marks for restated keys, and withdrawn ones; flags as in `HistoryDifference.rows`."""
+    """Rows that cancel marks for restated keys, and withdrawn rows.
+
+    Flags are as in `HistoryDifference.rows`.
+    """
     back = np.flatnonzero(records.withdrawn_voids)
     if len(back):
         rows = records.rows.take(pa.array(back))
@@ -131,7 +134,7 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
     new = marks.applies(record, mark)
     record, mark = record[new], mark[new]
     taken = silenced.take(pa.array(mark))
-    # The void of a truncate has an empty list of columns; a copy's void has NULL.
+    # The void of a truncate has an empty list of columns; the void of a copy has NULL.
     ends, nothing = pa.array(np.zeros(len(taken) + 1, np.int32)), pa.array([], pa.int32())
     columns = pa.ListArray.from_arrays(ends, nothing, mask=pa.array(~is_of(taken, FactKind.TRUNCATE)))
     time = memory_field(taken, OWN_TIME)
@@ -153,11 +156,11 @@ def void_rows(records: RecordFold) -> Iterator[tuple[pa.Table, bool]]:
 def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: pa.Table) -> PartPlan:
     """The rows to add and to remove, and all counts except the arrival's.
 
-    Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements.
-    For each truncate, by its number, there is a count if it ends records, is late or is raised
-    (`truncate_count`). `events` are the arrival's events with some or all keys. `slice_` has the stored
-    rows of these keys that are open or end at or after the first instant of delivery and window. With
-    truncates or `all_keys` it has the rows of all keys. With faults in the counts nothing else is valid.
+    Counts are: events by outcome (V58), changes by column (`DRIVES`), faults, and withdrawn statements. For
+    each truncate, by its number, there is a count if it ends records, is late or is raised
+    (`truncate_count`). `events` are the arrival's events with some or all keys. `slice_` has the stored rows
+    of these keys that are open or end at or after the first instant of delivery and window. With truncates or
+    `all_keys` it has the rows of all keys. If the counts contain faults, nothing else is valid.
     """
     records = RecordFold(terms, arrival, events, live_rows(slice_))
     faults = _faults(records)
@@ -185,14 +188,14 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
 
 
 def difference_of(records: RecordFold) -> HistoryDifference:
-    """The difference of new lives and stored rows."""
+    """The difference between the records' new lives and their stored rows."""
     return HistoryDifference(
         records.terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )
 
 
 def truncate_count(kind: str, number: int) -> str:
-    """The name of the count of records with an outcome by a truncate."""
+    """The name of the count of records that have an outcome because of a truncate."""
     return f"{kind} by truncate {number}"
 
 
@@ -211,7 +214,7 @@ def join_counts(arrival: Arrival, sums: PlanSums) -> dict[str, int]:
 
 
 def _faults(records: RecordFold) -> dict[str, pa.Table]:
-    """The keys of conflicting events and of spoilt records, by fault."""
+    """The keys of conflicting events, and of records with overlapping or never-begun versions, by fault."""
     events, stored = records.truncate_conflicts
     conflicts = np.union1d(events, np.flatnonzero(records.ties.conflict))
     key = list(records.terms.key)
@@ -231,7 +234,7 @@ def _faults(records: RecordFold) -> dict[str, pa.Table]:
 
 
 def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:
-    """The number of events by outcome, and a few keys of each."""
+    """The number of events by outcome, and a few keys for each outcome."""
     facts = records.states.facts
     event = facts.event >= 0
     silent = event & ~outcomes.began & ~outcomes.ended
@@ -257,6 +260,6 @@ def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, 
 
 
 def _numbers_of_truncates(records: RecordFold, flags: np.ndarray) -> list[int]:
-    """The numbers of truncates that have a flag for any record."""
+    """The numbers of the truncates that are flagged for any record."""
     truncate = records.states.facts.truncate
     return np.unique(truncate[flags & (truncate >= 0)]).tolist()

@@ -1,6 +1,6 @@
 """The live stored rows of records, the values of stored and delivered rows, and the rows to write.
 
-All are Arrow tables or arrays (V2 to V9, V31, V72).
+All of them are Arrow tables or arrays (V2 to V9, V31, V72).
 """
 
 from collections.abc import Mapping, Sequence
@@ -45,19 +45,19 @@ def live_rows(rows: pa.Table) -> pa.Table:
 
 
 def own_times(rows: pa.Table) -> np.ndarray:
-    """The own times of stored messages; `FIRST` for rows without a position in a log."""
+    """The own times of stored messages, or `FIRST` for rows without a position in a log."""
     times = micros(memory_field(rows, OWN_TIME))
     return np.where(times == OPEN, FIRST, times)
 
 
 def is_of(rows: pa.Table, *kinds: FactKind) -> np.ndarray:
-    """Which rows remember facts of these kinds."""
+    """A mask of the rows that store facts of these kinds."""
     words = pa.array([kind.value for kind in kinds], pa.string())
     return np.asarray(pc.is_in(memory_field(rows, KIND), value_set=words))
 
 
 def sequences(rows: pa.Table) -> pa.Array | None:
-    """The further sequence of stored rows; None if the table has none yet."""
+    """The further sequence of stored rows, or None if the table has none yet."""
     return (
         memory_field(rows, SEQUENCE)
         if rows.schema.field(MEMORY).type.get_field_index(SEQUENCE) >= 0
@@ -66,7 +66,7 @@ def sequences(rows: pa.Table) -> pa.Array | None:
 
 
 def sequence_codes(terms: FeedTerms, sides: Sequence[tuple[pa.Array | None, int]]) -> list[np.ndarray]:
-    """For each row of each side a number in the order of its further sequence (V21); NULL is first."""
+    """For each row of each side, a number in the order of its further sequence, with NULL first (V21)."""
     sizes = [count for _, count in sides]
     codes = np.zeros(sum(sizes), np.int64)
     for name in terms.sequence:
@@ -87,44 +87,44 @@ def _sequence_part(side: pa.Array | None, name: str, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class StoredRecords:
-    """Live stored rows with their places; `record` numbers the record of each row."""
+    """Live stored rows with their places. `record` numbers the record of each row."""
 
     rows: pa.Table
     record: np.ndarray
 
     @cached_property
     def start(self) -> np.ndarray:
-        """The instants of versions' starts, and of facts."""
+        """The start instants of versions, and the instants of facts."""
         return micros(self.rows[VALID_FROM])
 
     @cached_property
     def end(self) -> np.ndarray:
-        """The ends of versions; `OPEN` for open ones."""
+        """The ends of versions, or `OPEN` for open versions."""
         return micros(self.rows[VALID_TO])
 
     @cached_property
     def own_times(self) -> np.ndarray:
-        """The own times of messages of a log; `FIRST` for other rows."""
+        """The own times of messages of a log, or `FIRST` for other rows."""
         return own_times(self.rows)
 
     @cached_property
     def version(self) -> np.ndarray:
-        """Which rows are versions."""
+        """A mask of the rows that are versions."""
         return np.asarray(memory_field(self.rows, ROLE).is_null())
 
     @cached_property
     def upsert(self) -> np.ndarray:
-        """Which rows remember an upsert."""
+        """A mask of the rows that store an upsert."""
         return is_of(self.rows, FactKind.UPSERT)
 
     @cached_property
     def delete(self) -> np.ndarray:
-        """Which rows remember a delete."""
+        """A mask of the rows that store a delete."""
         return is_of(self.rows, FactKind.DELETE)
 
     @cached_property
     def void(self) -> np.ndarray:
-        """Which rows cancel a mark for their record (V72)."""
+        """A mask of the rows that cancel a mark for their record (V72)."""
         return is_of(self.rows, FactKind.VOID)
 
     @cached_property
@@ -133,7 +133,7 @@ class StoredRecords:
         return memory_field(self.rows, SCOPE)
 
     def covering(self, record: np.ndarray, at: np.ndarray) -> np.ndarray:
-        """For each record and instant the index of the version that is true then, -1 without one."""
+        """For each pair of a record and an instant, the index of the version that is true then, or -1."""
         versions = np.flatnonzero(self.version)
         count = len(versions)
         records = np.concatenate([self.record[versions], record])
@@ -153,7 +153,7 @@ class StoredRecords:
         return np.where(fits, covering, -1)
 
     def spoilt(self) -> np.ndarray:
-        """The indices of versions that overlap their predecessor, or that never began (V119)."""
+        """The indexes of versions that overlap their predecessor, or that never began (V119)."""
         versions = np.flatnonzero(self.version)
         order = versions[np.lexsort((self.start[versions], self.record[versions]))]
         one, other = order[:-1], order[1:]
@@ -165,19 +165,19 @@ class StoredRecords:
 
 @dataclass(frozen=True)
 class Pool:
-    """The values of stored rows, then of delivered ones, and the lists of columns that they set."""
+    """The values of stored rows, followed by those of delivered rows, and the column lists of both."""
 
     values: Mapping[str, pa.Array]
     lists: pa.Array
     numbers: dict[str, int]
 
     def at(self, name: str, places: np.ndarray) -> pa.Array:
-        """The values at these indices; NULL at -1."""
+        """The values of a column at these indexes, or NULL at -1."""
         return self.values[name].take(pa.array(places, mask=places < 0))
 
     @cached_property
     def whole(self) -> np.ndarray:
-        """Which lists include all columns."""
+        """A mask of the lists that include all columns."""
         return np.asarray(self.lists.is_null())
 
     @cached_property
@@ -186,13 +186,13 @@ class Pool:
 
     @cached_property
     def _listed_numbers(self) -> tuple[np.ndarray, np.ndarray]:
-        """The numbers in all lists, each with the index of its list."""
+        """The numbers in all lists, and for each number the index of its list."""
         filled = self.lists.drop_null()
         owners = np.flatnonzero(~self.whole)
         return np.repeat(owners, np.asarray(pc.list_value_length(filled))), np.asarray(filled.flatten())
 
     def has(self, name: str) -> np.ndarray:
-        """Which lists include a column."""
+        """A mask of the lists that include a column."""
         if name not in self._has:
             owners, numbers = self._listed_numbers
             self._has[name] = self.whole.copy()
@@ -200,7 +200,7 @@ class Pool:
         return self._has[name]
 
     def within(self, scope: Scope, places: Mapping[str, np.ndarray], count: int) -> np.ndarray:
-        """Which records are in a scope (V41); `places` are the indices of their values, by column."""
+        """A mask of the records in a scope (V41). `places` are the indexes of their values, by column."""
         inside = np.ones(count, bool)
         for name, value in scope:
             values = self.at(name, places[name])
@@ -209,7 +209,7 @@ class Pool:
         return inside
 
     def alike(self, name: str, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Which pairs of indices have equal values; -1 is NULL."""
+        """For pairs of indexes, whether their values are equal. The index -1 means NULL."""
         same = one == other
         differ = np.flatnonzero(~same)
         if len(differ):
@@ -220,7 +220,7 @@ class Pool:
 def pool_of(
     terms: FeedTerms, stored: pa.Table, delivered: pa.Table, asserted: pa.Array, marks: pa.Table
 ) -> Pool:
-    """The values of stored and delivered rows, and the lists of columns of both and of marks, in this order.
+    """Pool the values of stored and delivered rows, and the column lists of both and of marks, in this order.
 
     A list with all columns of the data becomes NULL (V2).
     """
@@ -247,7 +247,7 @@ def _only(rows: pa.Table, users: Sequence[Column]) -> pa.Table:
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """The fields of `_memory`, an array for each; None is NULL in all rows."""
+    """The fields of `_memory`, one array for each. None means NULL in all rows."""
 
     kind: pa.Array
     sequence: pa.Array | None = None
@@ -258,7 +258,7 @@ class Remembered:
 
 
 def values_at(pool: Pool, names: tuple[str, ...], places: np.ndarray) -> dict[str, pa.Array]:
-    """The values of these columns at indices of the pool."""
+    """The values of these columns at the given indexes of the pool, by column."""
     return {name: pool.at(name, places) for name in names}
 
 
@@ -269,7 +269,7 @@ def make_rows(
     end: np.ndarray,
     remembered: Remembered,
 ) -> pa.Table:
-    """New versions, or facts (which have no length), with these values and these fields of `_memory`."""
+    """New versions or facts with these values and fields of `_memory`. The end of a fact is its start."""
     own = {
         VALID_FROM: instants(start),
         VALID_TO: instants(end),
@@ -281,7 +281,7 @@ def make_rows(
 
 
 def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
-    """The column `_memory`; NULL where all its fields are (V1)."""
+    """The column `_memory`, or NULL for rows in which all its fields are NULL (V1)."""
     role = None if remembered.role is None else pa.repeat(remembered.role.value, count)
     values = {
         ROLE: role,
@@ -306,7 +306,7 @@ def _memory(terms: FeedTerms, remembered: Remembered, count: int) -> pa.Array:
 def renew_values(
     rows: pa.Table, pool: Pool, names: tuple[str, ...], places: np.ndarray, where: np.ndarray
 ) -> pa.Table:
-    """The rows, with the newest values of columns without history where `where` is true (V18)."""
+    """In the rows that `where` selects, set columns without history to their newest values (V18)."""
     newest = {name: pool.at(name, places).cast(rows.schema.field(name).type) for name in names}
     chosen = pa.array(where)
     return with_columns(
@@ -315,5 +315,5 @@ def renew_values(
 
 
 def repeat_kind(count: int, kind: FactKind) -> pa.Array:
-    """A kind, repeated for each row."""
+    """An array that repeats a kind for each row."""
     return pa.repeat(kind.value, count)

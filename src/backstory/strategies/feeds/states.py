@@ -1,6 +1,6 @@
 """The state of records after each fact, and the versions that follow, as arrays (V22 to V26).
 
-A scoped copy, or one that lacks columns, may change nothing; that depends on the state before it (V22).
+A copy with a scope, or without some columns, may change nothing. This depends on the state before it (V22).
 """
 
 from collections.abc import Mapping, Sequence
@@ -19,8 +19,8 @@ from backstory.strategies.feeds.terms import FeedTerms, Scope
 class Effects:
     """The effects of facts on records: a fact can clear a record, make it appear, and set columns.
 
-    `keeps` is true for copies that listed a record as it was known, or that lack a record outside their
-    scope. They change only columns without history.
+    `keeps` is true for a copy that changes only columns without history. Such a copy listed a record as it
+    was known, or lacks a record outside its scope.
     """
 
     facts: RecordFacts
@@ -30,23 +30,23 @@ class Effects:
 
     @property
     def listings(self) -> np.ndarray:
-        """Which facts are copies that listed the record."""
+        """A mask of the facts that are copies which listed the record."""
         return (self.facts.kind == COPY) & (self.facts.source >= 0)
 
     @cached_property
     def clears(self) -> np.ndarray:
-        """Which facts discard the state before them; a copy then sets the new state."""
+        """A mask of the facts that discard the state before them. A copy then sets the new state."""
         kind = self.facts.kind
         return (kind == BEFORE) | (kind == CLEAR) | ((kind == COPY) & ~self.keeps)
 
     @cached_property
     def appears(self) -> np.ndarray:
-        """Which facts make the record exist."""
+        """A mask of the facts that make the record exist."""
         kind = self.facts.kind
         return (kind == UPSERT) | ((kind == BEFORE) & (self.facts.source >= 0)) | self.listings
 
     def asserts(self, name: str) -> np.ndarray:
-        """Which facts set a column."""
+        """A mask of the facts that set a column."""
         lists = self.facts.columns
         names = (lists < 0) | self.pool.has(name)[lists] if len(self.pool.lists) else lists < 0
         no_change = self.keeps if name not in self.terms.overwritten else np.zeros_like(self.keeps)
@@ -55,7 +55,7 @@ class Effects:
 
 @dataclass(frozen=True)
 class States:
-    """The state after each fact: whether the record exists, and by column the index of its value."""
+    """The state after each fact: whether the record exists and, by column, the index of its value."""
 
     effects: Effects
 
@@ -81,11 +81,11 @@ class States:
         }
 
     def place(self, name: str) -> np.ndarray:
-        """The index of a tracked or overwritten column's value after each fact; -1 for NULL."""
+        """The index of a tracked or overwritten column's value after each fact, or -1 for NULL."""
         return self._places[name]
 
     def place_at_begin(self, name: str) -> np.ndarray:
-        """The same for an ignored column, which only facts that begin or end a version can set."""
+        """The index of an ignored column's value. Only facts that begin or end a version set it."""
         counts = self.effects.facts.kind == BEFORE
         moved = self.moves[self.instant]
         counts |= moved & (np.arange(len(counts)) <= self.changer[self.instant])
@@ -96,7 +96,7 @@ class States:
         return np.where(last >= cleared, self.facts.source[last], -1)
 
     def same(self, one: np.ndarray, other: np.ndarray) -> np.ndarray:
-        """Whether the states after two facts are equal, for pairs of facts."""
+        """For pairs of facts, whether the states after both are equal."""
         alike = self.there[one] == self.there[other]
         for name in self.effects.terms.tracked:
             place = self.place(name)
@@ -106,7 +106,7 @@ class States:
 
     @cached_property
     def changes(self) -> np.ndarray:
-        """Which facts change the state."""
+        """A mask of the facts that change the state."""
         later = np.flatnonzero(self.facts.kind != BEFORE)
         changed = np.zeros(len(self.facts), bool)
         changed[later] = ~self.same(later - 1, later)
@@ -114,7 +114,7 @@ class States:
 
     @cached_property
     def firsts(self) -> np.ndarray:
-        """The index of the first fact of each instant of each record."""
+        """The index of the first fact at each instant of each record."""
         record, at = self.facts.record, self.facts.at
         differs = np.ones(len(record), bool)
         differs[1:] = (record[1:] != record[:-1]) | (at[1:] != at[:-1])
@@ -122,22 +122,22 @@ class States:
 
     @cached_property
     def lasts(self) -> np.ndarray:
-        """The index of the last fact of each instant."""
+        """The index of the last fact at each instant of each record."""
         return np.append(self.firsts[1:], len(self.facts)) - 1
 
     @cached_property
     def instant(self) -> np.ndarray:
-        """For each fact the number of its instant, counted over all records."""
+        """For each fact, the number of its instant. The instants of all records are numbered together."""
         return np.repeat(np.arange(len(self.firsts)), np.diff(np.append(self.firsts, len(self.facts))))
 
     @cached_property
     def base(self) -> np.ndarray:
-        """Which instants hold the state before all others."""
+        """A mask of the instants that represent the state before all others."""
         return self.facts.kind[self.firsts] == BEFORE
 
     @cached_property
     def moves(self) -> np.ndarray:
-        """Which instants change the record (V24)."""
+        """A mask of the instants that change the record (V24)."""
         moved = np.zeros(len(self.firsts), bool)
         later = np.flatnonzero(~self.base)
         moved[later] = ~self.same(self.lasts[later - 1], self.lasts[later])
@@ -145,13 +145,13 @@ class States:
 
     @cached_property
     def changer(self) -> np.ndarray:
-        """The index of the last fact that changed the state at each instant, -1 without one."""
+        """For each instant, the index of the last fact that changed the state, or -1 if none did."""
         places = np.where(self.changes, np.arange(len(self.facts)), -1)
         return np.maximum.reduceat(places, self.firsts) if len(places) else places
 
     @cached_property
     def runs(self) -> "Runs":
-        """The versions that result."""
+        """The versions that result from the states."""
         borders = np.flatnonzero(self.moves | self.base)
         record = self.facts.record[self.firsts[borders]]
         ends = np.full(len(borders), OPEN)
@@ -166,7 +166,7 @@ class States:
 
 @dataclass(frozen=True)
 class Runs:
-    """Versions: the facts that begin them, the last facts with newer values, and their ends."""
+    """Versions: the facts that begin them, the last facts with newer values, and the ends of the versions."""
 
     begin: np.ndarray
     newest: np.ndarray
@@ -178,7 +178,7 @@ def _lasting(terms: FeedTerms) -> Sequence[str]:
 
 
 def _latest(flags: np.ndarray) -> np.ndarray:
-    """For each index the last flagged one up to it, -1 before the first."""
+    """For each index, the last flagged index up to it, or -1 before the first one."""
     return (
         np.maximum.accumulate(np.where(flags, np.arange(len(flags)), -1)) if len(flags) else flags.astype(int)
     )
@@ -186,7 +186,7 @@ def _latest(flags: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Conditions:
-    """Facts, the scopes of their marks, and for each record an index into the pool."""
+    """Facts, the scopes of their marks, and an index into the pool for each record."""
 
     facts: RecordFacts
     pool: Pool
@@ -197,24 +197,24 @@ class Conditions:
 
 @dataclass
 class _Known:
-    """The state of each record up to a fact: whether it exists, and the indices of its values."""
+    """The state of each record before a fact: whether the record exists, and the indexes of its values."""
 
     there: np.ndarray
     places: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
 def effects_of(conditions: Conditions) -> Effects:
-    """The effects of all facts, once it is decided which copies change nothing.
+    """The effects of all facts, with a decision for each copy that may change nothing.
 
-    Each such copy is compared with the state before it. All records' first copies are decided together,
-    then their second ones, and so on.
+    Such a copy is compared with the state before it. All records' first copies are decided together, then
+    their second ones, and so on.
     """
     facts, terms = conditions.facts, conditions.terms
     effects = Effects(facts, conditions.pool, terms, np.zeros(len(facts), bool))
     asks = _conditional(conditions)
     if not asks.any():
         return effects
-    number = np.cumsum(asks) - asks  # how many are before a fact, in all records
+    number = np.cumsum(asks) - asks  # how many such copies are before a fact, in all records
     first = np.searchsorted(facts.record, facts.record)
     rounds = number - number[first]
     order = np.argsort(rounds, kind="stable")
@@ -238,7 +238,7 @@ def _conditional(conditions: Conditions) -> np.ndarray:
 
 
 def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
-    """Advance the states by these facts, which are in their order."""
+    """Advance the states by the facts in `block`, which are in order."""
     record, source = effects.facts.record, effects.facts.source
     now = Effects(effects.facts.at_places(block), effects.pool, effects.terms, effects.keeps[block])
     cleared = np.full(len(known.there), -1)

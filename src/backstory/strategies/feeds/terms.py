@@ -1,4 +1,4 @@
-"""The terms by which a feed is planned, and the columns of its events."""
+"""The terms of a feed's plan, and the columns of its events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,7 +15,7 @@ KIND: Final = "backstory: kind"
 FURTHER: Final = "backstory: sequence"
 ASSERTED: Final = "backstory: columns"
 BEFORE_IMAGE: Final = "backstory: before"
-# A number before all instants.
+# A number that is less than all instants.
 FIRST: Final = -(1 << 63)
 
 Scope = tuple[tuple[str, object], ...]
@@ -23,10 +23,11 @@ Scope = tuple[tuple[str, object], ...]
 
 @dataclass(frozen=True, slots=True)
 class FormerLogs:
-    """The logs before one that started again; their messages are settled (V136).
+    """The logs before one that started again.
 
-    No message of the new log was known up to `until`; `latest` is the last known time of the former logs.
-    `last` is their last position, with the number of the new log; None if the source's name changed.
+    Their messages are settled (V136). Up to `until`, no message of the new log was known. `latest` is the
+    last known time of the former logs. `last` is their last position, with the number of the new log, or None
+    if the source's name changed.
     """
 
     until: int
@@ -38,13 +39,14 @@ class FormerLogs:
 class FeedTerms:
     """The terms of a feed, or of a copy into a table of events; instants are in microseconds.
 
-    `columns` are the table's with the layout's own, `numbers` the field ids of the columns outside the
-    key. Columns that are neither `tracked` nor `overwritten` keep the values of the fact that began the
-    version. `settled` is empty or an interval; its start is None if it has none. With `drops` events of
-    settled instants are left out. A `window` withdraws the known facts in it, of the delivered keys or of
-    `all_keys`. `ids`: the table has row ids. `log`: events are messages of a log, `AT` is their own time,
-    and their sequence is their position. The last part of a position is whether it is a change; it is
-    NULL for reads without a position. `former` describes the logs before one that started again.
+    `columns` are the table's columns, including the layout's own. `numbers` are the field ids of the columns
+    outside the key. Columns that are neither `tracked` nor `overwritten` keep the values of the fact that
+    began the version. `settled` is empty or an interval; its start may be None. With `drops`, events of
+    settled instants are left out. A `window` withdraws the known facts in it, for the delivered keys or for
+    `all_keys`. `ids` is true if the table has row ids. `log` is true if events are messages of a log; then
+    `AT` is their own time, and their sequence is their position. The last part of a position is whether it is
+    a change; it is NULL for reads without a position. `former` describes the logs before one that started
+    again.
     """
 
     columns: tuple[Column, ...]
@@ -74,5 +76,5 @@ class FeedTerms:
 
     @property
     def ignored_columns(self) -> tuple[str, ...]:
-        """The columns that neither make versions nor are overwritten."""
+        """The columns outside the key that neither make versions nor are overwritten."""
         return tuple(name for name in self.data if name not in {*self.tracked, *self.overwritten})

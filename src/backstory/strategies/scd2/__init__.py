@@ -1,1 +1,1 @@
-"""A full copy of the current state, loaded into a base and its SCD Type 2 history."""
+"""The load of a full copy of the current state into a base table and its SCD Type 2 history."""

@@ -1,4 +1,4 @@
-"""The results of planning a part of a load: kinds of rows, counts, and sampled keys."""
+"""The results of planning a part of a load: rows by kind, counts, and sampled keys."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ from backstory.strategies.scd2.terms import LoadTerms
 BASE_ADDED, FLAGGED, BASE_REMOVED = "base added", "flagged", "base removed"
 CHANGED, APPEARED, ENDS, BEGINS, HIST_REMOVED = "changed", "appeared", "ends", "begins", "history removed"
 PLACES: Final = (BASE_REMOVED, HIST_REMOVED)
-# Rows that are both added to the base and begin versions, if that holds of all rows: they are kept once.
+# Rows that are both added to the base and begin versions, if this is true for all rows. They are stored once.
 BOTH: Final = "base added and appeared"
 # The business keys of records that are added to the base, and of records missing from its stage.
 ADDED_KEYS, REMOVED_KEYS = "added keys", "removed keys"
 
-# Faults that refuse a load, as counts and keys: of a column of the stage, and of rows.
+# Faults for which a load is refused, as counts and keys: of a column of the stage, and of rows.
 NULL, LONG = "null ", "long "
 STAGE_TWICE, BASE_TWICE = "stage twice", "base twice"
 NO_KEY, NO_HASH, LIVE_TWICE, OPEN_TWICE = "no key", "no hash", "live twice", "open twice"
@@ -31,20 +31,20 @@ NEVER_BEGAN: Final = "never began"
 EARLIER_DATE, ENDS_EARLY, BEGINS_EARLY = "earlier date", "ends early", "begins early"
 # Records that changed while their hash stayed the same, by column.
 UNSEEN: Final = "unseen "
-# Records that appear and had versions before, and records that this load had begun to change.
+# Records that appear and had versions before, and records whose change an interrupted load had begun.
 SEEN, INTERRUPTED = "seen before", "interrupted before"
 
 DELETED: Final = "deleted"
 _OUTCOMES: Final = ("appeared", "changed", "vanished", "kept", "same")
 # The column of samples.
 _TEXT: Final = "key"
-# The number of rows from which up to ten keys are sampled.
+# Up to ten keys are sampled from this many rows.
 SAMPLED_ROWS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
 class CountedMatch:
-    """The number of records by outcome, in the order of `Matched.sizes`, and the rows of both sides."""
+    """The number of records by outcome, in the order of `Matches.sizes`, and the row counts of both sides."""
 
     sizes: tuple[int, int, int, int, int]
     delivered: int
@@ -57,7 +57,7 @@ class CountedMatch:
 
 
 def plan_of_faults(terms: LoadTerms, faults: Mapping[str, pa.Table]) -> PartPlan | None:
-    """The faults of a part, with counts and keys of their rows; None if no fault has a row."""
+    """The faults of a part, with counts and keys of their rows, or None if no fault has a row."""
     wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
     if not wrong:
         return None
@@ -89,17 +89,17 @@ def counts_of(side: str, matches: Matches, delivered: pa.Table, stored: pa.Table
 
 
 def counts_of_same(side: str, count: int) -> dict[str, int]:
-    """The counts of a match of `count` records that are the same on both sides."""
+    """The counts of a match whose `count` records are the same on both sides."""
     return {f"{side} same": count, f"{side} delivered": count, f"{side} stored": count}
 
 
 def counted_match(side: str, counts: Mapping[str, int]) -> CountedMatch:
-    """The match of all parts together, from their counts."""
+    """The match of all parts together, computed from their counts."""
     appeared, changed, vanished, kept, same = (counts.get(f"{side} {name}", 0) for name in _OUTCOMES)
     delivered, stored = (counts.get(f"{side} {name}", 0) for name in ("delivered", "stored"))
     return CountedMatch((appeared, changed, vanished, kept, same), delivered, stored)
 
 
 def places_of(rows: pa.Table, indices: pa.Array) -> pa.Table:
-    """File and position of the rows at these indices."""
+    """The file and position of the rows with these indexes."""
     return take_rows(rows.select([FILE, POSITION]), indices)

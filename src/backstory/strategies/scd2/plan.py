@@ -1,7 +1,7 @@
-"""The plan of a load by key, as Arrow tables: a base mirrors its stage, its history records what changed.
+"""The plan of a load by key, as Arrow tables: a base mirrors its stage, and its history records changes.
 
-Stage, base and open versions are joined once. Records of different keys are independent, so that a plan runs
-on the driver, over all rows or in parts, and in Spark's tasks (sections 3.6, 3.7 and 9.1).
+Stage, base and open versions are joined once. Records of different keys are independent. A plan runs on the
+driver, over all rows or in parts, and in Spark's tasks (sections 3.6, 3.7 and 9.1).
 """
 
 from collections import Counter
@@ -82,9 +82,9 @@ from backstory.strategies.values import alike
 def unseen_changes(
     terms: LoadTerms, staged: pa.Table, stored: pa.Table, changed: tuple[pa.Array, pa.Array]
 ) -> Mapping[str, int]:
-    """The number of changed rows whose hash is the same, for each column that differs (section 2.4).
+    """For each column that differs, the number of changed rows whose hash is the same (section 2.4).
 
-    `changed` has their indices on both sides.
+    `changed` has the indexes of these rows on both sides.
     """
     if not terms.unsure or not len(changed[0]):
         return {}
@@ -115,9 +115,8 @@ def _same_text(now: pa.ChunkedArray, before: pa.ChunkedArray, scale: int | None)
 def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> tuple[pa.Table, pa.Table]:
     """One row for each key, and the rows that share a key without being duplicates (P3, section 3.6).
 
-    `repeats` marks rows whose key occurs more than once. If the load collapses identical rows, a live one is
-    kept; of several live ones, the one whose texts sort first. A row that is flagged as deleted is no
-    duplicate of a live one.
+    `repeats` marks rows whose key occurs more than once. If the load collapses identical rows, one live row
+    is kept: the row whose strings sort first. A row that is flagged as deleted is no duplicate of a live row.
     """
     again = rows_that_share_keys(rows, terms.key, repeats)
     if not len(again) or not terms.collapses:
@@ -129,14 +128,14 @@ def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> t
 
 
 def rows_that_share_keys(rows: pa.Table, key: str, repeats: np.ndarray) -> pa.Table:
-    """The rows that `repeats` marks, without NULL keys."""
+    """The rows that `repeats` marks, except those with a NULL key."""
     if not repeats.any():
         return rows.slice(0, 0)
     return rows.filter(pa.array(repeats & np.asarray(rows[key].is_valid())))
 
 
 def _conflicting_rows(terms: LoadTerms, rows: pa.Table) -> pa.Table:
-    """The live rows whose key has several hashes or business keys; hashes of keys may collide."""
+    """The live rows whose key has several hashes or business keys. Different keys may have the same hash."""
     live = rows.filter(pc.fill_null(rows[LIVE], False)) if LIVE in rows.column_names else rows
     states = live.group_by(list(dict.fromkeys([terms.key, *terms.business, ROW_HASH]))).aggregate([])
     several = pc.value_counts(states[terms.key].combine_chunks())
@@ -165,10 +164,10 @@ _EXTRA_COLUMNS = (IN_SCOPE, FILE, POSITION, ROW_ID)
 
 
 def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[PartPlan, pa.Table | None]:
-    """The rows that are added to and removed from a part of a base, and its live rows after that.
+    """The rows to add to and remove from a part of a base, and its live rows after that.
 
-    The latter are None if the part is refused. If rows are flagged instead of deleted, `stored` must have all
-    columns.
+    The live rows are None if the part is refused. If rows are flagged instead of deleted, `stored` must have
+    all columns.
     """
     codes = side_codes(staged, stored, [terms.key])
     repeats = codes.repeats
@@ -184,7 +183,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Par
     counts = Counter(counts_of(BASE, matches, one, stored))
     counts.update(unseen_changes(terms, one, stored, matches.changed))
     added, removed = matches.appeared[:0], matches.vanished[:0]
-    if not terms.first:  # with another pepper or profile, all records seem to be replaced by new ones
+    if not terms.first:  # with another pepper or profile, all records seem to be replaced by new records
         added, removed = matches.appeared, pa.concat_arrays([matches.vanished, matches.kept])
     rows = {
         BASE_ADDED: _incoming_rows(one, stored, matches),
@@ -198,7 +197,7 @@ def plan_base(terms: LoadTerms, staged: pa.Table, stored: pa.Table) -> tuple[Par
 
 
 def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
-    """The rows of a stage that break a rule of a column: an unexpected NULL, a text that is too long."""
+    """The rows of a stage that break a rule of a column: an unexpected NULL, or a string that is too long."""
     nulls = {name: staged[name].is_null() for name in terms.needed if staged[name].null_count}
     long = {
         name: pc.fill_null(pc.greater(pc.utf8_length(staged[name]), most), False)
@@ -211,7 +210,7 @@ def _invalid_rows(terms: LoadTerms, staged: pa.Table) -> Mapping[str, pa.Table]:
 
 
 def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
-    """The stage's rows that are new or changed; changed ones keep their row ids."""
+    """The stage's rows that are new or changed. Changed rows keep their row ids."""
     rows, (changed, before) = one.drop_columns([LIVE]), matches.changed
     appeared, replacing = take_rows(rows, matches.appeared), take_rows(rows, changed)
     if ROW_ID in stored.column_names:
@@ -221,7 +220,7 @@ def _incoming_rows(one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Tabl
 
 
 def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
-    """The rows with the flag of deletion, which stay in the base."""
+    """The rows with the deletion flag set. They stay in the base."""
     values = {flag.column: flag.value} | ({flag.at: terms.instant} if flag.at else {})
     for name, value in values.items():
         typed = pa.array([value]).cast(rows.schema.field(name).type)
@@ -230,7 +229,7 @@ def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
 
 
 def _live_rows_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
-    """The rows of the base after the load, without the ones that are flagged as deleted."""
+    """The rows of the base after the load, except those flagged as deleted."""
     names = [name for name in one.column_names if name in stored.column_names and name not in _EXTRA_COLUMNS]
     new = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
     stays = np.zeros(len(stored), bool)
@@ -253,10 +252,10 @@ def _no_keys() -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class PastKeys:
-    """Keys of records by their closed versions.
+    """Keys of records, grouped by the closed versions that they have.
 
     `seen`: records with closed or archived versions. `interrupted`: records with a version that this load
-    closed as changed. `later`: records with a version that begins at or ends after the load's instant.
+    closed as changed. `later`: records with a version that starts at or ends after the load's instant.
     """
 
     seen: pa.Array = field(default_factory=_no_keys)
@@ -265,7 +264,7 @@ class PastKeys:
 
 
 def earlier_columns(terms: LoadTerms) -> list[str]:
-    """The columns of closed versions that a plan needs; times only if the load is late."""
+    """The columns of closed versions that a plan needs. It needs their times only if the load is late."""
     return [terms.key, *((STARTED, ENDED, STATE) if terms.late else ())]
 
 
@@ -289,7 +288,7 @@ def plan_history(
 ) -> PartPlan:
     """The versions of a part that end, and the rows of the base that begin versions.
 
-    `live` has the live rows of the base; `whole` returns all columns of some open versions.
+    `live` has the live rows of the base. `whole` returns all columns of some open versions.
     """
     codes = side_codes(live, open_, [terms.key])
     repeats = codes.repeats
@@ -340,13 +339,13 @@ def _early_rows(
 
 
 def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """The versions that rows of the base begin, still without keys, and the counts of `pasts_of`."""
+    """The versions that rows of the base begin, which have no keys yet, and the counts of `pasts_of`."""
     rows = {BEGINS: begun_versions(terms, changed, appeared, earlier)}
     return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
 
 
 def pasts_of(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """The number of appearing records with a past, and the ones whose version would begin too early (P5)."""
+    """The number of appearing records with a past, and the records whose version begins too early (P5)."""
     counts = {past: int(mask.sum()) for past, mask in _masks_by_past(terms, appeared, earlier).items()}
     begun = pa.concat_tables([changed, appeared])
     early = {BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
@@ -358,7 +357,7 @@ def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0
     """The records of base and history by case.
 
     `sizes` counts the records that appeared, changed, vanished, vanished out of scope, and stayed the same.
-    `seen` and `interrupted` count the ones of the first kind that have such a past.
+    `seen` and `interrupted` count the appeared records with such a past.
     """
     appeared, changed, vanished, kept, same = sizes
     cases: Counter[Case] = Counter(
@@ -376,7 +375,7 @@ def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0
 
 
 def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> pa.Table:
-    """The open versions, with all columns, of records that changed or vanished; now with their end."""
+    """The open versions of records that changed or vanished, with all columns and their new end."""
     sides = ((changed, Now.OTHER), (vanished, Now.ABSENT))
     return pa.concat_tables(
         _close_versions(terms, rows, terms.words[state])
@@ -386,7 +385,7 @@ def closed_versions(terms: LoadTerms, changed: pa.Table, vanished: pa.Table) -> 
 
 
 def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> pa.Table:
-    """The versions that begin, from the base's rows that changed or appeared; they have no keys yet."""
+    """The versions that begin, made from rows of the base that changed or appeared. They have no keys yet."""
     pasts = _masks_by_past(terms, appeared, earlier)
     cases = [
         (changed, Past.OPEN, Now.OTHER),
@@ -400,7 +399,7 @@ def begun_versions(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earl
 
 
 def _masks_by_past(terms: LoadTerms, appeared: pa.Table, earlier: PastKeys) -> dict[Past, np.ndarray]:
-    """A mask of the appearing records for each past."""
+    """For each past, a mask of the appearing records."""
     keys = appeared[terms.key]
     own, seen = (np.asarray(pc.is_in(keys, value_set=each)) for each in (earlier.interrupted, earlier.seen))
     return {Past.INTERRUPTED: own, Past.CLOSED: seen & ~own, Past.NOTHING: ~seen & ~own}
@@ -455,7 +454,10 @@ def plan_part(
     sides: Mapping[str, pa.Table],
     whole: Whole = as_they_are,
 ) -> PartPlan:
-    """The plan of `plan_load` in the columns of the tables; rows for both tables are kept once (`BOTH`)."""
+    """The plan of `plan_load` with the columns of the tables.
+
+    Rows for both tables are stored once (`BOTH`).
+    """
     part = plan_load(terms, sides, whole)
     rows = dict(part.rows)
     if _all_begin_versions(rows):
@@ -466,7 +468,7 @@ def plan_part(
 
 
 def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
-    """Whether the rows that are added to the base are exactly the ones that begin versions."""
+    """Whether the rows that are added to the base are exactly the rows that begin versions."""
     added, appeared = rows.get(BASE_ADDED), rows.get(APPEARED)
     if added is None or appeared is None or not len(added) or len(added) != len(appeared):
         return False
@@ -477,7 +479,10 @@ def _all_begin_versions(rows: Mapping[str, pa.Table]) -> bool:
 def plan_beginnings(
     terms: LoadTerms, schema: pa.Schema, sides: Mapping[str, pa.Table], _whole: Whole
 ) -> PartPlan:
-    """The versions that rows of the base begin, in the columns of `schema`; `EARLIER` is optional."""
+    """The versions that rows of the base begin, in the columns of `schema`.
+
+    The side `EARLIER` is optional.
+    """
     rows = sides[BEGINNING]
     appears, rows = rows[APPEARS], rows.drop_columns([APPEARS])
     earlier = past_keys_of(terms, sides[EARLIER]) if EARLIER in sides else PastKeys()

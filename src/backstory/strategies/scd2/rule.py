@@ -1,6 +1,6 @@
 """Historization in plain Python: one load of a base into its history (section 9.2).
 
-It is slow and obvious. The tests hold every other way to load to it.
+The code is slow and obvious. The tests compare every other way to load with it.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -12,7 +12,7 @@ from backstory.strategies.scd2.transitions import TRANSITIONS, WORDS, State, Tal
 
 
 class LoadRejected(Exception):
-    """A load that is refused: a code of section 3.6, and the keys."""
+    """A refused load, with a code of section 3.6 and the keys."""
 
     def __init__(self, code: str, keys: Sequence[Any] = ()) -> None:
         super().__init__(code, list(keys))
@@ -31,7 +31,7 @@ class BaseRow:
 
 @dataclass(frozen=True)
 class Version:
-    """A row of the history. An open version has no end. Times have any ordered type."""
+    """A row of the history. An open version has no end. Times have any type with an order."""
 
     hist_key: Any
     key: Any
@@ -48,8 +48,8 @@ class Version:
 class Rules:
     """The options of a load: the open versions that a deletion may close (`scope`), and the guards.
 
-    `archived` has the keys of versions that were pruned, `words` the states as they are stored. The base
-    excludes rows that are flagged as deleted.
+    `archived` has the keys of pruned versions. `words` has the states as they are stored. The base excludes
+    rows that are flagged as deleted.
     """
 
     scope: Callable[[Version], bool | None] = lambda _: True
@@ -68,7 +68,7 @@ def historize(
     hist_key: Callable[[Any, Any], Any],
     rules: Rules = Rules(),
 ) -> tuple[list[Version], Tally]:
-    """The history after the load at the instant `started`, and the records by case.
+    """The history after the load at the instant `started`, and the number of records by case.
 
     Raises LoadRejected with the codes P1 to P7 of section 3.6.
     """
@@ -140,7 +140,7 @@ def _open_versions(history: Sequence[Version]) -> dict[Any, Version]:
 
 
 def _is_interrupted(history: Sequence[Version], key: Any, started: Any, words: Mapping[State, str]) -> bool:
-    """Whether this load closed a version of the key before it was interrupted, and did not begin the next."""
+    """Whether an interrupted attempt of this load closed a version of the key without beginning the next."""
     changed = words[State.CHANGED]
     return any(v.key == key and v.ended == started and v.state == changed for v in history)
 

@@ -1,7 +1,7 @@
-"""A load of a history as SQL of any dialect: four statements, or one MERGE, and the counts of both.
+"""The load of a history as SQL for any dialect: four statements or one MERGE, and the counts of both.
 
-All of them are derived from the table of transitions (sections 3.3 and 9.3). Conditions are on a row of the
-base (alias `r`) or on an open version (alias `h`).
+All of them are derived from the table of transitions (sections 3.3 and 9.3). Conditions apply to a row of the
+base (alias `r`) or to an open version (alias `h`).
 """
 
 from collections import Counter
@@ -19,7 +19,7 @@ from backstory.strategies.scd2.transitions import BEGINNINGS, TRANSITIONS, Case,
 
 
 class ArchiveTable(NamedTuple):
-    """The archive of a history's pruned versions, as SQL, and its column of the record's key."""
+    """The archive of a history's pruned versions, as SQL, and its column with the record's key."""
 
     table: str
     key: str
@@ -55,28 +55,28 @@ class Pair:
     archive: ArchiveTable | None = None
 
     def name(self, column: str) -> str:
-        """A column's name."""
+        """The name of a column, quoted for the dialect."""
         return self.dialect.render_identifier(column)
 
     def of(self, alias: str, column: str) -> str:
-        """`alias.column`."""
+        """A column of an alias: `alias.column`."""
         return f"{alias}.{self.name(column)}"
 
     def word(self, state: State) -> str:
-        """The literal of a state's word; parts that look like a placeholder are split."""
+        """The SQL literal of a state. Parts that look like a placeholder are split."""
         parts = without_placeholders(self.words[state])
         return self.dialect.concat_expression([self.dialect.string_literal(part) for part in parts])
 
     def same_key(self, left: str, right: str) -> str:
-        """Whether the rows of two aliases belong to the same record."""
+        """SQL for whether the rows of two aliases belong to the same record."""
         return f"{self.of(left, self.key)} = {self.of(right, self.key)}"
 
     def is_open(self, alias: str) -> str:
-        """Whether a version is open."""
+        """SQL for whether a version is open."""
         return f"{self.of(alias, ENDED)} IS NULL"
 
     def other_hash(self, left: str, right: str) -> str:
-        """Whether the rows of two aliases have different hashes; NULL equals NULL."""
+        """SQL for whether the rows of two aliases have different hashes. NULL equals NULL."""
         return self.dialect.null_safe_ne(self.of(left, ROW_HASH), self.of(right, ROW_HASH))
 
     @cached_property
@@ -86,13 +86,13 @@ class Pair:
         return [self.name(column) for column in (self.hist_key, self.key, *self.mirrored, *fixed)]
 
     def payload(self, alias: str) -> dict[str, str]:
-        """The columns of a version from its base row: both keys, the copied columns, the hash."""
+        """The columns that a version copies from its base row: both keys, the copied columns, the hash."""
         copied = {self.key: self.key, **self.mirrored, ROW_HASH: ROW_HASH}
         values = {self.name(column): self.of(alias, source) for column, source in copied.items()}
         return {self.name(self.hist_key): self.version_key(alias), **values}
 
     def lifetime(self, state: str) -> dict[str, str]:
-        """The other columns of a version that this load begins: span, state and run."""
+        """The other columns of a version that this load begins: start and end, state, and run."""
         values = {
             STARTED: LOAD_TIMESTAMP,
             ENDED: "NULL",
@@ -109,7 +109,7 @@ class Pair:
 
 
 def is_changed(pair: Pair, alias: str = "h") -> str:
-    """Whether the base has the record of an open version with another hash."""
+    """SQL for whether the base has the record of an open version with a different hash."""
     return (
         f"EXISTS (SELECT 1 FROM {pair.base} AS r WHERE {pair.same_key('r', alias)}{pair.live('r')}"
         f" AND {pair.other_hash('r', alias)})"
@@ -117,7 +117,7 @@ def is_changed(pair: Pair, alias: str = "h") -> str:
 
 
 def is_absent(pair: Pair, alias: str = "h") -> str:
-    """Whether the base lacks the record of an open version, within the scope of deletes."""
+    """SQL for whether the base lacks the record of an open version, within the scope of deletes."""
     scope = f"({pair.scope}) AND " if pair.scope else ""
     return (
         f"{scope}NOT EXISTS (SELECT 1 FROM {pair.base} AS r"
@@ -126,13 +126,13 @@ def is_absent(pair: Pair, alias: str = "h") -> str:
 
 
 def has_no_open(pair: Pair, alias: str = "r") -> str:
-    """Whether a base row's record has no open version."""
+    """SQL for whether a base row's record has no open version."""
     same = f"{pair.same_key('o', alias)} AND {pair.is_open('o')}"
     return f"NOT EXISTS (SELECT 1 FROM {pair.table} AS o WHERE {same})"
 
 
 def is_interrupted(pair: Pair, alias: str = "r") -> str:
-    """Whether this load closed a version of the base row's record because it changed."""
+    """SQL for whether this load closed a version of the base row's record because it changed."""
     return (
         f"EXISTS (SELECT 1 FROM {pair.table} AS h WHERE {pair.of('h', ENDED)} = {LOAD_TIMESTAMP}"
         f" AND {pair.of('h', STATE)} = {pair.word(State.CHANGED)} AND {pair.same_key('h', alias)})"
@@ -140,33 +140,37 @@ def is_interrupted(pair: Pair, alias: str = "r") -> str:
 
 
 def has_past(pair: Pair, alias: str = "r") -> str:
-    """Whether a base row's record has any version, including archived ones."""
+    """SQL for whether a base row's record has any version, including archived versions."""
     here = f"EXISTS (SELECT 1 FROM {pair.table} AS p WHERE {pair.same_key('p', alias)})"
     return f"({here}{or_in_archive(pair, alias)})"
 
 
 def or_in_archive(pair: Pair, alias: str) -> str:
-    """A condition with a leading OR: the record of a row has archived versions; empty without an archive."""
+    """SQL with a leading OR for whether a row's record has archived versions.
+
+    It is empty without an archive.
+    """
     if pair.archive is None:
         return ""
     same = f"{pair.of('z', pair.archive.key)} = {pair.of(alias, pair.key)}"
     return f" OR EXISTS (SELECT 1 FROM {pair.archive.table} AS z WHERE {same})"
 
 
-# Conditions on an open version, by its state in the base; and on a base row without one, by its past.
+# Conditions on an open version, by its state in the base, and on a base row without an open version, by its
+# past.
 NOW: Final[Mapping[Now, Callable[[Pair], str]]] = {Now.OTHER: is_changed, Now.ABSENT: is_absent}
 PAST: Final[Mapping[Past, Callable[[Pair], str]]] = {Past.INTERRUPTED: is_interrupted, Past.CLOSED: has_past}
 
 
 def closing_conditions(pair: Pair) -> dict[Now, str]:
-    """The conditions on open versions that a load closes."""
+    """For each case in which a load closes a version, the condition on the open version."""
     return {
         now: condition(pair) for now, condition in NOW.items() if now is not Now.ABSENT or pair.closes_deleted
     }
 
 
 def case_of_past(pair: Pair, values: Mapping[Past, str]) -> str:
-    """A CASE that gives the value for a base row's past; `values` has the possible pasts."""
+    """A CASE expression with the value for a base row's past. `values` has the possible pasts."""
     pasts = [past for past in Past if past in values]
     last = values[pasts[-1]]
     branches = [(past, values[past]) for past in pasts[:-1]]
@@ -177,13 +181,13 @@ def case_of_past(pair: Pair, values: Mapping[Past, str]) -> str:
 
 
 def opening_words(pair: Pair, pasts: Collection[Past]) -> dict[Past, str]:
-    """The literals of the states with which versions begin, by past."""
+    """For each past, the literal of the state with which versions begin."""
     steps = {past: TRANSITIONS[past, Now.PRESENT] for past in pasts}
     return {past: pair.word(step.begins) for past, step in steps.items() if step.begins}
 
 
 def closing_statements(pair: Pair) -> Iterator[Statement]:
-    """A statement for each case of the table that closes the open version (section 3.3, steps 1 and 2)."""
+    """One statement for each case that closes the open version (section 3.3, steps 1 and 2)."""
     for now, condition in closing_conditions(pair).items():
         step = TRANSITIONS[Past.OPEN, now]
         if step.closes and step.closing:
@@ -194,10 +198,10 @@ def closing_statements(pair: Pair) -> Iterator[Statement]:
 
 
 def opening_statements(pair: Pair) -> Iterator[Statement]:
-    """A statement for each name under which versions begin (section 3.3, steps 3 and 4).
+    """One statement for each name under which versions begin (section 3.3, steps 3 and 4).
 
-    The closing statements ran before, so a changed record has no open version, as after a load that was
-    interrupted there. Versions that one statement begins are open for the next one.
+    The closing statements ran before. A changed record therefore has no open version, as after a load that
+    was interrupted there. Versions that one statement begins are open for the next statement.
     """
     for name in BEGINNINGS:
         pasts = [past for past in Past if _statement_name(past) == name]
@@ -222,18 +226,19 @@ def _statement_name(past: Past) -> str | None:
 
 
 def hist_steps(pair: Pair) -> list[Statement]:
-    """The four statements of a load, in order: versions close before others begin."""
+    """The four statements of a load, in order. Versions close before other versions begin."""
     return [*closing_statements(pair), *opening_statements(pair)]
 
 
-# No column of a model has a blank in its name.
+# No column of a model has a space in its name.
 PAST_NAME = "record past"
 
 
 def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> Tally:
-    """The records of base and history by case; each key must be unique in the base and among open versions.
+    """The number of records of base and history by case.
 
-    `query` returns the rows of a query with placeholders.
+    Each key must be unique in the base and among open versions. `query` returns the rows of a query with
+    placeholders.
     """
 
     def count(source: str) -> int:
@@ -253,7 +258,7 @@ def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> 
 
 
 def _past_counts(pair: Pair) -> str:
-    """The query that counts the base's records without an open version, by past."""
+    """The query that counts the base's records without an open version by their past."""
     pasts = [past for past in Past if past is not Past.OPEN]
     value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in pasts})
     name = pair.name(PAST_NAME)
@@ -261,12 +266,12 @@ def _past_counts(pair: Pair) -> str:
     return f"SELECT u.{name}, COUNT(*) FROM (\n{rows}\n) AS u GROUP BY u.{name}"
 
 
-# Extra columns of the MERGE's source; no column of a model has a blank in its name.
+# Extra columns of the MERGE's source. No column of a model has a space in its name.
 OPEN_KEY, MATCH_KEY, ACTION = "open key", "match key", "record action"
 
 
 def actions(pair: Pair) -> str:
-    """The query of a MERGE's source: versions that end, by key, and rows that begin versions; with states."""
+    """The query for a MERGE's source: versions that end, by key, and rows that begin versions."""
     match_key, action, rows = pair.name(MATCH_KEY), pair.of("a", ACTION), _beginning_rows(pair)
     key_type = pair.dialect.map_logical_type(Datatype.STRING, 64)
     begun = ", ".join(f"{value} AS {name}" for name, value in pair.payload("a").items())
@@ -287,7 +292,7 @@ def actions(pair: Pair) -> str:
 
 
 def _beginning_rows(pair: Pair) -> str:
-    """The base's rows that begin a version, with its state and the key of the open version that ends."""
+    """The base's rows that begin a version, with its state and the key of the open version that it ends."""
     opened = pair.of("h", pair.hist_key)
     unopened = case_of_past(pair, opening_words(pair, [past for past in Past if past is not Past.OPEN]))
     return (
@@ -301,7 +306,7 @@ def _beginning_rows(pair: Pair) -> str:
 
 
 def _closing_word(pair: Pair, now: Now) -> str:
-    """The literal of the state with which an open version ends; its successor begins with the same."""
+    """The literal of the state with which an open version ends. Its successor begins with the same state."""
     step = TRANSITIONS[Past.OPEN, now]
     assert isinstance(step.closes, State)
     assert step.begins in {None, step.closes}
@@ -309,13 +314,16 @@ def _closing_word(pair: Pair, now: Now) -> str:
 
 
 def _typed_nulls(pair: Pair) -> str:
-    """A typed NULL for each column of a row of the base."""
+    """One typed NULL for each column of a row of the base."""
     cast = pair.dialect.cast_expression
     return "".join(f", {cast('NULL', pair.types[name])} AS {name}" for name in pair.payload("a"))
 
 
 def hist_merge(pair: Pair, actions_table: str | None = None) -> Statement:
-    """A load as one MERGE (section 9.3). `actions_table` has the actions, if they are stored."""
+    """A load as one MERGE (section 9.3).
+
+    `actions_table` is the table of stored actions, if they are stored.
+    """
     state = pair.of("s", ACTION)
     begun = pair.lifetime(state)
     sql = pair.dialect.render_hist_merge_statement(

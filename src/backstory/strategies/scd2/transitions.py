@@ -1,7 +1,7 @@
 """The action of a load on each record: the table of section 9.1, as data.
 
 The rule, the statements, the MERGE, the plan on Spark, the counts of receipts and the page on states are
-derived from it. A state that no row contains cannot be reached.
+derived from it. States that are in no row of the table cannot occur.
 """
 
 from collections import Counter
@@ -24,18 +24,18 @@ class State(StrEnum):
 UNCHANGED: Final = "unchanged"
 # The counts of a receipt, in their order.
 OUTCOMES: Final = (*(state.value for state in State), UNCHANGED)
-# The words that are stored unless the model has its own: a record that returns is new again (section 3.4).
+# The stored states unless the model has its own: a record that returns is new again (section 3.4).
 WORDS: Final[Mapping[State, str]] = MappingProxyType(
     {state: (State.NEW if state is State.REAPPEARED else state).value for state in State}
 )
 
 
 class Past(StrEnum):
-    """The versions that the history has of a record before the load; the first case that holds.
+    """The versions that the history has of a record before the load.
 
-    A load of four statements that was interrupted after the first one has closed the changed versions, at its
-    own instant, without beginning the next ones. Closed versions count regardless of their state, including
-    archived ones.
+    The first case that is true applies. A load by four statements may be interrupted after the first
+    statement. It has then closed the changed versions, at its own instant, without beginning the next ones.
+    Closed versions count regardless of their state, including archived versions.
     """
 
     OPEN = "an open version"
@@ -56,7 +56,7 @@ class Now(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The state with which the open version closes, the state of the version that begins, and the count."""
+    """The state in which the open version closes, the state of the new version, and the count's name."""
 
     closes: State | None = None
     begins: State | None = None
@@ -95,13 +95,13 @@ BEGINNINGS: Final = tuple(dict.fromkeys(step.beginning for step in TRANSITIONS.v
 
 
 def past_of(*, is_open: bool, interrupted: bool, seen: bool) -> Past:
-    """The past of a record with an open version, a version closed by this very load, or any version."""
+    """The past of a record with an open version, a version closed by this same load, or any version."""
     holds = {Past.OPEN: is_open, Past.INTERRUPTED: interrupted, Past.CLOSED: seen, Past.NOTHING: True}
     return next(past for past in Past if holds[past])
 
 
 def now_of(past: Past, *, there: bool, same: bool, in_scope: bool) -> Now:
-    """The present of a record: whether it is in the base, with the same hash, or in the scope of deletes."""
+    """The present of a record: whether it is in the base, with the same hash, and in the deletes' scope."""
     if past is not Past.OPEN:
         return Now.PRESENT if there else Now.ABSENT
     if there:
@@ -117,7 +117,7 @@ class Tally:
 
     @property
     def counts(self) -> dict[str, int]:
-        """The records by outcome, as in a receipt."""
+        """The number of records by outcome, as in a receipt."""
         counts = dict.fromkeys(OUTCOMES, 0)
         for case, number in self.cases.items():
             if (counted := TRANSITIONS[case].counted) is not None:
@@ -126,18 +126,18 @@ class Tally:
 
     @property
     def base_records(self) -> int:
-        """The records of the base."""
+        """The number of records in the base."""
         missing = {Now.ABSENT, Now.SPARED}
         return sum(number for (_, now), number in self.cases.items() if now not in missing)
 
     @property
     def open_records(self) -> int:
-        """The records with an open version before the load."""
+        """The number of records with an open version before the load."""
         return sum(number for (past, _), number in self.cases.items() if past is Past.OPEN)
 
     @property
     def rows(self) -> dict[str, int]:
-        """The rows of each of the four statements."""
+        """The number of rows that each of the four statements affects."""
         rows = dict.fromkeys((*CLOSINGS, *BEGINNINGS), 0)
         for case, number in self.cases.items():
             for statement in (TRANSITIONS[case].closing, TRANSITIONS[case].beginning):

@@ -1,6 +1,7 @@
 """Requested changes of a table's shape, mode and old rows, as data.
 
-Columns have their names in the table. The door has refused invalid requests, such as an unknown column.
+Columns have their names in the table. The door has already refused invalid requests, such as an unknown
+column.
 """
 
 from dataclasses import dataclass
@@ -24,7 +25,7 @@ class ConstantValue:
 
 @dataclass(frozen=True, slots=True)
 class ValuesOf:
-    """The values of another column."""
+    """The values of another column in the same row."""
 
     column: str
 
@@ -34,7 +35,7 @@ Value = ConstantValue | ValuesOf
 
 @dataclass(frozen=True, slots=True)
 class Add:
-    """Add a column, the last one of `into`, with a value in every row (6.2, 6.6)."""
+    """Add a column, the last column of `into`, with a value in every row (6.2, 6.6)."""
 
     into: Shape
     column: Column
@@ -51,7 +52,7 @@ class SetValue:
 
 @dataclass(frozen=True, slots=True)
 class AddInHistory:
-    """Give each open version a successor at `time` with the value (6.3); `into` may have a new column."""
+    """Give each open version a successor at `time` with the value (6.3). `into` may have a new column."""
 
     column: Column
     value: ConstantValue
@@ -61,7 +62,7 @@ class AddInHistory:
 
 @dataclass(frozen=True, slots=True)
 class DropInHistory:
-    """Give each open version with a value a successor at `time` without it (6.4)."""
+    """Give each open version with a value in the column a successor at `time` without the value (6.4)."""
 
     column: Column
     time: datetime
@@ -69,7 +70,7 @@ class DropInHistory:
 
 @dataclass(frozen=True, slots=True)
 class DeleteBefore:
-    """Delete rows whose `synced` is before an instant (2.7)."""
+    """Delete rows whose `synced` time is before an instant (2.7)."""
 
     synced: str
     before: datetime
@@ -77,7 +78,7 @@ class DeleteBefore:
 
 @dataclass(frozen=True, slots=True)
 class FlagBefore:
-    """Flag rows as deleted whose `synced` is before an instant (2.7)."""
+    """Flag rows as deleted if their `synced` time is before an instant (2.7)."""
 
     synced: str
     before: datetime
@@ -86,7 +87,7 @@ class FlagBefore:
 
 @dataclass(frozen=True, slots=True)
 class EndBefore:
-    """End open versions at the instant if their `synced` is before it (2.7)."""
+    """End open versions at the instant if their `synced` time is before it (2.7)."""
 
     synced: str
     before: datetime
@@ -101,7 +102,7 @@ class FillFlag:
 
 @dataclass(frozen=True, slots=True)
 class ToHistory:
-    """Make a history table of a live or soft-delete table; versions that never synced start `now` (6.8)."""
+    """Turn a live or soft-delete table into a history table. Versions that never synced start `now` (6.8)."""
 
     into: Shape
     flag: str
@@ -142,7 +143,7 @@ class LiveToHistory:
 
 @dataclass(frozen=True, slots=True)
 class Reshape:
-    """Change columns, types or key (2.6); refused if a value cannot be cast exactly."""
+    """Change columns, types or key (2.6). The change is refused if a value cannot be cast exactly."""
 
     before: Shape
     into: Shape
@@ -155,7 +156,7 @@ class Reshape:
 
     @property
     def unique_by(self) -> list[str] | None:
-        """The columns that must be unique in the data; None if the new key is surely unique.
+        """The columns that must be unique in the data, or None if the new key is certainly unique.
 
         A key that only gains columns stays unique; any other key must be checked.
         """
@@ -168,7 +169,7 @@ class Reshape:
 
     @property
     def of_history(self) -> bool:
-        """Whether rows are versions, which overlap if the new key joins several records."""
+        """Whether rows are versions. They may then overlap, because the new key can join several records."""
         return self.before.layout is Layout.FIVETRAN_HISTORY
 
 

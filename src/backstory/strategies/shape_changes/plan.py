@@ -4,6 +4,10 @@ import uuid
 from functools import singledispatch
 from typing import TYPE_CHECKING
 
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import array, coalesce, count, explode, lit, max_by, struct, unix_micros, when
+from pyspark.sql.functions import max as greatest
+
 from backstory.model.change import Change
 from backstory.model.instant import MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, ROW_ID, START, SYNCED
@@ -49,30 +53,25 @@ from backstory.strategies.shape_changes.operations import (
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from pyspark.sql import Column, DataFrame
-
 _OPEN_END = micros_of(TMAX)
 
 
-def differs(name: str, value: "Column") -> "Column":
-    """Whether a row has another value."""
+def differs(name: str, value: Column) -> Column:
+    """A condition for whether the column has another value."""
     return ~column(name).eqNullSafe(value)
 
 
-def newest_open_start(rows: "DataFrame") -> "DataFrame":
-    """One row: `open`, the count of open versions, and `newest`, the greatest start in microseconds."""
-    from pyspark.sql.functions import count, lit, unix_micros
-    from pyspark.sql.functions import max as greatest
-
+def newest_open_start(rows: DataFrame) -> DataFrame:
+    """One row with `open`, the number of open versions, and `newest`, the greatest start in microseconds."""
     newest = unix_micros(greatest(column(START))).alias("newest")
     return rows.where(column(ACTIVE)).agg(count(lit(1)).alias("open"), newest)
 
 
-def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None" = None) -> "Column":
-    """Whether a change of a column at `moment` (microseconds) affects a version (6.3 and 6.4).
+def touched_at(name: str, value: Column, moment: int, *, where: Column | None = None) -> Column:
+    """A condition for whether a column's change at `moment` (microseconds) affects a version (6.3 and 6.4).
 
-    It affects versions that start then and have another value, and earlier open ones. `where` restricts the
-    latter.
+    It affects versions that start at the moment and have another value, and open versions that start earlier.
+    `where` restricts the latter.
     """
     before = column(ACTIVE) & (column(START) < instant(moment))
     return ((column(START) == instant(moment)) & differs(name, value)) | (
@@ -80,12 +79,10 @@ def touched_at(name: str, value: "Column", moment: int, *, where: "Column | None
     )
 
 
-def with_successors(rows: "DataFrame", name: str, value: "Column", moment: int) -> "DataFrame":
-    """Close the versions that `touched_at` selects, with their ids, and add their successors."""
-    from pyspark.sql.functions import array, explode, lit, when
-
+def with_successors(rows: DataFrame, name: str, value: Column, moment: int) -> DataFrame:
+    """Close the versions that `touched_at` selects, which keep their ids, and add their successors."""
     turn, starts_then = f"turn {uuid.uuid4()}", column(START) == instant(moment)
-    # One row for a version that starts then, and two for an earlier one: itself and its successor.
+    # One row for a version that starts at the moment. Two rows for an earlier one: itself and its successor.
     turns = when(starts_then, array(lit(True))).otherwise(array(lit(False), lit(True)))
     rows = rows.withColumn(turn, explode(turns))
     new = column(turn)
@@ -105,18 +102,13 @@ def with_successors(rows: "DataFrame", name: str, value: "Column", moment: int) 
     ).drop(turn)
 
 
-def newest_sync(rows: "DataFrame") -> "DataFrame":
-    """One row: `newest`, the greatest `_fivetran_synced` in microseconds."""
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import unix_micros
-
+def newest_sync(rows: DataFrame) -> DataFrame:
+    """One row with `newest`, the greatest `_fivetran_synced` in microseconds."""
     return rows.agg(unix_micros(greatest(column(SYNCED))).alias("newest"))
 
 
-def to_history(rows: "DataFrame", flag: str, start: int) -> "DataFrame":
-    """Rows of a table without history as versions; rows that are not deleted start at `start`."""
-    from pyspark.sql.functions import coalesce, lit, when
-
+def to_history(rows: DataFrame, flag: str, start: int) -> DataFrame:
+    """The rows of a table without history as versions. Rows that are not deleted start at `start`."""
     deleted = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
     return rows.withColumns(
         {
@@ -127,10 +119,8 @@ def to_history(rows: "DataFrame", flag: str, start: int) -> "DataFrame":
     ).drop(DELETED)
 
 
-def to_soft_delete(rows: "DataFrame", key: "Sequence[str]", flag: str) -> "DataFrame":
+def to_soft_delete(rows: DataFrame, key: "Sequence[str]", flag: str) -> DataFrame:
     """The newest version of each key as a row, flagged if it is closed."""
-    from pyspark.sql.functions import coalesce, lit
-
     newest = newest_versions(rows, key)
     if flag != DELETED:
         newest = newest.withColumn(DELETED, lit(False))
@@ -138,10 +128,8 @@ def to_soft_delete(rows: "DataFrame", key: "Sequence[str]", flag: str) -> "DataF
     return newest.withColumn(flag, closed).drop(*HISTORY_COLUMNS)
 
 
-def newest_versions(rows: "DataFrame", key: "Sequence[str]") -> "DataFrame":
-    """The version with the greatest start of each key; NULL is the smallest start."""
-    from pyspark.sql.functions import coalesce, lit, max_by, struct
-
+def newest_versions(rows: DataFrame, key: "Sequence[str]") -> DataFrame:
+    """For each key, the version with the greatest start. NULL is the smallest start."""
     age = struct(column(START), coalesce(column(ACTIVE), lit(False)), column(END))
     whole = struct(*map(column, rows.columns))
     version = f"version {uuid.uuid4()}"
@@ -149,36 +137,28 @@ def newest_versions(rows: "DataFrame", key: "Sequence[str]") -> "DataFrame":
     return newest.select(*(column(version).getField(name).alias(name) for name in rows.columns))
 
 
-def soft_delete_to_live(rows: "DataFrame", flag: str) -> "DataFrame":
+def soft_delete_to_live(rows: DataFrame, flag: str) -> DataFrame:
     """The rows that are not flagged."""
-    from pyspark.sql.functions import coalesce, lit
-
     live = rows.where(~coalesce(column(flag), lit(False))) if flag in rows.columns else rows
     return live.drop(DELETED) if flag == DELETED else live
 
 
-def history_to_live(rows: "DataFrame", key: "Sequence[str]", *, keep_deleted: bool) -> "DataFrame":
-    """The newest version of each key, if it is open or deleted rows are kept."""
+def history_to_live(rows: DataFrame, key: "Sequence[str]", *, keep_deleted: bool) -> DataFrame:
+    """The newest version of each key, if it is open or if deleted rows are kept."""
     newest = newest_versions(rows, key)
     live = newest if keep_deleted else newest.where(column(ACTIVE))
     return live.drop(*HISTORY_COLUMNS)
 
 
-def live_to_history(rows: "DataFrame", start: int) -> "DataFrame":
+def live_to_history(rows: DataFrame, start: int) -> DataFrame:
     """Every row as an open version."""
-    from pyspark.sql.functions import lit
-
     begun = {START: instant(start), END: instant(_OPEN_END), ACTIVE: lit(True)}
     return rows.withColumns(begun)
 
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
-
 @singledispatch
 def change_of(store: port.Store, table: port.StoredTable, operation: Operation) -> Change | None:
-    """The Change for an operation, None if there is nothing to do.
+    """The Change for an operation, or None if there is nothing to do.
 
     Raises TooEarly if an open version starts after the change. Raises Refused if values do not fit a new
     type, or if rows would share a key.
@@ -196,7 +176,7 @@ def _on_iceberg(store: IcebergStore, table: IcebergTable, operation: Operation) 
     return _touch_rows(store, table, operation)
 
 
-def _rewrite_rows(rows: "DataFrame", operation: Rewriting) -> "DataFrame":
+def _rewrite_rows(rows: DataFrame, operation: Rewriting) -> DataFrame:
     match operation:
         case Add(column=added, value=value):
             return rows.withColumn(added.name, _value(value, added))
@@ -214,8 +194,6 @@ def _rewrite_rows(rows: "DataFrame", operation: Rewriting) -> "DataFrame":
 
 
 def _touch_rows(store: IcebergStore, table: IcebergTable, operation: Touching) -> Change | None:
-    from pyspark.sql.functions import lit
-
     match operation:
         case SetValue(column=changed, value=value):
             new_value = _value(value, changed)
@@ -239,8 +217,6 @@ def _touch_rows(store: IcebergStore, table: IcebergTable, operation: Touching) -
 def _change_in_history(
     store: IcebergStore, table: IcebergTable, operation: AddInHistory | DropInHistory
 ) -> Change | None:
-    from pyspark.sql.functions import lit
-
     name, time = operation.column.name, micros_of(operation.time)
     into = operation.into if isinstance(operation, AddInHistory) else None
     if not _has_open_versions(store, table, time):
@@ -256,7 +232,7 @@ def _change_in_history(
 
 
 def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> bool:
-    """Whether there are open versions; TooEarly if one starts after `time`."""
+    """Whether the table has open versions. Raises TooEarly if one starts after `time`."""
     if not table.rows:
         return False
     counts = newest_open_start(rows_of(store, table)).collect()[0]
@@ -266,7 +242,7 @@ def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> b
 
 
 def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Change:
-    """Change only the schema if stored values can stay as they are, else rewrite the rows."""
+    """Change only the schema if the stored values can stay as they are. Otherwise rewrite the rows."""
     into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):
         return Change(into=into)
@@ -283,8 +259,8 @@ def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Ch
     return Change(added=rows, into=into, whole=True, count_as="rewritten", properties=marks)
 
 
-def _value(value: Value, of: TableColumn) -> "Column":
-    """The value as an expression of the column's type."""
+def _value(value: Value, of: TableColumn) -> Column:
+    """The value as a Spark expression of the column's type."""
     if isinstance(value, ValuesOf):
         return column(value.column)
     return literal(value.value).cast(spark_type(of.type))

@@ -16,7 +16,7 @@ from backstory.journal.log_table import log_rows_in_files, snapshots_in_files
 from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.table import Shape
 from backstory.model.versions_layout import RECORDED, Role
-from backstory.reading.arrow.versions import SORT_MEMORY, hold_memory, query_rows
+from backstory.reading.arrow.versions import SORT_MEMORY, hold_memory, query_rows, without_zone
 from backstory.reading.histories import identity_names, system_columns
 from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.metadata.deletes import Unreadable
@@ -70,18 +70,13 @@ class LawRows:
     def ask(self, query: str, records: np.ndarray) -> pa.Table:
         """The answer to a query on the rows, with their places and the numbers of their records."""
         own = {_PLACE: integers(np.arange(len(records))), _RECORD: integers(records)}
-        columns = {f"c{place}": _zoneless(each) for place, each in enumerate(self.table.columns)}
+        columns = {f"c{place}": without_zone(each) for place, each in enumerate(self.table.columns)}
         rows = pa.table(own | columns)
         with hold_memory(self.lease, "laws", SORT_MEMORY * rows.nbytes):
             try:
                 return query_rows(rows, query)
             except duckdb.Error:
                 raise Unreadable("values that DuckDB lacks") from None
-
-
-def _zoneless(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Instants as times in UTC without zone."""
-    return values.cast(pa.timestamp("us")) if pa.types.is_timestamp(values.type) else values
 
 
 def broken_spans(files: TableReader) -> Broken:

@@ -12,7 +12,7 @@ from backstory.model.layout import MEMORY
 from backstory.model.table import Shape
 from backstory.model.versions_layout import RECORDED, ROLE, Role
 from backstory.reading.histories import identity_names, system_columns
-from backstory.reading.lifetimes import SPARK
+from backstory.reading.lifetimes import SPARK, TIMELY
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote
@@ -41,7 +41,7 @@ from backstory.upkeep.laws.table_terms import (
     wrong_offsets,
 )
 from backstory.upkeep.laws.tally import FOUND, Broken, add_up, examine
-from backstory.upkeep.laws.terms import PREFIX, TIMELY, Law
+from backstory.upkeep.laws.terms import PREFIX, Law
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, Observation

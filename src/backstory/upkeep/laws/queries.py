@@ -12,10 +12,9 @@ from typing import Any, Final
 from backstory.model import versions_layout as memory
 from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.table import Shape
-from backstory.model.types import Kind
 from backstory.model.versions_layout import FactKind, Role
-from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax
-from backstory.strategies.events.terms import LETTERS, Op
+from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax, operation_sql
+from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
 
@@ -26,16 +25,6 @@ LAW_OF: Final = {PREFIX + law: law for law in Law} | {PREFIX + HALF: Law.OPERATI
 Step = dict[str, str]
 Steps = list[Step]
 
-_DAY: Final = 86_400_000_000
-_MICROS: Final = {
-    DUCKDB: {Kind.UTC_DATETIME: "epoch_us({})", Kind.NAIVE_DATETIME: "epoch_us({})"}
-    | {Kind.NAIVE_DATE: f"({{}} - DATE '1970-01-01') * {_DAY}"},
-    SPARK: {
-        Kind.UTC_DATETIME: "unix_micros({})",
-        Kind.NAIVE_DATE: f"CAST(unix_date({{}}) AS BIGINT) * {_DAY}",
-    }
-    | {Kind.NAIVE_DATETIME: "timestampdiff(MICROSECOND, timestamp_ntz'1970-01-01 00:00:00', {})"},
-}
 _ODD_LETTER: Final = {
     DUCKDB: "regexp_matches({hash}, '[^0-9a-f]')",
     SPARK: "regexp_like({hash}, '[^0-9a-f]')",
@@ -64,8 +53,8 @@ class TableSql:
     def micros(self, shape: Shape, name: str) -> str:
         """The instants of a column in microseconds."""
         column = shape.column(name)
-        kind = Kind.UTC_DATETIME if column is None else column.type.kind
-        return _MICROS[self.words].get(kind, _MICROS[self.words][Kind.UTC_DATETIME]).format(self.column(name))
+        kind = None if column is None else column.type.kind
+        return self.words.micros.format(self.words.read_instant(self.column(name), kind))
 
     def whole_key(self, names: Sequence[str]) -> str:
         """Whether no part of a key is NULL."""
@@ -113,7 +102,7 @@ def layout_columns(engine: TableSql, table_terms: TableTerms) -> Step:
         timed = (memory.ENDED_AT, memory.END_BEFORE, memory.OWN_TIME)
         within = {name: f"({engine.column(MEMORY)}).{engine.words.name(name)}" for name in (*plain, *timed)}
         columns |= {name: within[name] for name in plain}
-        columns |= {name: _MICROS[engine.words][Kind.UTC_DATETIME].format(within[name]) for name in timed}
+        columns |= {name: engine.words.micros.format(within[name]) for name in timed}
         if table_terms.has_sequence:
             columns["sequence"] = f"({engine.column(MEMORY)}).{engine.words.name(memory.SEQUENCE)}"
     values = {f"value {place}": engine.column(name) for place, name in enumerate(table_terms.foldable)}
@@ -282,7 +271,7 @@ def laws_of_keys(engine: TableSql, table_terms: TableTerms) -> Steps:
 def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Steps:
     """The laws of events, by their order in a record (odf-ingest.md 2.10); `names` are the system columns."""
     known = {
-        "op": _operation(engine, names),
+        "op": operation_sql(engine.column, names),
         "time": engine.micros(shape, names["event_time"]),
         "offset": f"CAST({engine.column(names['offset'])} AS BIGINT)",
         "keyed": engine.whole_key(shape.key),
@@ -313,16 +302,6 @@ def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log
         HALF: f"{{last}} AND COALESCE({{known}} = {correct_from}, FALSE)" if halved else "FALSE",
     }
     return engine.steps(known, *steps, laws)
-
-
-def _operation(engine: TableSql, names: Mapping[str, Any]) -> str:
-    """The SQL of an event's operation code."""
-    if names["op"] is not None:
-        return engine.column(names["op"])
-    if names["observed"] is None:
-        return str(int(Op.APPEND))
-    cases = (f"WHEN '{LETTERS[op]}' THEN {int(op)}" for op in (Op.APPEND, Op.RETRACT))
-    return f"CASE {engine.column(names['observed'])} {' '.join(cases)} ELSE {int(Op.CORRECT_TO)} END"
 
 
 def nest_steps(steps: Steps) -> str:

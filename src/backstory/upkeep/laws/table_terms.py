@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 # The query compares each row with at most so many instants of copies.
 MOST_COPIES: Final = 1_000
 # Types whose values engines do not compare, or compare differently.
-_WITHOUT_ORDER: Final = ("map(", "map<", "variant")
+_WITHOUT_ORDER: Final = ("map<", "variant")
 
 
 @dataclass(frozen=True, slots=True)

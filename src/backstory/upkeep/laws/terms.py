@@ -9,7 +9,6 @@ from enum import StrEnum
 from typing import Any, Final
 
 from backstory.model.layout import Layout
-from backstory.model.types import Kind
 
 INFINITY: Final = (1 << 63) - 1
 PREFIX: Final = "law "  # no column of a table begins like this
@@ -18,7 +17,6 @@ FIELDS: Final = (
     *("start", "end", "written", "ended_at", "end_before", "time", "keyed", "flag", "state", "hash"),
     *("rightly", "role", "kind", "scope", "columns", "sequence"),
 )
-TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
 # The words of models for the states of versions.
 NEW, CHANGED, DELETED = "new", "changed", "deleted"
 WORDS: Final = frozenset({NEW, CHANGED, DELETED})

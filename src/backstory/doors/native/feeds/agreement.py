@@ -10,10 +10,11 @@ import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from backstory.doors.native.evolution import (
     EvolvedShape,
@@ -44,7 +45,7 @@ from backstory.doors.native.instants import FeedMemory
 from backstory.doors.native.options import ApplyRequest, Expression, bad_option
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.doors.native.sources import SourceRows
-from backstory.formats.rows import arrow_type, column_of_kept
+from backstory.formats.rows import column_of_kept
 from backstory.model.layout import MEMORY
 from backstory.model.table import Shape, TableName, spelling_hint
 from backstory.model.types import ColumnType, Kind
@@ -54,9 +55,6 @@ from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import column_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.feeds.terms import FeedTerms
-
-if TYPE_CHECKING:
-    from pyspark.sql.types import DataType, StructType
 
 FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
@@ -127,17 +125,15 @@ def agree(
     return Agreement(shape, settings, ordering, computed)
 
 
-def _kept_fields(source: SourceRows, request: ApplyRequest) -> "StructType":
+def _kept_fields(source: SourceRows, request: ApplyRequest) -> StructType:
     """The columns of the source that are stored in records (V49)."""
-    from pyspark.sql.types import StructType
-
     dropped = request.drop or ()
     return StructType(
         [field for field in source.fields if field.name not in dropped and column_of_kept(field.name) is None]
     )
 
 
-def _refuse_missing(request: ApplyRequest, fields: "StructType") -> None:
+def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
     names = fields.names
     some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
     if isinstance(request.ignore_nulls, frozenset):
@@ -155,9 +151,7 @@ def _refuse_missing(request: ApplyRequest, fields: "StructType") -> None:
         )
 
 
-def _is_list_of_names(type_: "DataType") -> bool:
-    from pyspark.sql.types import ArrayType, NullType, StringType
-
+def _is_list_of_names(type_: DataType) -> bool:
     return isinstance(type_, NullType) or (
         isinstance(type_, ArrayType) and isinstance(type_.elementType, StringType | NullType)
     )
@@ -184,7 +178,7 @@ def _ordering(
     types = [_type_of(source, _row_expression(expression)) for expression in expressions]
     if types[0] is not None:
         local = local_times(expressions[0]) is not None
-        refuse_no_instant(arrow_type(types[0]), expressions[0], zoned=zoned or local)
+        refuse_no_instant(types[0], expressions[0], zoned=zoned or local)
     known = stored_types(properties) or [ColumnType(Kind.STRING)] * len(types)
     types = [
         type_ and (INSTANT if local_times(text) else type_)
@@ -216,8 +210,6 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
     Raises UsageError for a column that the source lacks.
     """
-    from pyspark.sql.types import NullType, StringType
-
     if lacking := lacking_column(expression, source.fields.names):
         raise bad_option(
             f"The source has no column {lacking}, which the order of changes or a condition uses.",

@@ -4,10 +4,14 @@ import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.errors import AnalysisException, ParseException
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import expr, lit
+from pyspark.sql.types import NullType, StructField, StructType
 
 from backstory.doors.native.options import Expression, bad_option
 from backstory.doors.native.sources import SourceRows
@@ -17,9 +21,6 @@ from backstory.spark.parsed_queries import is_of_each_row
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
-
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
 
 Compute = Callable[[pa.Table], pa.ChunkedArray]
 _NAME: Final = r"\s*(?:`(?P<quoted>[^`]+)`|(?P<bare>[A-Za-z_][A-Za-z_0-9]*))\s*"
@@ -72,15 +73,12 @@ def _texts(some: str) -> list[str] | None:
     return None if None in matches else [match[1] for match in matches if match]
 
 
-def compute_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) -> "DataFrame":
+def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> DataFrame:
     """The frame with a column for each expression; UsageError for invalid or unsafe expressions.
 
     An expression must not have subqueries, depend on other rows, or differ from one run to the next
     (V124).
     """
-    from pyspark.errors import AnalysisException, ParseException
-    from pyspark.sql.functions import expr
-
     for name, expression in expressions.items():
         try:
             column: Column = expr(expression) if isinstance(expression, str) else expression
@@ -95,7 +93,7 @@ def compute_by_spark(rows: "DataFrame", expressions: Mapping[str, Expression]) -
     return rows
 
 
-def _refuse_unsafe(rows: "DataFrame", alone: "DataFrame", expression: Expression) -> None:
+def _refuse_unsafe(rows: DataFrame, alone: DataFrame, expression: Expression) -> None:
     if not is_of_each_row(rows, alone):
         raise bad_option(
             f"{expression} has a subquery, depends on other rows, or differs from one run to the next.",
@@ -122,9 +120,6 @@ def read_feed_rows(
 
 def with_key(source: SourceRows, key: Sequence[str]) -> SourceRows:
     """The source with NULL in the key columns that it lacks, because truncates have no key (V48)."""
-    from pyspark.sql.functions import lit
-    from pyspark.sql.types import NullType, StructField, StructType
-
     lacking = [name for name in key if name not in source.fields.names]
     if not lacking:
         return source

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 from pyroaring import BitMap64
+from pyspark.sql.types import NullType
 
 from backstory.doors.native.feeds.agreement import FeedInputs, agree, meaning_property, with_stored_meaning
 from backstory.doors.native.feeds.expressions import with_key
@@ -216,8 +217,6 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
 
 def _refuse_untyped_key(feed: FeedInputs) -> None:
     """Raise Refused if a table would be created by truncates only, because its key has no type."""
-    from pyspark.sql.types import NullType
-
     key = feed.agreement.evolved.shape.key
     if untyped := [name for name in key if isinstance(feed.source.fields[name].dataType, NullType)]:
         raise Refused(

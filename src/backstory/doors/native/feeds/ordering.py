@@ -120,19 +120,18 @@ def _is_one(text: str) -> bool:
     return depth == 0
 
 
-def refuse_no_instant(type_: pa.DataType, expression: Expression, *, zoned: bool) -> None:
+def refuse_no_instant(type_: ColumnType, expression: Expression, *, zoned: bool) -> None:
     """Raise UsageError for types that are no times, and for times without a zone unless `zoned`.
 
     `zoned`: times without a zone are in UTC, as texts of files are.
     """
-    if pa.types.is_timestamp(type_) and type_.tz is None and not zoned:
+    if type_.kind is Kind.NAIVE_DATETIME and not zoned:
         raise UsageError(
             "naive-time",
             f"{expression} has times without a zone.",
             f"Give their zone: `sequence_by=[\"to_utc_timestamp({expression}, 'Europe/Paris')\"]`.",
         )
-    known = (pa.types.is_timestamp, pa.types.is_date, pa.types.is_string, pa.types.is_null)
-    if not any(is_(type_) for is_ in known):
+    if type_.kind not in {Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME, Kind.STRING}:
         raise UsageError(
             "no-instant",
             f"{expression} has values of type {type_}, which are no times.",
@@ -184,7 +183,7 @@ class Ordering:
 
     def as_property(self) -> str:
         """The table property."""
-        types = ["TIMESTAMP", *map(str, self.types)]
+        types = ["TIMESTAMP", *(type_.stored_name for type_ in self.types)]
         pairs = zip(self.expressions, types, strict=True)
         return json.dumps(
             [{"expression": expression, "type": type_} for expression, type_ in pairs], ensure_ascii=False
@@ -226,20 +225,18 @@ def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> t
 
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
     """Raise Refused if further values have other types than in the table, and so another order."""
-    text = properties.get(ORDERED_BY)
-    if text is None:
+    if ORDERED_BY not in properties:
         return
-    pairs = zip(json.loads(text), json.loads(ordering.as_property()), strict=True)
-    first = next(((old, new) for old, new in pairs if old["type"] != new["type"]), None)
-    if first is None:
-        return
-    raise Refused(
-        "type-changed",
-        f"{first[0]['expression']} orders changes as {first[0]['type']} in the table, "
-        f"but has type {first[1]['type']} in this delivery.",
-        "Nothing was written; cast it to the table's type at the source.",
-        [first[0]["expression"]],
-    )
+    for name, old, new in zip(
+        ordering.expressions[1:], stored_types(properties), ordering.types, strict=True
+    ):
+        if old != new:
+            raise Refused(
+                "type-changed",
+                f"{name} orders changes as {old} in the table, but has type {new} in this delivery.",
+                "Nothing was written; cast it to the table's type at the source.",
+                [name],
+            )
 
 
 def ordered_type(expression: str, type_: ColumnType) -> ColumnType:

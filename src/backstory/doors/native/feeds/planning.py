@@ -6,11 +6,13 @@ from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import partial, reduce
 from operator import and_
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import Column, DataFrame
+from pyspark.sql.functions import bit_xor, coalesce, count_if, least, lit, struct, unix_micros, when, xxhash64
 
 from backstory.doors.native.feeds.agreement import FeedInputs
 from backstory.doors.native.feeds.events import EventMapping, event_columns, events_of, typed_events
@@ -60,9 +62,6 @@ from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FeedTerms, Forme
 from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, Whole
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
-
 EVENTS: Final = "events"
 STORED: Final = "stored rows"
 
@@ -105,7 +104,7 @@ class _Events:
     `truncates` are the events that truncate, `span` is their span in the log.
     """
 
-    rows: "pa.Table | DataFrame"
+    rows: pa.Table | DataFrame
     count: int
     upserts: int
     content: int
@@ -258,7 +257,7 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
     )
 
 
-def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> "DataFrame":
+def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFrame:
     """The events of records, without truncates, as a frame."""
     rows = events.rows
     if isinstance(rows, pa.Table):
@@ -268,11 +267,10 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> "DataF
     return rows.where(column(_numbered_columns(feed)[KIND]) != FactKind.TRUNCATE.value)
 
 
-def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> LogSpan | None:
+def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSpan | None:
     """The span of the events in their log; None if no event has a position."""
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
-    from pyspark.sql.functions import struct, unix_micros
 
     if not feed.agreement.ordering.log:
         return None
@@ -298,10 +296,8 @@ def _log_span(feed: FeedInputs, events: "DataFrame", truncates: pa.Table) -> Log
     )
 
 
-def _is_of_former_log(former: FormerLogs, at: "Column", place: "Column", type_: str) -> "Column":
+def _is_of_former_log(former: FormerLogs, at: Column, place: Column, type_: str) -> Column:
     """Whether messages with time and position are of a former log, as `are_of_former_logs` (V136)."""
-    from pyspark.sql.functions import lit, struct
-
     known = at <= former.latest
     if former.last is not None:
         _, *last = former.last  # without the log's number
@@ -309,7 +305,7 @@ def _is_of_former_log(former: FormerLogs, at: "Column", place: "Column", type_: 
     return (at <= former.until) & known
 
 
-def _frame_of_events(feed: FeedInputs) -> "DataFrame":
+def _frame_of_events(feed: FeedInputs) -> DataFrame:
     """The source's rows as events, in numbered columns."""
     terms = feed.event_mapping(counted=False)
     types = event_columns(terms)
@@ -328,10 +324,10 @@ def _event_batches(
 
 
 def _describe_events(
-    feed: FeedInputs, events: "DataFrame"
+    feed: FeedInputs, events: DataFrame
 ) -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
     """The number of events and upserts, a digest, the first and last instant, and the truncates."""
-    from pyspark.sql.functions import bit_xor, coalesce, count, count_if, lit, unix_micros, xxhash64
+    from pyspark.sql.functions import count
     from pyspark.sql.functions import max as last
     from pyspark.sql.functions import min as first
 
@@ -341,8 +337,6 @@ def _describe_events(
     settled = feed.terms(None).settled
     timely = at
     if settled and not feed.agreement.ordering.log:
-        from pyspark.sql.functions import when
-
         inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
         timely = when(~inside, at)
     hashed = xxhash64(*(column(name).cast("string") for name in names.values()))
@@ -409,10 +403,8 @@ def _read_stored_here(
     return _StoredSlice(since, marks, records, low)
 
 
-def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, schema: pa.Schema) -> "DataFrame":
+def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, schema: pa.Schema) -> DataFrame:
     """The stored rows of records as a frame, in the columns of a slice; missing columns are NULL."""
-    from pyspark.sql.functions import lit
-
     if feed.table is None or stored.since is None:
         return frame_of(feed.store, pa.schema([_as_text(field) for field in schema]).empty_table())
     rows = live_frame(feed.store, feed.table, stored.since, stored.low)
@@ -429,7 +421,6 @@ def _as_text(field: pa.Field) -> pa.Field:
 
 def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -> int:
     """The first instant that can change for any record, as `first_moving_instant` (V134)."""
-    from pyspark.sql.functions import least, unix_micros
     from pyspark.sql.functions import min as first
 
     if low is None:

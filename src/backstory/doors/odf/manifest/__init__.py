@@ -1,1 +1,1 @@
-"""Manifests of datasets: the document with its validation and JSON Schema, its rules, and its dataset."""
+"""Manifests: the document with its validation and JSON Schema, its rules, and the resulting dataset."""

@@ -67,31 +67,31 @@ class Duration(ManifestPart):
 
 
 class Float16(ManifestPart):
-    """A floating-point number of 16 bits."""
+    """A 16-bit floating-point number."""
 
     kind: Annotated[Literal["Float16"], any_case("Float16")] = "Float16"
 
 
 class Float32(ManifestPart):
-    """A floating-point number of 32 bits."""
+    """A 32-bit floating-point number."""
 
     kind: Annotated[Literal["Float32"], any_case("Float32")] = "Float32"
 
 
 class Float64(ManifestPart):
-    """A floating-point number of 64 bits."""
+    """A 64-bit floating-point number."""
 
     kind: Annotated[Literal["Float64"], any_case("Float64")] = "Float64"
 
 
 class Int8(ManifestPart):
-    """An integer of 8 bits."""
+    """An 8-bit integer."""
 
     kind: Annotated[Literal["Int8"], any_case("Int8")] = "Int8"
 
 
 class Int16(ManifestPart):
-    """An integer of 16 bits."""
+    """A 16-bit integer."""
 
     kind: Annotated[Literal["Int16"], any_case("Int16")] = "Int16"
 
@@ -103,13 +103,13 @@ class Int32(ManifestPart):
 
 
 class Int64(ManifestPart):
-    """An integer of 64 bits."""
+    """A 64-bit integer."""
 
     kind: Annotated[Literal["Int64"], any_case("Int64")] = "Int64"
 
 
 class UInt8(ManifestPart):
-    """An unsigned integer of 8 bits."""
+    """An unsigned 8-bit integer."""
 
     kind: Annotated[Literal["UInt8"], any_case("UInt8")] = "UInt8"
 
@@ -121,13 +121,13 @@ class UInt16(ManifestPart):
 
 
 class UInt32(ManifestPart):
-    """An unsigned integer of 32 bits."""
+    """An unsigned 32-bit integer."""
 
     kind: Annotated[Literal["UInt32"], any_case("UInt32")] = "UInt32"
 
 
 class UInt64(ManifestPart):
-    """An unsigned integer of 64 bits."""
+    """An unsigned 64-bit integer."""
 
     kind: Annotated[Literal["UInt64"], any_case("UInt64")] = "UInt64"
 
@@ -261,17 +261,17 @@ TYPES: Final[Mapping[str, DataType]] = {
     **dict.fromkeys(("DECIMAL", "NUMERIC", "DEC"), Decimal(precision=10, scale=0)),
     **dict.fromkeys(("BINARY", "BYTEA", "VARBINARY"), Binary()),
 }
-# The maximum count of numbers in parentheses.
+# The maximum number of numbers in parentheses.
 NUMBERS: Final = {**dict.fromkeys(("VARCHAR", "CHAR", "CHARACTER"), 1), "DECIMAL": 2, "NUMERIC": 2, "DEC": 2}
 
 
 def ddl_schema(columns: Sequence[str]) -> DataSchema:
-    """The schema of column definitions; UsageError for the first invalid one."""
+    """The schema from column definitions. Raises UsageError for the first invalid definition."""
     return DataSchema(fields=tuple(ddl_field(column) for column in columns))
 
 
 def ddl_field(column: str) -> DataField:
-    """The column of one definition, optional unless it contains NOT NULL (D25)."""
+    """The column from one definition. It is optional unless the definition contains NOT NULL (D25)."""
     match = COLUMN.fullmatch(column)
     if match is None:
         raise _wrong(f"{column!r} is not a column definition", "Write name TYPE, or name TYPE NOT NULL.")
@@ -291,7 +291,7 @@ def _name(match: re.Match[str]) -> str:
 
 
 def _with_digits(word: str, numbers: list[int]) -> DataType:
-    """The type with its digits; the length of a text is ignored, as in Spark."""
+    """The type with its digits. The length of a string type is ignored, as in Spark."""
     if len(numbers) > NUMBERS.get(word, 0):
         raise _wrong(f"{word} takes no {'numbers' if len(numbers) > 1 else 'number'} in parentheses", "")
     if not numbers or NUMBERS[word] == 1:

@@ -1,4 +1,4 @@
-"""Datasets from manifests: files are found and read, and events folded into a dataset (section 1.2)."""
+"""Datasets from manifests: files are found and read, and events are folded into a dataset (section 1.2)."""
 
 import os
 import re
@@ -29,7 +29,7 @@ DatasetSource = SetPollingSource | AddPushSource
 
 ENDINGS: Final = (".yaml", ".yml")
 KIND: Final = "DatasetSnapshot"
-# Distinguishes a broken manifest from broken YAML of other programs.
+# Distinguishes a broken manifest from broken YAML files of other programs.
 MENTION: Final = re.compile(rf"^\W*kind\W+{KIND}\b", re.IGNORECASE | re.MULTILINE)
 # The default origin of the event time, by kind of fetch (section 1.4).
 DEFAULT_TIMES: Final[Mapping[str, str]] = {"Url": "FromMetadata", "FilesGlob": "FromSystemTime"}
@@ -39,8 +39,8 @@ DEFAULT_TIMES: Final[Mapping[str, str]] = {"Url": "FromMetadata", "FilesGlob": "
 class Dataset:
     """A dataset as its manifest defines it.
 
-    `name` is the table's name, without the account. `document` is the manifest as JSON: with canonical kinds,
-    only the fields that were written, templates unfilled. Relative paths of a fetch start at `folder`.
+    `name` is the table's name, without the account. `document` is the manifest as JSON, with canonical kinds,
+    only the fields that were written, and unfilled templates. Relative paths of a fetch start at `folder`.
     `written` is the YAML document that it was read from, for line numbers.
     """
 
@@ -73,18 +73,19 @@ class Dataset:
         return sources
 
     def place(self, path: DocumentPath) -> str:
-        """The place of a part of the manifest, for errors."""
+        """The place of a part of the manifest, for error messages."""
         return (self.written or manifest_document(self.document)).place(path)
 
     def line(self, path: DocumentPath) -> int | None:
-        """The line of a part of the manifest; None if it was not read from a file."""
+        """The line of a part of the manifest, or None if the manifest was not read from a file."""
         return self.written.line(path) if self.written else None
 
 
 def fold(snapshot: DatasetSnapshot, folder: Path, *, known: bool, written: Document | None = None) -> Dataset:
-    """The dataset of a manifest; UsageError, with the line in `written`, if the manifest breaks a rule.
+    """The dataset of a manifest.
 
-    `known` is whether the warehouse has the dataset: only then there are sources to disable.
+    Raises UsageError, with the line in `written`, if the manifest breaks a rule. `known` is whether the
+    warehouse has the dataset: only then there are sources to disable.
     """
     document = to_document(snapshot)
     refuse_broken_rules(snapshot, written or manifest_document(document), known=known)
@@ -105,7 +106,7 @@ def to_document(snapshot: DatasetSnapshot) -> dict[str, Any]:
 
 
 def from_document(document: Mapping[str, Any], folder: Path) -> Dataset:
-    """The dataset from the result of `to_document`, which the table's properties store."""
+    """The dataset from the result of `to_document`, which is stored in the table's properties."""
     return fold(validate(DatasetSnapshot, manifest_document(document)), folder, known=True)
 
 
@@ -115,12 +116,15 @@ def manifest_document(document: Mapping[str, Any]) -> Document:
 
 
 def same_name(first: str, second: str) -> bool:
-    """Whether two names are the same dataset's; account and case are ignored."""
+    """Whether two names refer to the same dataset. Account and case are ignored."""
     return first.rpartition("/")[2].lower() == second.rpartition("/")[2].lower()
 
 
 def _fold_events(snapshot: DatasetSnapshot) -> dict[str, Any]:
-    """Fold the events into the fields of a Dataset; a newer event replaces an older one of its topic."""
+    """Fold the events into the fields of a Dataset.
+
+    A newer event replaces an older event of the same topic.
+    """
     fields: dict[str, Any] = {"push": {}, "disabled_push": frozenset()}
     for event in snapshot.content.metadata:
         match event:
@@ -142,9 +146,10 @@ def _fold_events(snapshot: DatasetSnapshot) -> dict[str, Any]:
 
 
 def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Document, DatasetSnapshot]]:
-    """The manifests of a file, in order; UsageError for the first invalid one.
+    """The manifests of a file, in order.
 
-    A document that is not a manifest is an error, unless the file was found in a folder (`recursive`).
+    Raises UsageError for the first invalid manifest. A document that is not a manifest is an error, unless
+    the file was found in a folder (`recursive`).
     """
     manifests = []
     for document in read_documents(path, MANIFEST):
@@ -158,7 +163,7 @@ def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Documen
 
 
 def find_manifests(folder: Path) -> list[Path]:
-    """The files with manifests in a folder and its subfolders, by name, without hidden ones.
+    """The files with manifests in a folder and its subfolders, by name, without hidden files.
 
     Other files are skipped silently (B64). A broken file that mentions the kind of manifests is included, so
     that `read_manifests` raises its error.
@@ -175,7 +180,7 @@ def json_schema() -> dict[str, Any]:
 
 
 def resolve_defaults(dataset: Dataset) -> dict[str, Any]:
-    """The manifest with every default filled in; absent fields without a default stay absent."""
+    """The manifest with every default value filled in. Absent fields without a default stay absent."""
     snapshot = DatasetSnapshot.model_validate(dataset.document)
     document = _without_absent(snapshot.model_dump(mode="json", by_alias=True))
     events = document["content"]["metadata"]
@@ -191,7 +196,10 @@ def resolve_defaults(dataset: Dataset) -> dict[str, Any]:
 
 
 def _without_absent(node: Any) -> Any:
-    """The document without None; a time zone of None is a value and stays, and `extra` stays unchanged."""
+    """The document without None values.
+
+    A time zone of None is a value and is kept, and `extra` is unchanged.
+    """
     if isinstance(node, Mapping):
         return {
             name: value if name == "extra" else _without_absent(value)

@@ -95,7 +95,7 @@ class Url(ManifestPart):
 
 
 class FilesGlob(ManifestPart):
-    """Files of this machine, each a delivery of its own."""
+    """Files of this machine. Each file is a separate delivery."""
 
     kind: Annotated[Literal["FilesGlob"], any_case("FilesGlob")] = "FilesGlob"
     path: str
@@ -206,7 +206,7 @@ class UnknownFields(StrEnum):
 
 
 def _no_list(schema: Any) -> Any:
-    """Refuse the schema's form of versions before 0.38, a list."""
+    """Refuse a list, which was the form of schemas in versions before 0.38."""
     if isinstance(schema, list | tuple):
         raise wrong("a list of columns is the older form of a schema", "Rename it to ddlSchema.")
     return schema
@@ -328,7 +328,7 @@ ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
 
 class SetPollingSource(ManifestPart):
-    """A source that pulls fetch from."""
+    """A source from which pulls fetch data."""
 
     kind: Annotated[Literal["SetPollingSource"], any_case("SetPollingSource")] = "SetPollingSource"
     fetch: Fetch

@@ -85,7 +85,7 @@ Merge = Annotated[Append | Ledger | SnapshotMerge | UpsertStream | ChangelogStre
 
 
 def encoding_of(merge: Merge) -> EventEncoding | None:
-    """How the table stores operations; None if all events are additions."""
+    """The encoding in which the table stores operations, or None if all events are additions."""
     if merge.encoding is not None:
         return merge.encoding
     if isinstance(merge, SnapshotMerge):
@@ -94,7 +94,10 @@ def encoding_of(merge: Merge) -> EventEncoding | None:
 
 
 def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
-    """The terms of a merge; `time` is the event-time column, `timed` whether the source supplies it."""
+    """The terms of a merge.
+
+    `time` is the event-time column. `timed` is whether the source supplies the event time.
+    """
     if isinstance(merge, Append):
         return EventTerms(Strategy.APPEND, encoding=encoding)
     position = merge.primary_key.index(time) if time in merge.primary_key else None
@@ -126,7 +129,7 @@ def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: 
 
 
 def key_of(merge: Merge) -> tuple[str, ...]:
-    """The primary key; empty for Append."""
+    """The columns of the primary key, or an empty tuple for Append."""
     return () if isinstance(merge, Append) else merge.primary_key
 
 

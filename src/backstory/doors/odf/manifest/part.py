@@ -11,12 +11,12 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 
 from backstory.documents import TAG, nearest_name
 
-# The metadata of a union's schema with the kinds that may be written as a plain text.
+# The metadata of a union's schema with the kinds that may be written as a plain string.
 SHORT_KINDS: Final = "kinds-alone"
 
 
 def _kind_is_required(schema: dict[str, Any]) -> None:
-    """Make `kind` required for editors, although Python fills it in."""
+    """Make `kind` required in editors, although Python has a default for it."""
     if "kind" in schema.get("properties", {}):
         schema["required"] = sorted({"kind", *schema.get("required", ())})
 
@@ -31,16 +31,16 @@ class ManifestPart(BaseModel):
 
 @dataclass(frozen=True, slots=True)
 class AnyCase:
-    """Marks words with three spellings: `SetInfo`, `setInfo` and `setinfo` are the same."""
+    """A marker for words with three spellings: `SetInfo`, `setInfo` and `setinfo` are the same."""
 
     names: tuple[str, ...]
 
     def __get_pydantic_core_schema__(self, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
-        """Replace a spelling by the name before pydantic validates it."""
+        """Replace any spelling by the name before pydantic validates it."""
         return core_schema.no_info_before_validator_function(self._canonical_name, handler(source))
 
     def __get_pydantic_json_schema__(self, _: CoreSchema, __: GetJsonSchemaHandler) -> dict[str, Any]:
-        """The spellings, for editors."""
+        """List all spellings in the JSON Schema, for editors."""
         return {"type": "string", "enum": spellings(self.names)}
 
     def _canonical_name(self, value: Any) -> Any:
@@ -69,10 +69,11 @@ def spellings(names: Sequence[str]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class ByKind:
-    """Marks a union of parts that `kind` distinguishes; if `short`, a text is accepted as the kind.
+    """A marker for a union of parts that `kind` distinguishes.
 
-    `noun` is the name of the union in errors. `refused` has, by kind in lower case, the reason and the remedy
-    for kinds of other versions and for kinds that a manifest must not contain.
+    If `short`, a string is accepted as the kind. `noun` is the name of the union in errors. `refused` has the
+    reason and the remedy for each refused kind, in lower case. These are kinds of other versions, and kinds
+    that a manifest must not contain.
     """
 
     noun: str
@@ -101,7 +102,7 @@ class ByKind:
     def __get_pydantic_json_schema__(
         self, schema: CoreSchema, handler: GetJsonSchemaHandler
     ) -> dict[str, Any]:
-        """The union, and the kinds that may be a plain text."""
+        """The JSON Schema of the union, including the kinds that may be a plain string."""
         short_kinds = schema.get("metadata", {}).get(SHORT_KINDS, ())
         union = handler(schema)
         return (
@@ -109,7 +110,7 @@ class ByKind:
         )
 
     def _check_kind(self, value: Any, kinds: tuple[str, ...]) -> Any:
-        """The value, with a kind of the union; raises an error for other values."""
+        """The value, if its kind is in the union. Raises an error for any other value."""
         if isinstance(value, ManifestPart):
             return value
         is_text = self.short and isinstance(value, str)
@@ -128,7 +129,7 @@ class ByKind:
 
 
 def wrong(why: str, remedy: str, *path: str) -> PydanticCustomError:
-    """The error for a validator to raise: a clause, a remedy, and the key that is wrong."""
+    """The error that a validator raises, with a clause, a remedy, and the key that is wrong."""
     return _wrong(why, remedy, path)
 
 

@@ -1,4 +1,4 @@
-"""The rules for manifests beyond the form of each part; errors contain path and line."""
+"""The rules for manifests beyond the form of each part. Errors contain path and line."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
@@ -31,7 +31,8 @@ from backstory.strategies.events.terms import EventEncoding, OnConflict
 ENGINES: Final = ("spark", "datafusion")
 INPUT: Final = "input"
 
-# The fields of older snapshots, each with its attribute and the only value with today's meaning (R11).
+# The fields of older snapshots, each with its attribute and the only value that has its present meaning
+# (R11).
 OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "observationColumn": ("observation_column", OBSERVED),
     "obsvAdded": ("obsv_added", "I"),
@@ -69,7 +70,7 @@ def _check_templates(fetch: Fetch, document: Document, path: DocumentPath) -> No
 
 
 def _template_texts(fetch: Fetch) -> Iterator[tuple[DocumentPath, str]]:
-    """The texts of a fetch that may hold templates (section 1.1)."""
+    """The strings in a fetch that may contain templates (section 1.1)."""
     match fetch:
         case Url():
             yield ("url",), fetch.url
@@ -122,7 +123,10 @@ def _check_query(sql: Sql, document: Document, path: DocumentPath) -> None:
 
 
 def _check_steps(aliases: Sequence[str | None], document: Document, path: DocumentPath) -> None:
-    """Check aliases: exactly one step, the output, has none; the others are distinct and not `input`."""
+    """Check aliases of query steps.
+
+    Exactly one step, the output, has no alias. The other aliases are distinct, and not `input`.
+    """
     output = [number for number, alias in enumerate(aliases) if alias is None]
     if not output:
         raise document.wrong(path, "every step has an alias.", "Remove the alias of the output.")
@@ -193,7 +197,7 @@ def _check_event(event: Any, document: Document, path: DocumentPath, *, known: b
 
 
 def _newest_like(event: Any, before: Sequence[Any]) -> Any:
-    """The newest earlier event about the same topic; disabling a source has the source's topic."""
+    """The newest earlier event about the same topic. Disabling a source has the same topic as the source."""
     about = _topic(event)
     return next((earlier for earlier in reversed(before) if _topic(earlier) == about), None)
 
@@ -226,7 +230,10 @@ def _check_vocab(events: Sequence[Any], document: Document) -> None:
 
 
 def _check_sources(events: Sequence[Any], document: Document) -> None:
-    """Check that there is one polling source or only push sources, with one encoding for their table."""
+    """Check that there is either one polling source or only push sources.
+
+    All sources must have the same encoding for their table.
+    """
     sources = [(number, event) for number, event in enumerate(events) if _is_source(event)]
     if not sources:
         return

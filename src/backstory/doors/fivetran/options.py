@@ -1,0 +1,44 @@
+"""The options of `serve`, as Python calls and the command have them."""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypedDict
+
+
+class ServeOptions(TypedDict, total=False):
+    """The options of `serve`.
+
+    Attributes:
+        host: Interface to listen on. Default: all IPv4 and IPv6 interfaces.
+        port: Port to listen on; 0 picks a free one.
+        metrics_port: Port for Prometheus metrics, under /metrics. Default: no metrics.
+        batch_format: Format of the batch files that Fivetran is asked to send.
+        enable_live_modes: Offer migrations from and to live mode, which Fivetran has withdrawn.
+        tls_cert: The server's certificate chain, in PEM; without it requests are not encrypted.
+        tls_key: The certificate's private key, in PEM.
+        tls_client_ca: Accept only clients with a certificate signed by this authority.
+    """
+
+    host: str | None
+    port: int
+    metrics_port: int | None
+    batch_format: Literal["csv", "parquet"]
+    enable_live_modes: bool
+    tls_cert: str | Path | None
+    tls_key: str | Path | None
+    tls_client_ca: str | Path | None
+
+
+@dataclass(frozen=True, slots=True)
+class ServeRequest:
+    """A server to start: see `ServeOptions`. Files of batches must be in `batch_folder`, if there is one."""
+
+    host: str | None = None
+    port: int = 50052
+    metrics_port: int | None = None
+    batch_format: str = "csv"
+    enable_live_modes: bool = False
+    tls_cert: str | Path | None = None
+    tls_key: str | Path | None = None
+    tls_client_ca: str | Path | None = None
+    batch_folder: Path | None = None

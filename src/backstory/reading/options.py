@@ -1,0 +1,159 @@
+"""The options of reading, as Python calls and commands have them."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, date, datetime
+from pathlib import Path
+from typing import Literal, Self, TypedDict, Unpack
+
+from backstory.errors import UsageError, option
+from backstory.model.change_feed import CommitName, Start
+from backstory.model.instant import optional_instant
+from backstory.reading.selection import ChangeKind, Comparison
+from backstory.reading.timelines import Axis
+
+# Whether the two times of a comparison are valid time or recorded time.
+ComparedAxis = Literal["valid", "recorded"]
+
+
+class KnownOptions(TypedDict, total=False):
+    """The options of calls that return versions.
+
+    Attributes:
+        columns: Show only these columns, with the key and the times.
+        known_at: Answer with the data that the table held at this time.
+    """
+
+    columns: str | Sequence[str] | None
+    known_at: str | date | None
+
+
+class ReadOptions(KnownOptions, total=False):
+    """The options of `current` and `as_of`.
+
+    Attributes:
+        key: Show only the record with this key: its value, or a mapping for a composite key.
+    """
+
+    key: object
+
+
+class TimelineOptions(KnownOptions, total=False):
+    """The options of `timeline`.
+
+    Attributes:
+        axis: Show when the record was true (valid), or also when that was known (both).
+        svg: Also write the drawing to this file.
+    """
+
+    axis: Axis
+    svg: str | Path | None
+
+
+class DiffOptions(TypedDict, total=False):
+    """The options of `diff`.
+
+    Attributes:
+        known_at: Answer with the data that the table held at this time.
+        axis: Whether the times are valid time or recorded time.
+        at: The valid time to compare, with `axis='recorded'`. Default: now.
+        columns: Compare only these columns.
+        change: Show only these records: added, changed, removed; with `through=True` returned,
+            reverted, passed.
+        through: Also show records that changed between the times but are the same at both.
+    """
+
+    known_at: str | date | None
+    axis: ComparedAxis
+    at: str | date | None
+    columns: str | Sequence[str] | None
+    change: ChangeKind | None
+    through: bool
+
+
+@dataclass(frozen=True, slots=True)
+class DiffRequest:
+    """A comparison of valid times as known at `known_at`, or of recorded times for the valid time `at`."""
+
+    comparison: Comparison
+    axis: ComparedAxis
+    known_at: datetime | None
+    at: datetime | None
+
+    @classmethod
+    def of(cls, **options: Unpack[DiffOptions]) -> Self:
+        """The request with these options; UsageError for options that do not go together."""
+        axis, known_at, at = options.get("axis", "valid"), options.get("known_at"), options.get("at")
+        _require_times(axis, known_at, at)
+        through = options.get("through", False)
+        comparison = Comparison.of(options.get("columns"), options.get("change"), through=through, axis=axis)
+        return cls(comparison, axis, optional_instant(known_at), optional_instant(at))
+
+    @property
+    def time(self) -> datetime:
+        """The valid time for which knowledge is compared."""
+        return self.at or datetime.now(UTC)
+
+    @property
+    def is_plain(self) -> bool:
+        """Whether the times are valid time as known now."""
+        return self.axis == "valid" and self.known_at is None
+
+
+def _require_times(axis: str, known_at: object, at: object) -> None:
+    """Raise UsageError for an unknown axis, or a time that belongs to the other axis."""
+    valid, recorded = option("axis", "valid"), option("axis", "recorded")
+    if axis not in {"valid", "recorded"}:
+        raise UsageError(
+            "bad-option", f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}."
+        )
+    if (known_at if axis == "recorded" else at) is not None:
+        raise UsageError(
+            "bad-option",
+            f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
+            "Use the one that belongs to the axis.",
+        )
+
+
+class ChangesOptions(TypedDict, total=False):
+    """The options of `changes`.
+
+    Attributes:
+        since: Commit after which to begin, or its recorded time. Default: before the first commit.
+        until: Last commit to show, or its recorded time. Default: the newest.
+        net: Show the difference between the two ends, not each commit.
+        current: Show only current rows (live rows, open versions), without technical columns.
+        cursor: Begin at the cursor of this name; a new one begins before the first commit.
+        start: Where a new or lost cursor begins.
+    """
+
+    since: CommitName | None
+    until: CommitName | None
+    net: bool
+    current: bool
+    cursor: str | None
+    start: Start | None
+
+
+class CursorOptions(ChangesOptions, total=False):
+    """The options of `changes` that only concern a cursor.
+
+    Attributes:
+        advance: Move the cursor to the commit of this version; show nothing.
+        drop: Remove the cursor; show nothing.
+    """
+
+    advance: int | None
+    drop: bool
+
+
+class ExportOptions(TypedDict, total=False):
+    """The options of `export`.
+
+    Attributes:
+        axis: Write when rows were true (valid), or also when that was known (both).
+        overwrite: Replace an existing file.
+    """
+
+    axis: Axis
+    overwrite: bool

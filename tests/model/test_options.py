@@ -1,0 +1,87 @@
+"""Options that are declared once, for calls in Python and for commands."""
+
+from inspect import signature
+from typing import Literal, TypedDict, Unpack
+
+import pytest
+
+from backstory.cli import changes, check, fivetran, historize, pull, read, tables, upkeep
+from backstory.model.options import with_options
+from backstory.table import Table
+from backstory.warehouse import Warehouse
+
+
+class Spices(TypedDict, total=False):
+    """Options of a dish.
+
+    Attributes:
+        hot: Whether it
+            burns.
+        herb: The herb.
+        salt: Grams of salt.
+    """
+
+    hot: bool
+    herb: Literal["basil", "mint"]
+    salt: int | None
+
+
+class Cook:
+    @with_options(Spices)
+    def dish(self, name: str, *, plate: str = "deep", **spices: Unpack[Spices]) -> object:
+        """A dish."""
+        return name, plate, spices
+
+
+def test_a_method_shows_the_options_that_are_declared():
+    """In its signature with defaults, as `help` and notebooks show it, and in its text."""
+    assert str(signature(Cook.dish)) == (
+        "(self, name: str, *, plate: str = 'deep', hot: bool = False, "
+        "herb: Literal['basil', 'mint'] = 'basil', salt: int | None = None) -> object"
+    )
+    assert Cook.dish.__doc__ == (
+        "A dish.\n\n* `hot`: Whether it burns.\n* `herb`: The herb.\n* `salt`: Grams of salt."
+    )
+
+
+def test_an_option_that_is_not_declared_is_a_type_error():
+    """As for any other function; the declared ones arrive as they were given."""
+    assert Cook().dish("soup", plate="flat", herb="mint") == ("soup", "flat", {"herb": "mint"})
+    with pytest.raises(TypeError, match=r"dish\(\) got an unexpected keyword argument 'sweet'"):
+        Cook().dish("soup", sweet=True)
+
+
+@pytest.mark.parametrize(
+    ("command", "method"),
+    [
+        (read.current, Table.current),
+        (read.as_of, Table.as_of),
+        (read.timeline, Table.timeline),
+        (read.export, Table.export),
+        (changes.diff, Table.diff),
+        (changes.changes, Table.changes),
+        (tables.views, Table.views),
+        (check.repair, Table.repair),
+        (check.check, Warehouse.check),
+        (check.adopt, Warehouse.adopt),
+        (upkeep.rewind, Table.rewind),
+        (upkeep.forget, Table.forget),
+        (upkeep.maintain, Table.maintain),
+        (upkeep.maintain, Warehouse.maintain),
+        (upkeep.drop, Table.drop),
+        (historize.historize, Warehouse.historize),
+        (pull.add, Warehouse.add),
+        (pull.pull, Warehouse.pull),
+        (pull.ingest, Warehouse.ingest),
+        (fivetran.serve, Warehouse.serve),
+    ],
+)
+def test_a_command_has_the_options_of_its_call(command, method):
+    """With the same defaults, but that an empty list of words is no list."""
+    flags = {name: each.default or None for name, each in signature(command).parameters.items()}
+    options = {
+        name: each.default or None
+        for name, each in signature(method).parameters.items()
+        if each.kind is each.KEYWORD_ONLY and name != "watcher"
+    }
+    assert {name: flags[name] for name in options} == options
