@@ -35,6 +35,7 @@ if TYPE_CHECKING:
     from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.adopting import Adopted
     from backstory.upkeep.maintaining import Maintained
+    from backstory.upkeep.previews import Published
 
 Paths = str | Path | Sequence[str | Path]
 
@@ -148,6 +149,23 @@ class Warehouse:
 
         return door.apply(self.store, source, table_name(into), parse_feed_options(**options))
 
+    def branch(self, table: str, branch: str) -> "Table":
+        """The table `schema.table` as it is on a branch; UsageError if there is no such branch."""
+        from backstory.upkeep.previews import read_branch
+
+        name = self.table(table).name
+        return Table(read_branch(self.store, name, branch), name)
+
+    def publish(self, table: str, branch: str, *, discard: bool = False) -> "Published":
+        """Make a branch the table by one commit, or `discard` it.
+
+        Raises UsageError if there is no such branch, and Refused if the table has changed since it began.
+        """
+        from backstory.upkeep import previews
+
+        end = previews.discard if discard else previews.publish
+        return end(self.store, self.table(table).name, branch)
+
     def apply_batch(
         self, *, into: str, **options: "Unpack[FeedOptions]"
     ) -> "Callable[[DataFrame, int], None]":
@@ -196,6 +214,7 @@ class Warehouse:
         jobs: int = 4,
         dry_run: bool = False,
         on_schema_change: "OnSchemaChange | None" = None,
+        branch: str | None = None,
         note: str | None = None,
         author: str | None = None,
     ) -> "list[RunReceipt]":
@@ -203,7 +222,8 @@ class Warehouse:
 
         `select` has the words of the command's option. `failed` runs only declarations that did not end well
         in their last run. `jobs` is the number of tables to deliver at once. `on_schema_change` accepts or
-        refuses missing columns, instead of the file's settings. `note` and `author` are stored with the
+        refuses missing columns, instead of the file's settings. With `branch`, tables and feeds are previewed
+        on this branch, and the run is not logged. `note` and `author` are stored with the
         commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong file
         or selection; a table that fails has a receipt with an error.
         """
@@ -215,7 +235,7 @@ class Warehouse:
         project = read_project(file)
         words = [select] if isinstance(select, str) else list(select)
         request = RunRequest(words, failed, jobs, dry_run)
-        terms = RunTerms(project.folder, dry_run, self.rights, Remark(note, author), on_schema_change)
+        terms = RunTerms(project.folder, dry_run, self.rights, Remark(note, author), on_schema_change, branch)
         return run_project(self.store, project, request, terms)
 
     def runs(self) -> list[dict[str, Any]]:

@@ -24,6 +24,7 @@ TOGETHER = {  # a page after another one asks for the tables of that
     "analyst": ("docs/how-to/analyst.md",),
     "snapshot, growth": ("docs/how-to/snapshot.md", "docs/how-to/growth.md"),
     "without a key": ("docs/how-to/without-key.md",),
+    "preview": ("docs/how-to/preview.md",),
     "feeds": ("docs/how-to/feeds.md",),
     "historize": ("docs/how-to/historize.md",),
     "open data fabric": ("docs/how-to/open-data-fabric.md",),

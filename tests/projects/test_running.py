@@ -498,3 +498,32 @@ def test_what_is_refused_on_the_command_line_names_the_remedy_as_a_field_of_the_
     (receipt,) = json.loads(capsys.readouterr().out)
     assert (codes, receipt["error"]["code"]) == ([0, 3], "type-changed")
     assert "`retype: {value: STRING}`" in receipt["error"]["remedy"]
+
+
+def test_a_run_on_a_branch_is_a_preview(team):
+    """Neither the tables nor the log of runs notice it; published, its files count as delivered."""
+    for day, names in ((1, ["Ann"]), (2, ["Anna"])):
+        team.write(f"a-2024-01-0{day}.csv", rows(*names))
+    team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
+    (team.folder / "a-2024-01-02.csv").rename(team.folder / "later.csv")
+    team.run()
+    (team.folder / "later.csv").rename(team.folder / "a-2024-01-02.csv")
+    log = rows_of_log(team.warehouse.store)
+    assert team.status(branch="preview") == {"a": "changed"}
+    assert team.status(branch="preview") == {"a": "unchanged"}
+    assert (team.names_at("a"), rows_of_log(team.warehouse.store)) == (["Ann"], log)
+    table = f"{team.schema}.a"
+    team.warehouse.publish(table, "preview", discard=True)
+    assert team.status(branch="preview") == {"a": "changed"}
+    team.warehouse.publish(table, "preview")
+    assert team.names_at("a") == ["Anna"]
+    receipt = team.run()["a"]
+    assert (receipt.status, receipt.files) == ("unchanged", [])
+
+
+def test_models_have_no_preview(team):
+    team.write("a.csv", rows("Ann"))
+    team.write("m.yaml", MODEL.format(schema=team.schema, input=f"{team.schema}.a"))
+    team.declare("models: [m.yaml]\ntables: {s.a: {source: a.csv, key: id}}")
+    with pytest.raises(UsageError, match="only tables and feeds can be previewed"):
+        team.run(branch="preview")

@@ -4,6 +4,7 @@ import os
 import sys
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -107,11 +108,13 @@ def _answer_without_spark(
     options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
 ) -> Answer | None:
     """The answer from a catalog that opens without Spark; None if the catalog or the answer needs Spark."""
-    from backstory.stores.metadata.catalogs import open_without_spark
+    from backstory.stores.metadata.catalogs import BranchCatalog, open_without_spark
 
     def read() -> Answer | None:
         settings = options.settings()
         catalog = open_without_spark(settings)
+        if catalog is not None and options.branch is not None:
+            catalog = BranchCatalog(catalog, options.branch)
         return None if catalog is None else question(catalog, settings)
 
     log_for_options(options)
@@ -157,7 +160,8 @@ def open_warehouse(
             options.warehouse, catalog=catalog, config=options.config, verbose=options.verbose
         )
     with started as opened:
-        yield opened
+        store = replace(opened.store, branch=options.branch)
+        yield replace(opened, store=store) if options.branch else opened
         sys.stdout.flush()
 
 

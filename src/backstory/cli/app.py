@@ -75,6 +75,7 @@ COMMANDS = {
         upkeep.forget,
         upkeep.maintain,
         upkeep.drop,
+        upkeep.publish,
         upkeep.relocate,
         upkeep.doctor,
     ),

@@ -1,12 +1,21 @@
 """Changes of a table: `diff` compares two times, `changes` reads the commits between two versions."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from datetime import datetime
+from dataclasses import replace
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
-from backstory.cli.answers import answer_from_files, open_warehouse, print_remark, rows_of_frame
+from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, rows_of_frame
 from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Limit, Names, Options, no_known_times, parse_names
+from backstory.cli.options import (
+    READ_DEFAULTS,
+    Limit,
+    Names,
+    Options,
+    ReadOptions,
+    no_known_times,
+    parse_names,
+)
 from backstory.cli.output import show, show_document
 from backstory.errors import UsageError
 from backstory.model.change_feed import Cursor
@@ -14,10 +23,12 @@ from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
 from backstory.reading.options import ChangesOptions, CursorOptions, DiffOptions, DiffRequest
 from backstory.reading.selection import ENDS, Comparison, as_object, side_values
+from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:
     from backstory.reading.changes.feed import ChangeFeed
     from backstory.reading.changes.small_feed import SmallFeed
+    from backstory.stores.metadata.table_metadata import Catalog
     from backstory.stores.metadata.table_rows import TableReader
 
 Difference = dict[str, Any]
@@ -27,9 +38,9 @@ Difference = dict[str, Any]
 def diff(
     table: str,
     from_: str,
-    to: str,
+    to: str | None = None,
     *,
-    options: Options = DEFAULTS,
+    options: ReadOptions = READ_DEFAULTS,
     url: str | None = None,
     key: Names = (),
     limit: Limit = None,
@@ -44,18 +55,26 @@ def diff(
     --through also shows records that changed between the times but are the same at both: they were gone in
     between (returned), had other values (reverted), or existed only in between (passed).
 
+    `diff TABLE main..BRANCH` shows what publishing a branch would change.
+
     Example: `backstory diff crm.customer 2026-01-01 2026-02-01`
 
     Args:
         table: The table, as schema.table.
         from_: The first time in ISO 8601; without an offset it is UTC, and a date is its first instant.
-        to: The second time, in the same form.
+        to: The second time, in the same form; none after main..BRANCH.
         url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         key: Key columns of the history in a database (--url), a,b.
         limit: Largest number of records to show.
         options: Common options.
     """
-    between, request = (parse_instant(from_), parse_instant(to)), DiffRequest.of(**words)
+    if to is None:
+        branch = _branch_after_main(from_)
+        between = _times_around_branch(options, table, branch)
+        options, words = replace(options, branch=branch), {**words, "axis": "recorded"}
+    else:
+        between = parse_instant(from_), parse_instant(to)
+    request = DiffRequest.of(**words)
     if url is not None or key:
         differences = _read_differences_in_database(url, table, between, parse_names(key), request)[:limit]
     else:
@@ -63,6 +82,27 @@ def diff(
     show_differences(differences, options, request.comparison)
     if not differences:
         print_remark(options, "No differences.")
+
+
+def _branch_after_main(words: str) -> str:
+    """The branch of main..BRANCH; UsageError for other words."""
+    main, dots, branch = words.partition("..")
+    if main != MAIN or not dots or not branch:
+        raise UsageError("bad-option", "The second time is missing.", f"Write two times, or {MAIN}..BRANCH.")
+    return branch
+
+
+def _times_around_branch(options: Options, table: str, branch: str) -> tuple[datetime, datetime]:
+    """The known times before and after the commits of a branch."""
+    name = table_name(table)
+
+    def question(catalog: "Catalog") -> tuple[datetime, datetime]:
+        from backstory.stores.metadata.table_metadata import existing
+
+        described = existing(catalog, name)
+        return began_at(described.metadata, name, branch), datetime.now(UTC)
+
+    return answer(options, question)
 
 
 def _read_differences_in_database(
@@ -141,7 +181,7 @@ def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Differe
 def changes(
     table: str,
     *,
-    options: Options = DEFAULTS,
+    options: ReadOptions = READ_DEFAULTS,
     limit: Limit = None,
     **words: Unpack[CursorOptions],
 ) -> None:

@@ -52,6 +52,11 @@ class Options:
     verbose: Annotated[bool, Parameter(negative="", alias="-v", show_default=False)] = False
 
     @property
+    def branch(self) -> str | None:
+        """The branch on which tables are read."""
+        return None
+
+    @property
     def output_format(self) -> Output:
         """The output, with its default."""
         return choose_output(self.output)
@@ -61,7 +66,20 @@ class Options:
         return load(self.warehouse, self.config)
 
 
+@Parameter(name="*", group=COMMON)
+@dataclass(frozen=True)
+class ReadOptions(Options):
+    """The common options of commands that read a table, or its branch.
+
+    Attributes:
+        branch: Read this branch of the table, to which deliveries were previewed.
+    """
+
+    branch: Text = None
+
+
 DEFAULTS = Options()
+READ_DEFAULTS = ReadOptions()
 
 
 def parse_names(options: tuple[str, ...]) -> list[str]:

@@ -83,6 +83,7 @@ def run(
     jobs: Jobs = 4,
     dry_run: Flag = False,
     on_schema_change: OnSchemaChange | None = None,
+    branch: str | None = None,
     options: Options = DEFAULTS,
     **remark: Unpack[RemarkOptions],
 ) -> int:
@@ -104,6 +105,7 @@ def run(
         dry_run: Print the changes, and write nothing. If a table has several new files, only the first one is
             compared.
         on_schema_change: Accept or refuse missing columns, for all tables, instead of the file's settings.
+        branch: Deliver tables and feeds to this branch, as a preview. `backstory publish` makes it the table.
         options: Common options.
     """
     from backstory.engine.run_context import Remark
@@ -118,7 +120,8 @@ def run(
     from backstory.projects.running import RunRequest, run_project
 
     commit_remark = Remark(**remark)
-    terms = RunTerms(project.folder, dry_run, options.settings().rights, commit_remark, on_schema_change)
+    rights = options.settings().rights
+    terms = RunTerms(project.folder, dry_run, rights, commit_remark, on_schema_change, branch)
     with open_warehouse(options) as warehouse, _stop_on_signals() as stop, watch_run(options) as watcher:
         request = RunRequest(words, failed, jobs, dry_run, stop, watcher)
         receipts = run_project(warehouse.store, project, request, terms)

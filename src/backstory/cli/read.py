@@ -12,9 +12,11 @@ from backstory.cli.answers import answer, answer_from_files, collect_rows, open_
 from backstory.cli.flags import with_flags
 from backstory.cli.options import (
     DEFAULTS,
+    READ_DEFAULTS,
     Key,
     Limit,
     Options,
+    ReadOptions,
     describe_key,
     no_known_times,
     parse_key,
@@ -48,7 +50,7 @@ def current(
     table: str,
     *,
     key: Key = (),
-    options: Options = DEFAULTS,
+    options: ReadOptions = READ_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
     **words: Unpack[KnownOptions],
@@ -73,7 +75,7 @@ def as_of(
     time: str,
     *,
     key: Key = (),
-    options: Options = DEFAULTS,
+    options: ReadOptions = READ_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
     **words: Unpack[KnownOptions],
@@ -198,7 +200,7 @@ def timeline(
     table: str,
     *key: str,
     named: Annotated[Key, Parameter(name="--key")] = (),
-    options: Options = DEFAULTS,
+    options: ReadOptions = READ_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
     **words: Unpack[TimelineOptions],
@@ -264,7 +266,7 @@ def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: Ti
     return read_life(url, table_name(table), parse_named_key(key), columns)
 
 
-def log(table: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
+def log(table: str, *, limit: Limit = None, options: ReadOptions = READ_DEFAULTS) -> None:
     """List a table's commits, newest first: time, door, token, counts, note, author.
 
     For a dataset the list has blocks, offsets and watermarks; for a native table, the recorded time. Spark

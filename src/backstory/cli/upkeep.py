@@ -257,6 +257,30 @@ def drop(table: str, *, archive: str | None = None, apply: Flag = False, options
         console.print(USE_APPLY)
 
 
+def publish(table: str, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
+    """Make a branch the table, by one commit: what was delivered with --branch holds from then on.
+
+    Refused if the table has changed since the branch began. The branch is removed. `backstory diff TABLE
+    main..BRANCH` shows the differences first.
+
+    Example: `backstory publish crm.customer preview`
+
+    Args:
+        table: The table, as schema.table.
+        branch: The branch.
+        discard: Remove the branch and what was delivered to it, instead.
+        options: Common options.
+    """
+    with open_warehouse(options, table) as warehouse:
+        published = warehouse.publish(table, branch, discard=discard)
+    if options.output_format != "table":
+        show_one(published.to_dict(), options.output_format, wide=options.wide)
+        return
+    word = "discarded" if published.discarded else "published"
+    commits = "1 commit" if published.commits == 1 else f"{published.commits} commits"
+    console.print(f"{published.table}: {word} {published.branch}, {commits}", markup=False)
+
+
 def relocate(
     *,
     from_: Annotated[Path | None, Parameter(name="--from")] = None,

@@ -92,7 +92,7 @@ class RunNotes:
     """Notes on the deliveries to one table in a run: where they were planned, and seconds by stage.
 
     `files` are the files that the next commit completes, each as JSON. `archives` are the table names under
-    which former histories of the table were archived.
+    which former histories of the table were archived. The id of a run that previews is empty.
     """
 
     run_id: str
@@ -120,8 +120,9 @@ def complete_note(note: Note) -> Note:
     notes, note = _notes.get(), replace(note, more={**note.more, **remark_properties()})
     if notes is None:
         return note
+    run = {RUN: notes.run_id} if notes.run_id else {}
     files = {FILES: json.dumps([json.loads(file) for file in notes.files])} if notes.files else {}
-    return replace(note, more={**note.more, RUN: notes.run_id, **files})
+    return replace(note, more={**note.more, **run, **files})
 
 
 def note_way(way: str) -> None:

@@ -83,10 +83,10 @@ def no_properties(_pending: Any) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A name for a snapshot, which expires at an age of `max_age` milliseconds."""
+    """A name for a snapshot, which expires at an age of `max_age` milliseconds; a branch if that is None."""
 
     snapshot: int
-    max_age: int
+    max_age: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -109,8 +109,8 @@ class Change:
     rows replace all rows; `recreate` creates the table again, and `dropped` drops it with its files.
     `back_to` restores an earlier snapshot.
 
-    A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots; a tag of None
-    is removed. Catalogs compare tags by themselves, so that they need no snapshot.
+    A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots; a tag or branch
+    of None is removed. Catalogs compare tags by themselves, so that they need no snapshot.
 
     `counts` are rows by outcome; `count_as` is the outcome under which added rows are counted while they are
     written. If the number of added rows is not `expected`, nothing is committed. `late_properties` is called

@@ -43,7 +43,7 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 class RunTerms:
     """The settings for all declarations of a run: the folder of their files, and whether it is a dry run.
 
-    `on_schema_change` overrides the tables' own settings.
+    `on_schema_change` overrides the tables' own settings. With a `branch`, tables are previewed on it.
     """
 
     folder: Path
@@ -51,6 +51,7 @@ class RunTerms:
     rights: Rights = field(default_factory=Rights)
     remark: Remark = field(default_factory=Remark)
     on_schema_change: OnSchemaChange | None = None
+    branch: str | None = None
 
 
 def carry_out(
@@ -148,7 +149,8 @@ def _deliver_one(
     copy: FileCopy | None = None,
 ) -> Mapping[str, Any]:
     """The receipt of one delivery to a table."""
-    into, options = table_name(declared.name), dict(declared.options) | {"dry_run": terms.dry_run}
+    into = table_name(declared.name)
+    options = dict(declared.options) | {"dry_run": terms.dry_run, "branch": terms.branch}
     if terms.on_schema_change is not None:
         options["on_schema_change"] = terms.on_schema_change
     if "query" in options:
@@ -162,6 +164,8 @@ def _deliver_one(
     def deliver(table: TableName, *, dry_run: bool) -> Mapping[str, Any]:
         return native.snapshot(store, source, table, replace(request, dry_run=dry_run)).to_dict()
 
+    if terms.branch is not None:
+        return deliver(into, dry_run=terms.dry_run)
     full_copy = FullCopy(into, deliver, request.at, declared.restart, request.has_all_records)
     return deliver_copy(store, full_copy, notes.archives, dry_run=terms.dry_run)
 

@@ -52,6 +52,7 @@ from backstory.sources.databases.address import Database
 from backstory.sources.databases.keys import Keys, declared_keys
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
+from backstory.upkeep.previews import branch_head
 
 FOLDER: Final = ".runs"  # in the folder of an embedded warehouse
 RUN_ENDING: Final = ".run"
@@ -233,12 +234,14 @@ def run_project(
         selected = [declared for declared in selected if declared.name in names]
     for declared in selected:
         fill_in(declared.source, declared.place)
+    if terms.branch is not None:
+        _refuse_preview(selected)
     request.watcher.on_selection(selected)
     began = datetime.now(UTC)
     run_id = f"{began:%Y%m%dT%H%M%SZ}-{secrets.token_hex(2)}"
     turns = {declared.name: _Turn(declared) for declared in selected}
     run = _Run(store, request, terms, run_id, logged, upstream)
-    if not selected or request.dry_run:
+    if not selected or request.dry_run or terms.branch is not None:
         return _in_order(run, turns)
     with hold_run(store, run_id):
         _log(
@@ -252,6 +255,17 @@ def run_project(
         except TryAgain as error:
             _warn(NO_END, error)
     return receipts
+
+
+def _refuse_preview(selected: Iterable[Declaration]) -> None:
+    """Raise UsageError for declarations that cannot be delivered to a branch."""
+    for declared in selected:
+        if declared.kind in {"model", "dataset"}:
+            raise UsageError(
+                "bad-option",
+                f"{declared.name} is a {declared.kind}; only tables and feeds can be previewed on a branch.",
+                "Select tables and feeds, or omit `branch=`.",
+            )
 
 
 def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
@@ -372,7 +386,9 @@ class _Run:
 
     def _attempt(self, turn: _Turn) -> RunReceipt:
         """The receipt of one attempt, in a thread of the pool; it contains any error."""
-        declared, notes, began = turn.declared, RunNotes(self.run_id), time.monotonic()
+        # A preview is no run of the project: neither the log nor its commits record it.
+        notes = RunNotes("" if self.terms.branch else self.run_id)
+        declared, began = turn.declared, time.monotonic()
         turn.attempts += 1
         self.request.watcher.on_begin(declared.name)
         started = datetime.now(UTC)
@@ -413,6 +429,8 @@ class _Run:
         """
         name = turn.declared.name
         stored = load(self.store, table_name(name))
+        if self.terms.branch and stored is not None and branch_head(stored, self.terms.branch) is not None:
+            stored = load(replace(self.store, branch=self.terms.branch), table_name(name))
         turn.logged = marks_of_log(self.logged, name, stored)
         turn.marks |= turn.logged | marks_of_commits(stored)
         uuid = uuid_of(stored)

@@ -96,6 +96,21 @@ def test_the_doctor_finds_that_everything_works_on_it(rest):
     assert not [each for each in tables(rest) if each.schema == SCHEMA]
 
 
+def test_a_preview_is_published_on_it(rest, tmp_path):
+    lake, file = Warehouse(rest, embedded=False), tmp_path / "a.csv"
+    file.write_text("id,name\n1,Ann\n2,Bob\n")
+    lake.snapshot(str(file), into="preview.t", key="id", at="2026-01-01")
+    file.write_text("id,name\n1,Anna\n2,Bob\n")
+    lake.snapshot(str(file), into="preview.t", at="2026-01-02", branch="preview", remember=True)
+    names = {row["name"] for row in lake.table("preview.t").current().collect()}
+    assert names == {"Ann", "Bob"}
+    lake.publish("preview.t", "preview")
+    names = {row["name"] for row in lake.table("preview.t").current().collect()}
+    assert names == {"Anna", "Bob"}
+    first = {row["name"] for row in lake.table("preview.t").as_of("2026-01-01").collect()}
+    assert first == {"Ann", "Bob"}
+
+
 def test_a_change_of_properties_alone_is_noticed(rest, sender):
     """The catalog compares snapshots: so a change of the shape makes one, and whoever planned before it,
     rows or properties, is refused."""

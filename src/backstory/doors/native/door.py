@@ -40,6 +40,7 @@ from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database, parse_address
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
+from backstory.upkeep.previews import open_branch
 
 __all__ = ["apply", "batch_writer", "parse_options", "snapshot"]
 Request = SnapshotRequest | ApplyRequest
@@ -55,13 +56,14 @@ def snapshot(store: IcebergStore, source: Any, into: TableName, request: Snapsho
     before the source was read. Rows that others commit during the copy are then newer than it, and stay.
     """
     request = replace(request, begun=datetime.now(UTC))
+    place = _place(store, into, request)
     with (
         with_remark(request.note, request.author),
         translate_disk_errors("the source"),
-        _rows(store, source, partial(load, store, into), request) as rows,
+        _rows(store, source, partial(load, place, into), request) as rows,
     ):
         request = replace(request, begun=rows.instant or request.begun)
-        return deliver(store, NativeSnapshot(into, with_types(rows, _types(request)), request))
+        return deliver(place, NativeSnapshot(into, with_types(rows, _types(request)), request))
 
 
 def apply(
@@ -71,7 +73,8 @@ def apply(
 
     The source is of the kinds that `snapshot` accepts; `batch` identifies the batch of a stream.
     """
-    table = load(store, into)
+    place = _place(store, into, request)
+    table = load(place, into)
     if table is not None:
         refuse_feed(into, table.properties)
     request = with_stored_envelope(request, {} if table is None else table.properties)
@@ -83,13 +86,22 @@ def apply(
         if not messages:
             return answer_without_changes(into, request)
         rows, row_request = messages
-        return deliver(store, NativeFeed(into, rows, row_request, _has_texts(source, request), batch))
+        return deliver(place, NativeFeed(into, rows, row_request, _has_texts(source, request), batch))
+
+
+def _place(store: IcebergStore, into: TableName, request: SnapshotRequest | ApplyRequest) -> IcebergStore:
+    """The store of the table, or of its branch for a preview."""
+    if request.branch is None:
+        return store
+    return open_branch(store, into, request.branch, dry_run=request.dry_run)
 
 
 def batch_writer(
     store: IcebergStore, into: TableName, request: ApplyRequest
 ) -> Callable[[DataFrame, int], None]:
     """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
+    if request.branch is not None:
+        raise UsageError("bad-option", "A stream has no preview.", "Omit `branch=`.")
 
     def write(rows: DataFrame, number: int) -> None:
         session = rows.sparkSession

@@ -117,6 +117,7 @@ class SnapshotRequest:
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     query: str | None = None
+    branch: str | None = None
     dry_run: bool = False
     note: str | None = None
     author: str | None = None
@@ -177,6 +178,7 @@ class DeliveryOptions(FileWords, RemarkOptions, total=False):
         overwrite: Columns overwritten in place, with no history kept.
         format: Format of the files: csv, parquet, jsonl or json. Default: by their endings.
         query: A SELECT statement for the rows of a database, instead of a table.
+        branch: Deliver to this branch of the table, as a preview. `publish` makes it the table.
         dry_run: Only plan: counts, sample keys, and the columns that drive the changes. Nothing is written.
     """
 
@@ -188,6 +190,7 @@ class DeliveryOptions(FileWords, RemarkOptions, total=False):
     on_schema_change: OnSchemaChange | None
     format: FileFormat | None
     query: str | None
+    branch: str | None
     dry_run: bool
 
 
@@ -309,6 +312,7 @@ class ApplyRequest:
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     query: str | None = None
+    branch: str | None = None
     dry_run: bool = False
     note: str | None = None
     author: str | None = None

@@ -14,6 +14,7 @@ from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
+from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
     Deletions,
@@ -29,6 +30,7 @@ from backstory.stores.iceberg.jvm import every_row
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
 from backstory.stores.port import DISORDER, refuse_names
 from backstory.stores.read_ahead import read_ahead
@@ -51,6 +53,8 @@ def commit(store: IcebergStore, table: IcebergTable | None, change: Change, note
 
 
 def _commit(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
+    if store.branch is not None:
+        return _commit_to_branch(store, store.branch, table, change, note)
     if table is None or change.recreate:
         return _create_table(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):
@@ -68,6 +72,46 @@ def _commit(store: IcebergStore, table: IcebergTable | None, change: Change, not
             adding = _add_files(store, staged, files, deletions, change)
             properties = {**note.properties(counts), **change.late_properties(pending)}
     return Commit(finish(table.shape.table, staged, adding, properties, written), counts)
+
+
+def _commit_to_branch(
+    store: IcebergStore, branch: str, table: IcebergTable | None, change: Change, note: Note
+) -> Commit:
+    """Commit a change of rows to a branch; its properties are pending until the branch is published.
+
+    Raises Refused for any other change.
+    """
+    _refuse_on_branch(branch, table, change)
+    assert table is not None
+    head = newest_snapshot(table)
+    pending = {} if head is None else json.loads(head.get_property(PENDING) or "{}")
+    with translate_faults(table.shape.table):
+        transaction = table.begin()
+        with discarding(table.base) as written:
+            with time_stage("write"):
+                files, deletions = _write(store, table, table, change, written)
+            counts = _counts(change, files)
+            adding = _add_files(store, transaction, files, deletions, change, branch=branch).toBranch(branch)
+            properties = {
+                **note.properties(counts),
+                **change.late_properties(table),
+                BRANCH: branch,
+                PENDING: json.dumps({**pending, **change.properties}),
+            }
+    return Commit(finish(table.shape.table, transaction, adding, properties, written, branch=branch), counts)
+
+
+def _refuse_on_branch(branch: str, table: IcebergTable | None, change: Change) -> None:
+    """Raise Refused unless the change is of rows and properties."""
+    if table is None:
+        into = change.into
+        assert into is not None
+        raise refuse_on_branch(into.table, branch, "the table does not exist yet")
+    if change.into is not None and change.into != table.shape:
+        lines = change.lines(table.shape) or ["its columns change"]
+        raise refuse_on_branch(table.shape.table, branch, "; ".join(lines))
+    if change.whole or change.recreate or change.dropped or change.tags or change.back_to is not None:
+        raise refuse_on_branch(table.shape.table, branch, "the whole table changes")
 
 
 def _touches_rows(table: IcebergTable, change: Change) -> bool:
@@ -166,7 +210,13 @@ def _counts(change: Change, files: Sequence[Any]) -> Mapping[str, int]:
 
 
 def _add_files(
-    store: IcebergStore, staged: Any, files: Sequence[Any], deletions: Deletions, change: Change
+    store: IcebergStore,
+    staged: Any,
+    files: Sequence[Any],
+    deletions: Deletions,
+    change: Change,
+    *,
+    branch: str = MAIN,
 ) -> Any:
     """The operation of the transaction that adds the files, not yet committed."""
     if change.whole:
@@ -181,7 +231,7 @@ def _add_files(
             append.appendFile(file)
         return append
     delta = staged.newRowDelta()
-    seen = staged.startMetadata().currentSnapshot()
+    seen = staged.startMetadata().ref(branch)
     if seen is not None:
         # Without it Iceberg would regard every earlier deletion vector as a concurrent one.
         delta.validateFromSnapshot(seen.snapshotId())
@@ -224,8 +274,10 @@ def finish(
     properties: Mapping[str, str],
     files: Sequence[Any],
     then: Callable[[], None] = lambda: None,
+    *,
+    branch: str = MAIN,
 ) -> int:
-    """Commit a transaction with its last operation on rows; returns the snapshot's id.
+    """Commit a transaction with its last operation on rows, to a branch; returns the snapshot's id.
 
     `then` adds operations to the transaction that need the snapshot. After a failure the written files are
     deleted, once the catalog has confirmed that it does not have the snapshot.
@@ -236,7 +288,7 @@ def finish(
     try:
         with translate_faults(table), time_stage("commit"):
             adding.commit()
-            ours = int(transaction.currentMetadata().currentSnapshot().snapshotId())
+            ours = int(transaction.currentMetadata().ref(branch).snapshotId())
             then()
             settle(transaction)
     except BackstoryError:
@@ -363,7 +415,10 @@ def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag
     update = transaction.manageSnapshots()
     for name, tag in tags.items():
         if tag is None:
-            update.removeTag(name)
+            (update.removeTag if name in known else update.removeBranch)(name)
+            continue
+        if tag.max_age is None:
+            update.createBranch(name, tag.snapshot)
             continue
         (update.replaceTag if name in known else update.createTag)(name, tag.snapshot)
         update.setMaxRefAgeMs(name, tag.max_age)

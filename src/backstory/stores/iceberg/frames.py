@@ -7,7 +7,7 @@ number of the last update is written for rows that only move. If it is NULL, it 
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import reduce
 from typing import TYPE_CHECKING, Any, Final
 
@@ -156,7 +156,16 @@ def rows_at(store: IcebergStore, table: TableName, snapshot: int) -> "DataFrame"
 
     By SQL, since Spark 3.5 ignores options of a reader of tables.
     """
-    return store.spark.sql(f"SELECT * FROM {store.sql_name(table)} VERSION AS OF {snapshot}")  # noqa: S608
+    name = replace(store, branch=None).sql_name(table)
+    return store.spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")  # noqa: S608
+
+
+def metadata_rows(store: IcebergStore, table: TableName, name: str) -> "DataFrame":
+    """The rows of a metadata table such as `data_files`."""
+    whole = store.sql_name(table, name)
+    if store.branch is None:
+        return store.spark.table(whole)
+    return store.spark.sql(f"SELECT * FROM {whole} VERSION AS OF '{store.branch}'")  # noqa: S608
 
 
 def rows_with_ids(store: IcebergStore, table: IcebergTable) -> "DataFrame":

@@ -25,11 +25,12 @@ EXTENSIONS: Final = f"{ICEBERG}.spark.extensions.IcebergSparkSessionExtensions"
 ICEBERG_CATALOG: Final = f"{ICEBERG}.spark.source.HasIcebergCatalog"
 PARQUET: Final = "org.apache.parquet"
 _NEEDED: Final = """
-BaseFileScanTask CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile ExpireSnapshots
+BaseFileScanTask BaseTable CachingCatalog CatalogUtil ContentFile DataFile DataFiles DeleteFile
+ExpireSnapshots
 FileContent FileFormat FileMetadata FileScanTask HasTableOperations IcebergBuild ManifestContent ManifestFile
 ManifestFiles MetadataColumns MetricsConfig NullOrder PartitionSpec PartitionSpecParser
-PartitionStatisticsFile SchemaParser Snapshot StatisticsFile Table TableMetadata
-TableMetadataParser TableScan catalog.Catalog catalog.Namespace catalog.SupportsNamespaces
+PartitionStatisticsFile SchemaParser Snapshot StaticTableOperations StatisticsFile Table
+TableMetadata TableMetadataParser TableScan catalog.Catalog catalog.Namespace catalog.SupportsNamespaces
 catalog.TableIdentifier catalog.ViewCatalog data.BaseDeleteLoader deletes.BaseDVFileWriter
 deletes.PositionDeleteIndex expressions.ExpressionParser expressions.Expressions
 expressions.ResidualEvaluator io.CloseableIterable
@@ -157,6 +158,15 @@ def metadata_json(jvm: Any, table: Any) -> str:
     if isinstance(jvm, NoJava):
         return str(table.text)
     return str(_iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
+
+
+def table_of_json(jvm: Any, table: Any, text: str) -> Any:
+    """A table with this metadata in place of its own, which cannot be committed to."""
+    operations = table.operations()
+    location = operations.current().metadataFileLocation()
+    metadata = _iceberg(jvm, "TableMetadataParser").fromJson(location, text)
+    static = _iceberg(jvm, "StaticTableOperations")(metadata, operations.io(), operations.locationProvider())
+    return _iceberg(jvm, "BaseTable")(static, table.name())
 
 
 def is_reserved(jvm: Any) -> Callable[[str], bool]:

@@ -20,6 +20,7 @@ from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.deletion_vectors import vector_positions
 from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, positions_by_file
+from backstory.stores.iceberg.frames import metadata_rows
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.scripts import FileLine
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
@@ -45,7 +46,7 @@ def positions_by_path(
     store: IcebergStore, table: TableName, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
     """Positions by the code of a file as positions by its path; TryAgain if a code has two files, or none."""
-    files = store.spark.table(store.sql_name(table, "data_files"))
+    files = metadata_rows(store, table, "data_files")
     rows = files.select(PATH, file_code(salt, PATH)).collect()
     paths = {code: path for path, code in rows}
     if len(paths) < len(rows) or not coded.keys() <= paths.keys():

@@ -8,6 +8,7 @@ catalogs of its own: a stream writes its batches in a copy of the session that s
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 from weakref import WeakSet
 
@@ -181,7 +182,7 @@ def _refresh_rows(store: "IcebergStore", table: "TableName", metadata: str | Non
     from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
-    name = store.sql_name(table)
+    name = replace(store, branch=None).sql_name(table)
     if metadata is None or _COMPARED.get((store.address, name)) != metadata:
         # The table was dropped, or a cached frame cannot be planned again and so is no longer cached.
         with suppress(PySparkException, Py4JJavaError):

@@ -4,12 +4,11 @@ import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any, Final
+from typing import Any
 
+from backstory.stores.branches import BRANCH, MAIN
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-
-MAIN: Final = "main"
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,8 +67,15 @@ def newest_snapshot(table: IcebergTable) -> IcebergSnapshot | None:
 
 
 def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
-    """Every commit that has not expired, oldest first, including those that were rolled back."""
-    return [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
+    """Every commit that has not expired, oldest first, including those that were rolled back.
+
+    Commits to other branches are left out until they are published.
+    """
+    snapshots = [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
+    elsewhere = [each for each in snapshots if each.get_property(BRANCH) is not None]
+    ours = {each.id for each in ancestry(table)} if elsewhere else set()
+    left_out = {each.id for each in elsewhere} - ours
+    return [each for each in snapshots if each.id not in left_out]
 
 
 def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:

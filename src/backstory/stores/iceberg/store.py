@@ -22,6 +22,7 @@ from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.late_session import LateSpark, activate
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
+from backstory.stores.branches import no_branch, on_branch
 from backstory.stores.embedded_catalog import remember_if_writable
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
@@ -30,7 +31,9 @@ from backstory.stores.iceberg.jvm import (
     gateway,
     identifier,
     is_reserved,
+    metadata_json,
     namespace,
+    table_of_json,
     texts_of,
     uncached_catalog,
 )
@@ -85,7 +88,8 @@ class IcebergStore:
     """An Iceberg catalog of a Spark session, by its name there.
 
     `session` may not have started yet. `format_version` is for new tables. `memory` is what deliveries may
-    use on the driver. `origin` is where the warehouse was named.
+    use on the driver. `origin` is where the warehouse was named. With a `branch`, tables are read and written
+    on their branch of this name, which must exist.
     """
 
     session: "SparkSession | LateSpark"
@@ -93,6 +97,7 @@ class IcebergStore:
     format_version: int = 3
     memory: Memory = field(default_factory=lambda: Memory(DRIVER_MEMORY))
     origin: str = ""
+    branch: str | None = None
 
     def __post_init__(self) -> None:
         watch(self.session)
@@ -192,8 +197,9 @@ class IcebergStore:
         return identifier(self.jvm, table.schema, table.name)
 
     def sql_name(self, table: TableName, *more: str) -> str:
-        """The quoted name for Spark SQL; `more` names a metadata table."""
-        return ".".join(map(quote, (self.catalog, table.schema, table.name, *more)))
+        """The quoted name for Spark SQL, of the branch if there is one; `more` names a metadata table."""
+        branch = (f"branch_{self.branch}",) if self.branch and not more else ()
+        return ".".join(map(quote, (self.catalog, table.schema, table.name, *more, *branch)))
 
 
 @dataclass(frozen=True)
@@ -201,16 +207,18 @@ class IcebergTable:
     """A table as it was when it was loaded: its shape, and Iceberg's object for it.
 
     `metadata` is the location of its metadata at that time; Iceberg's object may have been refreshed since.
+    On a branch, `iceberg` is the table as if the branch were its present state, and `base` the table itself.
     """
 
     shape: Shape
     iceberg: Any
     metadata: str | None = None
     files: TableFiles = field(default_factory=TableFiles, compare=False)
+    base: Any = None
 
     def begin(self) -> Any:
         """A transaction on the table as it was loaded; TryAgain if another writer committed first."""
-        transaction = self.iceberg.newTransaction()
+        transaction = (self.base or self.iceberg).newTransaction()
         if transaction.startMetadata().metadataFileLocation() != self.metadata:
             raise conflict(self.shape.table)
         return transaction
@@ -326,7 +334,21 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
             folders.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
         refresh(store, table, metadata)  # after the load, so that the session reads no older state
-        return IcebergTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
+        base = None
+        if store.branch is not None:
+            iceberg, base = _on_branch(store, table, iceberg), iceberg
+        return IcebergTable(
+            shape_of(store, table, iceberg), iceberg, metadata, files_of(base or iceberg), base
+        )
+
+
+def _on_branch(store: IcebergStore, table: TableName, iceberg: Any) -> Any:
+    """Iceberg's object of a table as if the store's branch were its present state; UsageError without it."""
+    assert store.branch is not None
+    metadata = on_branch(json.loads(metadata_json(store.jvm, iceberg)), store.branch)
+    if metadata is None:
+        raise no_branch(table, store.branch)
+    return table_of_json(store.jvm, iceberg, json.dumps(metadata))
 
 
 def require_here(store: IcebergStore, table: TableName) -> embedded_catalog.WarehouseFolders | None:

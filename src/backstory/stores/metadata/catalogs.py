@@ -7,13 +7,14 @@ knows every catalog that Iceberg knows.
 import gzip
 import json
 import zlib
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG, Settings
+from backstory.stores.branches import no_branch, on_branch
 from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
 from backstory.stores.iceberg import store as iceberg
 from backstory.stores.iceberg.jvm import metadata_json
@@ -156,6 +157,41 @@ class SessionCatalog:
     def opener(self, table: TableMetadata) -> TableFiles:
         """The object that opens the files of a table, with the properties of its FileIO in the session."""
         return iceberg.existing(self.store, table.shape.table).files
+
+
+@dataclass(frozen=True, slots=True)
+class BranchCatalog:
+    """A catalog whose tables are as if a branch of theirs were their present state."""
+
+    catalog: ReadableCatalog
+    branch: str
+
+    @property
+    def description(self) -> str:
+        """The warehouse, and the origin of its name."""
+        return self.catalog.description
+
+    def tables(self) -> list[TableName]:
+        """Every table, sorted, including tables that do not have the branch."""
+        return self.catalog.tables()
+
+    def describe(self, table: TableName) -> TableMetadata | None:
+        """The metadata of a table on the branch, or None without the table; UsageError without the branch."""
+        described = self.catalog.describe(table)
+        if described is None:
+            return None
+        metadata = on_branch(described.metadata, self.branch)
+        if metadata is None:
+            raise no_branch(table, self.branch)
+        return replace(described, metadata=metadata)
+
+    def count(self, table: TableMetadata) -> Counts:
+        """The rows of a table."""
+        return self.catalog.count(table)
+
+    def opener(self, table: TableMetadata) -> TableFiles:
+        """The object that opens the files of a table."""
+        return self.catalog.opener(table)
 
 
 _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"

@@ -16,6 +16,7 @@ from backstory.model.change import COLUMNS_STATE, DOOR, foreign_writes
 from backstory.model.layout import MEMORY, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import ROLE
+from backstory.stores.branches import BRANCH
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
 from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
 from backstory.stores.refusals import no_table
@@ -75,8 +76,13 @@ class TableMetadata:
 
     @property
     def commits(self) -> list[CommitMetadata]:
-        """Every commit that has not expired, oldest first, including commits that were rolled back."""
-        return [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
+        """Every commit that has not expired, oldest first, including commits that were rolled back.
+
+        Commits to other branches are left out until they are published.
+        """
+        commits = [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
+        ours = {snapshot["snapshot-id"] for snapshot in self.ancestry}
+        return [each for each in commits if BRANCH not in each.properties or each.id in ours]
 
     @property
     def newest(self) -> CommitMetadata | None:

@@ -1,0 +1,110 @@
+"""Branches of a table, on which deliveries are previewed: the table as if a branch were its present state.
+
+A branch changes rows only. The table's properties that its commits change are pending: each commit has all of
+them in its summary, and publishing the branch sets them.
+"""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final
+
+from backstory.errors import Refused, UsageError
+from backstory.model.table import TableName
+
+# Properties of a snapshot: the branch that it was committed to, and the pending properties as JSON.
+BRANCH: Final = "backstory.branch"
+PENDING: Final = "backstory.pending-properties"
+MAIN: Final = "main"
+_CURRENT: Final = "current-snapshot-id"
+
+Json = Mapping[str, Any]
+
+
+def on_branch(metadata: Json, branch: str) -> Json | None:
+    """The metadata as if the branch were the table's present state; None if there is no such branch."""
+    head = head_of(metadata, branch)
+    if head is None:
+        return None
+    past = ancestors(metadata, head)
+    log = [{"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]} for one in past[::-1]]
+    properties = {**(metadata.get("properties") or {}), **pending_properties(past[0])}
+    return {
+        **metadata,
+        _CURRENT: head,
+        "refs": {**metadata["refs"], MAIN: {"snapshot-id": head, "type": "branch"}},
+        "snapshot-log": sorted(log, key=lambda each: each["timestamp-ms"]),
+        "properties": {name: value for name, value in properties.items() if value is not None},
+    }
+
+
+def head_of(metadata: Json, branch: str) -> int | None:
+    """The newest snapshot of a branch; None if there is no such branch."""
+    ref = (metadata.get("refs") or {}).get(branch)
+    return ref["snapshot-id"] if ref is not None and ref["type"] == "branch" else None
+
+
+def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
+    """A snapshot and its ancestors, newest first, up to the first expired one."""
+    snapshots = {one["snapshot-id"]: one for one in metadata.get("snapshots") or []}
+    past = []
+    while snapshot_id in snapshots:
+        past.append(snapshots[snapshot_id])
+        snapshot_id = past[-1].get("parent-snapshot-id")
+    return past
+
+
+def pending_properties(snapshot: Json) -> dict[str, str | None]:
+    """The properties that publishing a snapshot sets; None removes a property."""
+    return dict(json.loads((snapshot.get("summary") or {}).get(PENDING) or "{}"))
+
+
+def began_at(metadata: Json, table: TableName, branch: str) -> datetime:
+    """A known time after the table's newest commit and before the commits of its branch.
+
+    Raises UsageError if there is no such branch, and Refused if the table has changed since it began.
+    """
+    head, newest = head_of(metadata, branch), metadata.get(_CURRENT)
+    if head is None:
+        raise no_branch(table, branch)
+    base = next((one for one in ancestors(metadata, head) if one["snapshot-id"] == newest), None)
+    if base is None:
+        raise branch_behind(table, branch)
+    # A commit's time is in whole milliseconds, and the next commit takes longer than one.
+    return datetime.fromtimestamp(base["timestamp-ms"] / 1000, UTC) + timedelta(microseconds=999)
+
+
+def require_branch_name(branch: str) -> str:
+    """The name; UsageError if no branch of a preview can have it."""
+    if not branch.isidentifier() or not branch.isascii() or branch == MAIN:
+        raise UsageError(
+            "bad-option",
+            f"{branch!r} cannot be the name of a branch.",
+            "Use letters, digits and underscores, such as preview.",
+        )
+    return branch
+
+
+def no_branch(table: TableName, branch: str) -> UsageError:
+    """The error for a branch that a table does not have."""
+    return UsageError(
+        "no-branch", f"{table} has no branch {branch}.", f"Begin it by a delivery with `branch={branch!r}`."
+    )
+
+
+def branch_behind(table: TableName, branch: str) -> Refused:
+    """The error for a branch that does not contain the table's newest commit."""
+    return Refused(
+        "branch-behind",
+        f"{table} has changed since its branch {branch} began.",
+        f"Discard the branch with `backstory publish` and `discard=True`, and deliver to {branch} again.",
+    )
+
+
+def refuse_on_branch(table: TableName, branch: str, what: str) -> Refused:
+    """The error for a change that only the whole table can have."""
+    return Refused(
+        "not-on-branch",
+        f"{table} cannot be previewed on {branch}: {what}.",
+        f"Deliver to {table} itself; `dry_run=True` reports the changes.",
+    )
