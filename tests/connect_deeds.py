@@ -201,6 +201,7 @@ def refusals():
         lambda: warehouse.snapshot(
             session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
         ),
+        lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", branch="preview", **options),
         lambda: table.changes(),
         lambda: table.maintain(),
         lambda: table.forget(1, apply=True),
