@@ -22,6 +22,7 @@ from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, frame_of_arrow
+from backstory.stores.branches import MAIN
 from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
@@ -30,7 +31,6 @@ from backstory.stores.iceberg.frames import LINEAGE_SINCE, keeps_row_ids, spark_
 from backstory.stores.iceberg.literals import column, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
-from backstory.stores.iceberg.snapshots import MAIN
 from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
 from backstory.stores.port import refuse_names
 from backstory.stores.refusals import conflict
