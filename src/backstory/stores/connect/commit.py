@@ -90,11 +90,10 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
 
 def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change) -> None:
     """Raise UsageError for a change that SQL does not make by one visible commit."""
-    if store.branch is not None:
-        raise needs_java("A preview on a branch")
     into = change.into or (None if table is None else table.shape)
     plain = all(isinstance(rows, _PLAIN) for rows in (change.added, change.removed))
-    if not plain or into is None or change != Change(**{name: getattr(change, name) for name in _BY_SQL}):
+    parts = Change(**{name: getattr(change, name) for name in _BY_SQL})
+    if store.branch is not None or not plain or into is None or change != parts:
         raise needs_java("This change of a table")
     if into.layout is not Layout.VERSIONS:
         raise needs_java(f"A table of layout {into.layout}")
