@@ -8,11 +8,11 @@ from typing import TYPE_CHECKING, Any, Unpack, cast
 from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, rows_of_frame
 from backstory.cli.flags import with_flags
 from backstory.cli.options import (
-    READ_DEFAULTS,
+    BRANCH_DEFAULTS,
+    BranchOptions,
     Limit,
     Names,
     Options,
-    ReadOptions,
     no_known_times,
     parse_names,
 )
@@ -40,7 +40,7 @@ def diff(
     from_: str,
     to: str | None = None,
     *,
-    options: ReadOptions = READ_DEFAULTS,
+    options: BranchOptions = BRANCH_DEFAULTS,
     url: str | None = None,
     key: Names = (),
     limit: Limit = None,
@@ -181,7 +181,7 @@ def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Differe
 def changes(
     table: str,
     *,
-    options: ReadOptions = READ_DEFAULTS,
+    options: BranchOptions = BRANCH_DEFAULTS,
     limit: Limit = None,
     **words: Unpack[CursorOptions],
 ) -> None:

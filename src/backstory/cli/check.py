@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
 from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, READ_DEFAULTS, Flag, Options, ReadOptions
+from backstory.cli.options import BRANCH_DEFAULTS, DEFAULTS, BranchOptions, Flag, Options
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
 from backstory.cli.progress import show_activity
 from backstory.engine.run_context import RemarkOptions
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 RECORD = ("table", "law", "violations", "keys", "status")
 
 
-def check(*tables: str, all: Flag = False, options: ReadOptions = READ_DEFAULTS) -> int:  # noqa: A002 - the option's name
+def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAULTS) -> int:  # noqa: A002 - the option's name
     """Check the laws of tables, and name the keys that break them.
 
     Each table is read once. If a law is broken, the exit code is 4, and `backstory repair TABLE` shows a fix.

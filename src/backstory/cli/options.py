@@ -68,7 +68,7 @@ class Options:
 
 @Parameter(name="*", group=COMMON)
 @dataclass(frozen=True)
-class ReadOptions(Options):
+class BranchOptions(Options):
     """The common options of commands that read a table, or its branch.
 
     Attributes:
@@ -79,7 +79,7 @@ class ReadOptions(Options):
 
 
 DEFAULTS = Options()
-READ_DEFAULTS = ReadOptions()
+BRANCH_DEFAULTS = BranchOptions()
 
 
 def parse_names(options: tuple[str, ...]) -> list[str]:

@@ -11,12 +11,12 @@ from cyclopts import Parameter
 from backstory.cli.answers import answer, answer_from_files, collect_rows, open_warehouse, print_remark
 from backstory.cli.flags import with_flags
 from backstory.cli.options import (
+    BRANCH_DEFAULTS,
     DEFAULTS,
-    READ_DEFAULTS,
+    BranchOptions,
     Key,
     Limit,
     Options,
-    ReadOptions,
     describe_key,
     no_known_times,
     parse_key,
@@ -50,7 +50,7 @@ def current(
     table: str,
     *,
     key: Key = (),
-    options: ReadOptions = READ_DEFAULTS,
+    options: BranchOptions = BRANCH_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
     **words: Unpack[KnownOptions],
@@ -75,7 +75,7 @@ def as_of(
     time: str,
     *,
     key: Key = (),
-    options: ReadOptions = READ_DEFAULTS,
+    options: BranchOptions = BRANCH_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
     **words: Unpack[KnownOptions],
@@ -200,7 +200,7 @@ def timeline(
     table: str,
     *key: str,
     named: Annotated[Key, Parameter(name="--key")] = (),
-    options: ReadOptions = READ_DEFAULTS,
+    options: BranchOptions = BRANCH_DEFAULTS,
     url: str | None = None,
     limit: Limit = None,
     **words: Unpack[TimelineOptions],
@@ -266,7 +266,7 @@ def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: Ti
     return read_life(url, table_name(table), parse_named_key(key), columns)
 
 
-def log(table: str, *, limit: Limit = None, options: ReadOptions = READ_DEFAULTS) -> None:
+def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFAULTS) -> None:
     """List a table's commits, newest first: time, door, token, counts, note, author.
 
     For a dataset the list has blocks, offsets and watermarks; for a native table, the recorded time. Spark
