@@ -22,7 +22,7 @@ from test_snapshot import Native, by_rule, randomly
 
 import backstory
 from backstory.model.change import DOOR
-from backstory.stores.connect.commit import BRANCH
+from backstory.stores.connect.commit import DELIVERY
 
 ADDRESS, CATALOG, DEED, *WORDS = sys.argv[1:]
 
@@ -270,6 +270,7 @@ def kills():
     assert len(branches(session, "kills.c")) == (0 if point in {"ADD COLUMNS", "DROP BRANCH"} else 1)
     table = warehouse.table("kills.c")
     assert records(table.current()) == ({1: "Köln", 3: "Rom"} if done else {1: "Bonn", 2: "Ulm"})
+    assert len(table.log()) == 1 + done  # an unfinished commit is not one of the table
     assert (deliver().snapshot_id is None) is done
     assert records(table.current()) == {1: "Köln", 3: "Rom"}
     assert [each for each in table.check() if each["violations"]] == []
@@ -336,7 +337,7 @@ def conflicts():
     ]
     assert doors == ["native", None, None, None, "native"]
     assert records(warehouse.table("late.c").current()) == {1: "Köln", 3: "Rom"}
-    assert [each for each in branches(session, "late.c") if each.startswith(BRANCH)] == []
+    assert [each for each in branches(session, "late.c") if each.startswith(DELIVERY)] == []
 
 
 if __name__ == "__main__":

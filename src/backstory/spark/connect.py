@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError
+from backstory.spark.versions import condition_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -45,7 +46,7 @@ def refuse_java(spark: "SparkSession") -> Iterator[None]:
     try:
         yield
     except PySparkAttributeError as fault:
-        if fault.getCondition() != OF_JAVA:
+        if condition_of(fault) != OF_JAVA:
             raise
         raise needs_java() from fault
 

@@ -24,7 +24,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing,
 DOOR: Final = "native"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Published(Receipt):
     """A branch that has become the table: its commits, their rows by outcome, and the table's snapshot.
 

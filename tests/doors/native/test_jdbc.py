@@ -122,7 +122,7 @@ def test_tables_are_listed_with_the_keys_that_they_declare(lake, mariadb):
     url = address(port).replace("/shop", "/listed")
     keys = declared_keys_by_jdbc(lake.store, parse_server(url))
     assert keys == {"a": ("id",), "b": (), "c": (), "d": ("y", "x")}
-    text = draft_project(url, partial(declared_keys_by_jdbc, lake.store))
+    text, _ = draft_project(url, partial(declared_keys_by_jdbc, lake.store))
     assert "canary" not in text
     assert "mariadb://me:${DATABASE_PASSWORD}@localhost" in text
     with pytest.raises(UsageError, match="cannot list the tables"):

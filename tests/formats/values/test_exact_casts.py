@@ -91,12 +91,12 @@ def test_a_word_that_names_no_type_is_none(word):
 def test_types_have_the_words_of_tables_and_of_spark():
     words = ["bigint", "Decimal(18,2)", "decimal", "date", "timestamp", "timestamp_ntz", "text", " int "]
     assert [str(type_named(word)) for word in words] == [
-        "LONG",
+        "BIGINT",
         "DECIMAL(18,2)",
         "DECIMAL(38,10)",
-        "NAIVE_DATE",
-        "UTC_DATETIME",
-        "NAIVE_DATETIME",
+        "DATE",
+        "TIMESTAMP",
+        "TIMESTAMP_NTZ",
         "STRING",
         "INT",
     ]

@@ -101,8 +101,9 @@ def _changes(
     condition = feed.condition(DUCKDB, stored)
     source = replace(DUCKDB, rows=f"(SELECT * FROM {DUCKDB.rows} WHERE {condition}) AS moved")  # noqa: S608
     answer = query_rows(relation, changes_query(source, [_RECORD], [_CONTENT], net=net))
-    rows, signs, last = shown.take(answer[_PLACE]), *(whole_numbers(answer[name]) for name in (SIGN, LAST))
-    order = [*([] if net else [last]), *(ranks(rows[name]) for name in names), signs]
+    rows = shown.take(answer[_PLACE])
+    signs, last, places = (whole_numbers(answer[name]) for name in (SIGN, LAST, _PLACE))
+    order = [*([] if net else [last]), *(ranks(rows[name]) for name in names), signs, places]
     ordered = integers(sorted_by(order, len(rows)))
     types, commits = (answer[name].take(ordered).to_pylist() for name in (TYPE, LAST))
     yield from zip(rows_of(rows.take(ordered)), types, commits, strict=True)

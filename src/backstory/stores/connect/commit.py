@@ -22,7 +22,7 @@ from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, frame_of_arrow
-from backstory.stores.branches import MAIN
+from backstory.stores.branches import BRANCH, MAIN
 from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # The beginning of names of branches, each of which is of one delivery.
-BRANCH: Final = "backstory_delivery_"
+DELIVERY: Final = "backstory_delivery_"
 # The setting of a session that its commits contain as a property.
 _NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
@@ -205,14 +205,15 @@ def _change(
     from pyspark.errors import PySparkException
 
     name, base = table.shape.table, int(table.iceberg.currentSnapshot().snapshotId())
-    with _session(store, name, notes) as session:
+    branch = DELIVERY + uuid.uuid4().hex
+    # Until the branch is published, the commit does not count as one of the table.
+    with _session(store, name, {**notes, BRANCH: branch}) as session:
         session.sql(f"REFRESH TABLE {store.sql_name(name)}")
         if store.metadata_location(name, session) != table.metadata:
             raise conflict(name)
         _add_columns(store, session, table, shape)
-        branch = BRANCH + uuid.uuid4().hex
         # Branches that began before: none of them can be published once this one is.
-        others = [other for other in table.iceberg.refs() if other.startswith(BRANCH)]
+        others = [other for other in table.iceberg.refs() if other.startswith(DELIVERY)]
         session.sql(f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
         over = [branch]
         try:
