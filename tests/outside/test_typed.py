@@ -37,6 +37,7 @@ FOLLOWED = {  # by other tests, with what the page needs
     "docs/how-to/keeping.md": "tests/outside/test_tutorial.py",
     "docs/how-to/operate.md": "tests/outside/test_tutorial.py",
     "docs/how-to/reading.md": "tests/outside/test_tutorial.py",
+    "docs/how-to/spark-connect.md": "tests/outside/test_connect.py",
     "docs/how-to/spark-job.md": "tests/outside/test_spark_job.py",
     "docs/how-to/debezium-kafka.md": "tests/outside/test_debezium.py",
 }
