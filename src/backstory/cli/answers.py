@@ -160,8 +160,9 @@ def open_warehouse(
             options.warehouse, catalog=catalog, config=options.config, verbose=options.verbose
         )
     with started as opened:
-        store = replace(opened.store, branch=options.branch)
-        yield replace(opened, store=store) if options.branch else opened
+        if options.branch is not None:
+            opened = replace(opened, store=replace(opened.store, branch=options.branch))  # noqa: PLW2901
+        yield opened
         sys.stdout.flush()
 
 

@@ -78,7 +78,7 @@ def draft_project(
     the database's catalog.
     """
     if not is_database(source):
-        drafts, group = _draft_folder(Path(source), home), ""
+        drafts, group = _draft_folder(Path(source), home or Path(source)), ""
     else:
         drafts = [replace(draft, group=_GROUP) for draft in _draft_database(source, keys_of)]
         group = _group_lines(source, drafts)
@@ -168,7 +168,7 @@ def _table_name(name: str, database: Database) -> str:
     return f"{_plain_name(stem) or 'source'}.{name}"
 
 
-def _draft_folder(folder: Path, home: Path | None) -> list[_Draft]:
+def _draft_folder(folder: Path, home: Path) -> list[_Draft]:
     """A table for each file, or for all files whose names differ only in a time."""
     groups: dict[str, Path] = {}
     for path in sorted(_files(folder)):
@@ -180,11 +180,9 @@ def _draft_folder(folder: Path, home: Path | None) -> list[_Draft]:
             "Name another folder, or a database: `backstory init postgresql://user@host/database`.",
         )
     below = folder.absolute()
-    if home is not None and below.is_relative_to(home.absolute()):
+    if below.is_relative_to(home.absolute()):
         below = below.relative_to(home.absolute())
-    return [
-        _draft_file(pattern, newest, folder, below if home else Path()) for pattern, newest in groups.items()
-    ]
+    return [_draft_file(pattern, newest, folder, below) for pattern, newest in groups.items()]
 
 
 def _draft_file(pattern: str, newest: Path, folder: Path, below: Path) -> _Draft:

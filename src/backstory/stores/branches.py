@@ -7,6 +7,7 @@ them in its summary, and publishing the branch sets them.
 import json
 from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
+from itertools import takewhile
 from typing import Any, Final
 
 from backstory.errors import Refused, UsageError
@@ -28,7 +29,7 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
         return None
     past = ancestors(metadata, head)
     log = [{"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]} for one in past[::-1]]
-    properties = {**(metadata.get("properties") or {}), **pending_properties(past[0])}
+    properties = {**(metadata.get("properties") or {}), **pending_properties(_summary(past[0]).get(PENDING))}
     return {
         **metadata,
         _CURRENT: head,
@@ -54,24 +55,50 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
     return past
 
 
-def pending_properties(snapshot: Json) -> dict[str, str | None]:
-    """The properties that publishing a snapshot sets; None removes a property."""
-    return dict(json.loads((snapshot.get("summary") or {}).get(PENDING) or "{}"))
+def pending_properties(text: str | None) -> dict[str, str | None]:
+    """The properties that publishing a commit sets, from its property `PENDING`; None removes a property."""
+    return dict(json.loads(text or "{}"))
+
+
+def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Json]:
+    """The commits that only the branch has, newest first; UsageError if there is no such branch."""
+    head = head_of(metadata, branch)
+    if head is None:
+        raise no_branch(table, branch)
+    ours = {one["snapshot-id"] for one in ancestors(metadata, metadata.get(_CURRENT))}
+
+    def is_own(one: Json) -> bool:
+        return one["snapshot-id"] not in ours and _summary(one).get(BRANCH) == branch
+
+    return list(takewhile(is_own, ancestors(metadata, head)))
+
+
+def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]:
+    """The commits that only the branch has; Refused if the table has changed since it began."""
+    commits = commits_of_branch(metadata, table, branch)
+    base = commits[-1].get("parent-snapshot-id") if commits else head_of(metadata, branch)
+    if base != metadata.get(_CURRENT):
+        raise Refused(
+            "branch-behind",
+            f"{table} has changed since its branch {branch} began.",
+            f"Discard the branch with `backstory publish` and `discard=True`, and deliver to {branch} again.",
+        )
+    return commits
 
 
 def began_at(metadata: Json, table: TableName, branch: str) -> datetime:
     """A known time after the table's newest commit and before the commits of its branch.
 
-    Raises UsageError if there is no such branch, and Refused if the table has changed since it began.
+    Raises the errors of `require_current`.
     """
-    head, newest = head_of(metadata, branch), metadata.get(_CURRENT)
-    if head is None:
-        raise no_branch(table, branch)
-    base = next((one for one in ancestors(metadata, head) if one["snapshot-id"] == newest), None)
-    if base is None:
-        raise branch_behind(table, branch)
+    require_current(metadata, table, branch)
+    newest = ancestors(metadata, metadata.get(_CURRENT))[0]
     # A commit's time is in whole milliseconds, and the next commit takes longer than one.
-    return datetime.fromtimestamp(base["timestamp-ms"] / 1000, UTC) + timedelta(microseconds=999)
+    return datetime.fromtimestamp(newest["timestamp-ms"] / 1000, UTC) + timedelta(microseconds=999)
+
+
+def _summary(snapshot: Json) -> Mapping[str, str]:
+    return snapshot.get("summary") or {}
 
 
 def require_branch_name(branch: str) -> str:
@@ -89,15 +116,6 @@ def no_branch(table: TableName, branch: str) -> UsageError:
     """The error for a branch that a table does not have."""
     return UsageError(
         "no-branch", f"{table} has no branch {branch}.", f"Begin it by a delivery with `branch={branch!r}`."
-    )
-
-
-def branch_behind(table: TableName, branch: str) -> Refused:
-    """The error for a branch that does not contain the table's newest commit."""
-    return Refused(
-        "branch-behind",
-        f"{table} has changed since its branch {branch} began.",
-        f"Discard the branch with `backstory publish` and `discard=True`, and deliver to {branch} again.",
     )
 
 

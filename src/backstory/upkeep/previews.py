@@ -11,14 +11,17 @@ from backstory.model.change import COUNTS, Change, Note, Tag
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.stores.branches import (
-    BRANCH,
     PENDING,
-    branch_behind,
-    no_branch,
+    Json,
+    commits_of_branch,
+    head_of,
+    pending_properties,
     refuse_on_branch,
     require_branch_name,
+    require_current,
 )
-from backstory.stores.iceberg.snapshots import IcebergSnapshot, ancestry, newest_snapshot
+from backstory.stores.iceberg.jvm import metadata_json
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 
 DOOR: Final = "native"
@@ -68,9 +71,9 @@ def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: 
 
 def read_branch(store: IcebergStore, table: TableName, branch: str) -> IcebergStore:
     """The store in which the table is its branch; UsageError if there is no such branch."""
-    if branch_head(existing(store, table), branch) is None:
-        raise no_branch(table, branch)
-    return replace(store, branch=branch)
+    on_branch = replace(store, branch=branch)
+    existing(on_branch, table)
+    return on_branch
 
 
 def branch_head(stored: IcebergTable, branch: str) -> int | None:
@@ -85,14 +88,13 @@ def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
     Raises UsageError if there is no such branch, and Refused if the table has changed since it began.
     """
 
-    def make_current(stored: IcebergTable, commits: Sequence[IcebergSnapshot]) -> Change:
-        newest, head = newest_snapshot(stored), branch_head(stored, branch)
-        if newest is None or newest.id != (commits[-1].parent if commits else head):
-            raise branch_behind(table, branch)
+    def make_current(metadata: Json) -> tuple[list[Json], Change]:
+        commits = require_current(metadata, table, branch)
         if not commits:
-            return Change(tags={branch: None})
-        pending = json.loads(commits[0].get_property(PENDING) or "{}")
-        return Change(_sum_counts(commits), properties=pending, tags={branch: None}, back_to=head)
+            return commits, Change(tags={branch: None})
+        head, newest = head_of(metadata, branch), commits[0]
+        pending = pending_properties(newest["summary"].get(PENDING))
+        return commits, Change(properties=pending, tags={branch: None}, back_to=head)
 
     return _remove_branch(store, table, branch, make_current)
 
@@ -100,8 +102,8 @@ def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
 def discard(store: IcebergStore, table: TableName, branch: str) -> Published:
     """Remove a branch and what was delivered to it; UsageError if there is no such branch."""
 
-    def forget(_: IcebergTable, commits: Sequence[IcebergSnapshot]) -> Change:
-        return Change(_sum_counts(commits), tags={branch: None})
+    def forget(metadata: Json) -> tuple[list[Json], Change]:
+        return commits_of_branch(metadata, table, branch), Change(tags={branch: None})
 
     return replace(_remove_branch(store, table, branch, forget), discarded=True)
 
@@ -110,16 +112,20 @@ def _remove_branch(
     store: IcebergStore,
     table: TableName,
     branch: str,
-    change_of: Callable[[IcebergTable, Sequence[IcebergSnapshot]], Change],
+    decide: Callable[[Json], tuple[list[Json], Change]],
 ) -> Published:
-    """Commit the change for the commits of a branch, newest first."""
+    """Commit the change that removes a branch.
+
+    `decide` gets the table's metadata, and returns the commits of the branch with the change.
+    """
     number = 0
 
     def plan() -> tuple[IcebergTable, Change]:
         nonlocal number
-        stored, commits = _commits_of_branch(store, table, branch)
+        stored = existing(store, table)
+        commits, change = decide(json.loads(metadata_json(store.jvm, stored.iceberg)))
         number = len(commits)
-        return stored, change_of(stored, commits)
+        return stored, replace(change, counts=_sum_counts(commits))
 
     committed = deliver(store, TableChange((table,), Note(DOOR, ""), plan))
     assert committed is not None
@@ -128,26 +134,9 @@ def _remove_branch(
     return Published(str(table), branch, number, committed.counts, newest.id)
 
 
-def _commits_of_branch(
-    store: IcebergStore, table: TableName, branch: str
-) -> tuple[IcebergTable, list[IcebergSnapshot]]:
-    """The table, and the commits that its branch has more, newest first; UsageError without the branch."""
-    stored = existing(store, table)
-    if branch_head(stored, branch) is None:
-        raise no_branch(table, branch)
-    on_branch = existing(replace(store, branch=branch), table)
-    ours = {snapshot.id for snapshot in ancestry(stored)}
-    own = []
-    for snapshot in ancestry(on_branch):
-        if snapshot.id in ours or snapshot.get_property(BRANCH) != branch:
-            break
-        own.append(snapshot)
-    return stored, own
-
-
-def _sum_counts(commits: Sequence[IcebergSnapshot]) -> Mapping[str, int]:
+def _sum_counts(commits: Sequence[Json]) -> Mapping[str, int]:
     """The rows of several commits by outcome; rows that one of them left unchanged are not counted."""
     counts: Counter[str] = Counter()
     for commit in commits:
-        counts.update(json.loads(commit.get_property(COUNTS) or "{}"))
+        counts.update(json.loads(commit["summary"].get(COUNTS) or "{}"))
     return {name: count for name, count in counts.items() if name != "unchanged"}

@@ -4,17 +4,18 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import replace
 from typing import Any, cast
 
 import pyarrow as pa
 
 from backstory.errors import BackstoryError
-from backstory.model.change import COLUMNS_STATE, Change, Commit, Note, RowBatches, Tag
+from backstory.model.change import COLUMNS_STATE, NOTHING, Change, Commit, Note, RowBatches, Tag
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
-from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
+from backstory.stores.branches import BRANCH, MAIN, PENDING, pending_properties, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
     Deletions,
@@ -64,14 +65,30 @@ def _commit(store: IcebergStore, table: IcebergTable | None, change: Change, not
         if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
             settle(staged)
             return Commit(None, change.counts)
-        with discarding(table.iceberg) as written:
-            pending = IcebergTable(change.into, staged.table()) if change.into else table
-            with time_stage("write"):
-                files, deletions = _write(store, table, pending, change, written)
-            counts = _counts(change, files)
-            adding = _add_files(store, staged, files, deletions, change)
-            properties = {**note.properties(counts), **change.late_properties(pending)}
-    return Commit(finish(table.shape.table, staged, adding, properties, written), counts)
+    return _commit_rows(store, table, staged, change, note)
+
+
+def _commit_rows(
+    store: IcebergStore,
+    table: IcebergTable,
+    staged: Any,
+    change: Change,
+    note: Note,
+    *,
+    branch: str = MAIN,
+    more: Mapping[str, str] = NOTHING,
+) -> Commit:
+    """Write the change's rows and commit the transaction; the snapshot gets `more` properties too."""
+    with translate_faults(table.shape.table), discarding(table.iceberg) as written:
+        pending = IcebergTable(change.into, staged.table()) if change.into else table
+        with time_stage("write"):
+            files, deletions = _write(store, table, pending, change, written)
+        counts = _counts(change, files)
+        adding = _add_files(store, staged, files, deletions, change, branch=branch)
+        if branch != MAIN:
+            adding = adding.toBranch(branch)
+        properties = {**note.properties(counts), **change.late_properties(pending), **more}
+    return Commit(finish(table.shape.table, staged, adding, properties, written, branch=branch), counts)
 
 
 def _commit_to_branch(
@@ -84,21 +101,12 @@ def _commit_to_branch(
     _refuse_on_branch(branch, table, change)
     assert table is not None
     head = newest_snapshot(table)
-    pending = {} if head is None else json.loads(head.get_property(PENDING) or "{}")
+    pending = pending_properties(None if head is None else head.get_property(PENDING))
+    more = {BRANCH: branch, PENDING: json.dumps({**pending, **change.properties})}
+    rows = replace(change, into=None)
     with translate_faults(table.shape.table):
         transaction = table.begin()
-        with discarding(table.base) as written:
-            with time_stage("write"):
-                files, deletions = _write(store, table, table, change, written)
-            counts = _counts(change, files)
-            adding = _add_files(store, transaction, files, deletions, change, branch=branch).toBranch(branch)
-            properties = {
-                **note.properties(counts),
-                **change.late_properties(table),
-                BRANCH: branch,
-                PENDING: json.dumps({**pending, **change.properties}),
-            }
-    return Commit(finish(table.shape.table, transaction, adding, properties, written, branch=branch), counts)
+    return _commit_rows(store, table, transaction, rows, note, branch=branch, more=more)
 
 
 def _refuse_on_branch(branch: str, table: IcebergTable | None, change: Change) -> None:

@@ -16,7 +16,7 @@ from backstory.model.change import COLUMNS_STATE, DOOR, foreign_writes
 from backstory.model.layout import MEMORY, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import ROLE
-from backstory.stores.branches import BRANCH
+from backstory.stores.branches import BRANCH, ancestors
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
 from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
 from backstory.stores.refusals import no_table
@@ -81,6 +81,8 @@ class TableMetadata:
         Commits to other branches are left out until they are published.
         """
         commits = [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
+        if not any(BRANCH in each.properties for each in commits):
+            return commits
         ours = {snapshot["snapshot-id"] for snapshot in self.ancestry}
         return [each for each in commits if BRANCH not in each.properties or each.id in ours]
 
@@ -97,10 +99,7 @@ class TableMetadata:
     @property
     def ancestry(self) -> Iterator[Mapping[str, Any]]:
         """The snapshots that led to the current one, newest first, up to the first expired one."""
-        snapshot = self.snapshot
-        while snapshot is not None:
-            yield snapshot
-            snapshot = self.snapshot_by_id(snapshot.get("parent-snapshot-id"))
+        return iter(ancestors(self.metadata, self.metadata.get("current-snapshot-id")))
 
     @property
     def foreign_writes(self) -> Sequence[str]:
