@@ -85,9 +85,9 @@ def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, commit
     life.push("A,1 B,2")
     finish = commit.finish
 
-    def interrupted(*arguments):
+    def interrupted(*arguments, **options):
         if committed:
-            finish(*arguments)
+            finish(*arguments, **options)
         raise KeyboardInterrupt
 
     monkeypatch.setattr(commit, "finish", interrupted)
