@@ -279,12 +279,12 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
     return planned
 
 
-# Column names: the hash of a key, the halves and quarters of fingerprints, the sign of a row in sums, and
-# whether it counts as a row of its side. No column of a side has these names.
+# Column names: the hash of a key, the halves and quarters of fingerprints, the sign of a row in sums, whether
+# it counts as a row of its side, and the number of its side. No column of a side has these names.
 NUMBER: Final = "number"
 HALVES: Final = ("h0", "h1")
 QUARTERS: Final = ("q0", "q1", "q2", "q3")
-MINUS, COUNTED, CONTENT = "minus", "counted", "content"
+MINUS, COUNTED, CONTENT, SIDE = "minus", "counted", "content", "side"
 LOW_BITS: Final = (1 << 32) - 1
 # The memory for one row of these columns: in Java, in Arrow and in NumPy.
 BYTES_OF_HASHED_ROW: Final = 64
@@ -381,30 +381,33 @@ def _find_differing_here(
     Raises TooLarge if the driver cannot hold the hashed rows.
     """
     import duckdb
+    from pyspark.sql.functions import lit
 
     if not store.memory.most:
         raise TooLarge
     count = sum(frame.count() for frame in frames.values())
     with store.memory.lease() as lease:
         hold_memory_of_rows(store, lease, DIGESTS, count * BYTES_OF_HASHED_ROW)
-        hashed = {name: arrow_of(frame) for name, frame in rows.items()}
-        totals = {name: _count_hashed_rows(side_rows) for name, side_rows in hashed.items()}
+        sides = (frame.withColumn(SIDE, lit(place)) for place, frame in enumerate(rows.values()))
+        hashed = arrow_of(reduce(lambda one, other: one.union(other), sides))
+        totals = {
+            name: _count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place)))
+            for place, name in enumerate(rows)
+        }
         with duckdb.connect(config=IN_MEMORY) as connection:
-            for place, side_rows in enumerate(hashed.values()):
-                connection.register(f"side{place}", side_rows)
-            differing = connection.sql(_differing_query(len(hashed))).to_arrow_table()
+            connection.register("hashed", hashed)
+            differing = connection.sql(_differing_query(len(rows))).to_arrow_table()
     numbers, *counts = differing.columns
-    left = dict(zip(hashed, (int(np.asarray(column).sum()) for column in counts), strict=True))
+    left = dict(zip(rows, (int(np.asarray(column).sum()) for column in counts), strict=True))
     return _Differing(frame_of(store, pa.table({NUMBER: numbers})), len(numbers), totals, left)
 
 
 def _differing_query(sides: int) -> str:
     """A query of keys whose fingerprints do not add up to 0, with their number of rows on each side."""
-    every = " UNION ALL ".join(f"SELECT *, {place} AS side FROM side{place}" for place in range(sides))  # noqa: S608
-    counts = ", ".join(f"count(*) FILTER (WHERE side = {place}) AS n{place}" for place in range(sides))
+    counts = ", ".join(f"count(*) FILTER (WHERE {SIDE} = {place}) AS n{place}" for place in range(sides))
     sums = [f"sum(CASE WHEN {MINUS} THEN -({half}::HUGEINT) ELSE {half} END)" for half in HALVES]
     differ = " OR ".join(f"{sum_of_half} <> 0" for sum_of_half in sums)
-    return f"SELECT {NUMBER}, {counts} FROM ({every}) GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
+    return f"SELECT {NUMBER}, {counts} FROM hashed GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
 
 
 def _count_hashed_rows(rows: pa.Table) -> RowCounts:
