@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
 
 from backstory.doors.historize.load_sides import (
     ROWS_ALIAS,
@@ -211,13 +212,11 @@ class _Versions:
 
     def _begin_in_tasks(self, beginning: "Mapping[str, Any]", resources: ExitStack) -> "DataFrame":
         """The versions that begin, planned in tasks with the closed versions of the same records."""
-        from pyspark.sql.functions import lit
-
         work, hist, terms = self.work, self.hist, self.terms
         added, kinds = self.planned.sums.added, {BEGINS: self.kinds[ENDS]}
         schema = self.kinds[APPEARED]
         frames = (
-            rows.select(*map(quote, schema.names), lit(BEGIN[kind]).alias(APPEARS))
+            rows.select(*map(quote, schema.names), sf.lit(BEGIN[kind]).alias(APPEARS))
             for kind, rows in beginning.items()
         )
         frame = reduce(lambda one, other: one.unionByName(other), frames)

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
 
 from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.load import Load, words_of
@@ -257,12 +258,10 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
 
     Times of archived versions are NULL, because these versions ended long before the load.
     """
-    from pyspark.sql.functions import lit
-
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
     rows = closed.select(*map(quote, earlier_columns(terms)))
     if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
-        nothing = (lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
+        nothing = (sf.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
         key = column(work.load.archive.key).alias(terms.key)
         rows = rows.unionByName(pruned.select(key, *nothing))
     return rows

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import bit_xor, coalesce, count_distinct, count_if, lit
+from pyspark.sql import functions as sf
 
 from backstory.doors.native.copy_inputs import (
     DELIVERED,
@@ -111,8 +111,6 @@ def plan_first_here(
 
 def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
     """Plan a first copy in Spark; persisted rows are released with `resources`."""
-    from pyspark.sql.functions import count
-
     terms, delivered = inputs.terms, inputs.delivered_frame
     if inputs.source.batches is None:  # a frame may give other rows when it is computed again; files do not
         delivered = persist_on_disk(delivered)
@@ -121,12 +119,12 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
     values = [(column(field.name), field.dataType) for field in delivered.schema]
     faulty = reduce(or_, (part.isNull() for part in key))
     for name, value in terms.scope or ():
-        faulty |= ~column(name).eqNullSafe(lit(value))
+        faulty |= ~column(name).eqNullSafe(sf.lit(value))
     row = delivered.agg(
-        count(lit(1)).alias(ROWS),
-        count_distinct(*key).alias(KEYS),
-        count_if(faulty).alias(FAULTY),
-        coalesce(bit_xor(fingerprint(values, 0)[0]), lit(0)).alias(CONTENT),
+        sf.count(sf.lit(1)).alias(ROWS),
+        sf.count_distinct(*key).alias(KEYS),
+        sf.count_if(faulty).alias(FAULTY),
+        sf.coalesce(sf.bit_xor(fingerprint(values, 0)[0]), sf.lit(0)).alias(CONTENT),
     ).collect()[0]
     if row[FAULTY] or row[KEYS] < row[ROWS]:
         return None
@@ -145,15 +143,15 @@ def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
     terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
-        VALID_TO: lit(None) if terms.following is None else instant(terms.following),
-        IS_CURRENT: lit(terms.following is None),
+        VALID_TO: sf.lit(None) if terms.following is None else instant(terms.following),
+        IS_CURRENT: sf.lit(terms.following is None),
         RECORDED_AT: instant(terms.recorded),
     }
     values = {**{name: column(name) for name in terms.delivered}, **own}
     row = [
-        values.get(col.name, lit(None)).cast(spark_type(col.type)).alias(col.name) for col in terms.columns
+        values.get(col.name, sf.lit(None)).cast(spark_type(col.type)).alias(col.name) for col in terms.columns
     ]
-    ids = [lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
+    ids = [sf.lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
     return delivered.select(*row, *ids)
 
 
