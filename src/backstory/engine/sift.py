@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
+from pyspark.sql import functions as sf
 
 from backstory.engine.sides import LocalSide, SideRows
 from backstory.formats.memory import Memory, MemoryLease
@@ -304,9 +305,7 @@ class _FrameOfSide:
     schema: pa.Schema
 
     def column(self, name: str) -> "Column":
-        from pyspark.sql.functions import col
-
-        return col(self._column_name(name))
+        return sf.col(self._column_name(name))
 
     def type(self, name: str) -> "DataType":
         return self.frame.schema[self._column_name(name)].dataType
@@ -323,9 +322,6 @@ def sift_frames(
     stack: ExitStack,
 ) -> FrameSift:
     """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`."""
-    from pyspark.sql.functions import broadcast, col
-    from pyspark.sql.functions import sum as total
-
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
     own = {name: f"n{place}" for place, name in enumerate(sides)}
     sums = [*QUARTERS, *own.values(), CONTENT]
@@ -333,10 +329,12 @@ def sift_frames(
         lambda one, other: one.union(other),
         (_fingerprint_rows(terms, key, name, side, own) for name, side in sides.items()),
     )
-    digests = rows.groupBy(NUMBER).agg(*(total(column).alias(column) for column in sums))
+    digests = rows.groupBy(NUMBER).agg(*(sf.sum(column).alias(column) for column in sums))
     all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
-    digests = digests.observe(all_rows, *(total(column).alias(column) for column in (*own.values(), CONTENT)))
-    other = reduce(or_, (col(column) != 0 for column in QUARTERS))
+    digests = digests.observe(
+        all_rows, *(sf.sum(column).alias(column) for column in (*own.values(), CONTENT))
+    )
+    other = reduce(or_, (sf.col(column) != 0 for column in QUARTERS))
     differing = persist_on_disk(digests.where(other).select(NUMBER))
     stack.callback(differing.unpersist)
     differing_count = differing.count()
@@ -346,7 +344,7 @@ def sift_frames(
     share = differing_count / max(1, *(counts_of_side.rows for counts_of_side in totals.values()))
     if share > MOST_DIFFERING:
         return FrameSift(frames, totals, 1)
-    numbers = broadcast(differing) if differing_count <= MOST_SENT else differing
+    numbers = sf.broadcast(differing) if differing_count <= MOST_SENT else differing
     numbered = {name: side.frame.withColumn(NUMBER, _number(key, side)) for name, side in sides.items()}
     left = {name: rows.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, rows in numbered.items()}
     return FrameSift(left, totals, share)
@@ -359,13 +357,11 @@ def count_values(
     columns: Mapping[str, Sequence[str]],
 ) -> dict[str, RowCounts]:
     """Add the numbers of non-NULL values of the given columns to the row counts of each side."""
-    from pyspark.sql.functions import count
-
     counts = dict(totals)
     for name, names in columns.items():
         if names:
             side = _FrameOfSide(frames[name], schemas[name])
-            row = side.frame.agg(*(count(side.column(column)) for column in names)).collect()[0]
+            row = side.frame.agg(*(sf.count(side.column(column)) for column in names)).collect()[0]
             values = Counter(dict(zip(names, row, strict=True)))
             counts[name] = replace(totals[name], values=values)
     return counts
@@ -373,9 +369,7 @@ def count_values(
 
 def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
     """A 64-bit hash of a row's key."""
-    from pyspark.sql.functions import xxhash64
-
-    return xxhash64(*map(side.column, key))
+    return sf.xxhash64(*map(side.column, key))
 
 
 def _fingerprint_rows(
@@ -385,42 +379,45 @@ def _fingerprint_rows(
 
     A row is counted in the first of these pairs, in the column of its side.
     """
-    from pyspark.sql.functions import array, array_compact, col, explode, lit, struct, when
-
     number, rows = _number(key, side).alias(NUMBER), []
     for turn, (pair, place, compared) in enumerate(terms.of_side(name)):
         quarters = _quarters(pair, place, key, compared, side)
         counts = [
-            lit(int(turn == 0 and side_name == name)).cast("bigint").alias(column)
+            sf.lit(int(turn == 0 and side_name == name)).cast("bigint").alias(column)
             for side_name, column in own.items()
         ]
-        content = quarters[0] if turn == 0 and name == next(iter(own)) else lit(0).cast("bigint")
+        content = quarters[0] if turn == 0 and name == next(iter(own)) else sf.lit(0).cast("bigint")
         named = (value.alias(quarter) for value, quarter in zip(quarters, QUARTERS, strict=True))
         rows.append(([*named, *counts, content.alias(CONTENT)], compared.where))
     if len(rows) == 1 and rows[0][1] is None:
         return side.frame.select(number, *rows[0][0])
     structs = [
-        struct(*values) if where is None else when(side.column(where), struct(*values))
+        sf.struct(*values) if where is None else sf.when(side.column(where), sf.struct(*values))
         for values, where in rows
     ]
-    exploded = side.frame.select(number, explode(array_compact(array(*structs))).alias("row"))
-    return exploded.select(NUMBER, *(col(f"row.{column}") for column in (*QUARTERS, *own.values(), CONTENT)))
+    exploded = side.frame.select(number, sf.explode(sf.array_compact(sf.array(*structs))).alias("row"))
+    return exploded.select(
+        NUMBER, *(sf.col(f"row.{column}") for column in (*QUARTERS, *own.values(), CONTENT))
+    )
 
 
 def _quarters(
     pair: int, place: int, key: Sequence[str], compared: ComparedSide, side: _FrameOfSide
 ) -> "list[Column]":
     """A fingerprint as four 32-bit numbers, whose sums do not overflow. It is negative on the second side."""
-    from pyspark.sql.functions import coalesce, length, lit, shiftrightunsigned, when, xxhash64
-
     halves = fingerprint([(side.column(name), side.type(name)) for name in (*key, *compared.columns)], pair)
     lacking = [side.column(name).isNull() for name in dict.fromkeys([*key, *compared.required])]
-    long = [coalesce(length(side.column(name)) > most, lit(False)) for name, most in compared.lengths.items()]
+    long = [
+        sf.coalesce(sf.length(side.column(name)) > most, sf.lit(False))
+        for name, most in compared.lengths.items()
+    ]
     planned = reduce(or_, [*lacking, *long])  # no row of the other side has such a fingerprint
-    halves = [when(planned, xxhash64(half, lit(1 + place))).otherwise(half) for half in halves]
-    sign = lit(-1 if place else 1)
+    halves = [sf.when(planned, sf.xxhash64(half, sf.lit(1 + place))).otherwise(half) for half in halves]
+    sign = sf.lit(-1 if place else 1)
     if compared.takes_back is not None:
         column, numbers = compared.takes_back
-        sign = when(side.column(column).isin(*numbers), -sign).otherwise(sign)
-    low = lit(0xFFFFFFFF)
-    return [sign * part for half in halves for part in (half.bitwiseAND(low), shiftrightunsigned(half, 32))]
+        sign = sf.when(side.column(column).isin(*numbers), -sign).otherwise(sign)
+    low = sf.lit(0xFFFFFFFF)
+    return [
+        sign * part for half in halves for part in (half.bitwiseAND(low), sf.shiftrightunsigned(half, 32))
+    ]

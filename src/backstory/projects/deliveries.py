@@ -14,6 +14,7 @@ from backstory.doors.native import options as feeds
 from backstory.doors.native.options import OnSchemaChange, names_files
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
+from backstory.doors.odf.arguments import is_file
 from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed
 from backstory.model.table import TableName, table_name
@@ -204,7 +205,7 @@ def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> 
 
 def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -> RunReceipt:
     argument: str | Path = declared.source
-    if datasets.is_file(declared.source):
+    if is_file(declared.source):
         argument = terms.folder / declared.source
     request = datasets.IngestRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),

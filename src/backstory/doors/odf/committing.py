@@ -11,15 +11,18 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import structlog
+from pyspark.sql import Observation
 
 from backstory.doors.odf.batch import DeliveredSide
-from backstory.doors.odf.columns import document_of
 from backstory.doors.odf.data_types import declared_schema
-from backstory.doors.odf.ingestion import DatasetFile, Head, Ingestion, fetch_hash
+from backstory.doors.odf.ingestion import DatasetFile, Ingestion
 from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.log_frames import log_schema, stored_frame
 from backstory.doors.odf.manifest.merge import SnapshotMerge
+from backstory.doors.odf.receipts import Head, fetch_hash
 from backstory.doors.odf.registry import SCHEMA
 from backstory.doors.odf.sides import nest_data
+from backstory.doors.odf.stored_columns import document_of
 from backstory.engine.spill import sort_rows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shape_rows
@@ -132,7 +135,7 @@ def rows_change(
             by = sort_order(terms, delivered.data)
             frame = nest_data(events, delivered.data)
             frame = resources.enter_context(number_events(frame, summary.rows, by, start))
-            rows = columns.stored_frame(frame, names, literal(ingestion.now))
+            rows = stored_frame(columns, frame, names, literal(ingestion.now))
         yield block_change(ingestion, event, delivered, rows, +summary.counts)
 
 
@@ -154,7 +157,7 @@ def block_change(
     assert table is not None
     into = None
     if delivered is not None:
-        wanted = columns_from(ingestion.dataset.columns.schema(delivered.data, dated=delivered.dated))
+        wanted = columns_from(log_schema(ingestion.dataset.columns, delivered.data, dated=delivered.dated))
         _refuse_retyped(table, wanted)
         into = extend_shape(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
@@ -186,8 +189,6 @@ def _with_hash(
     rows: "DataFrame | pa.Table | RowBatches | None", shape: Shape, offset: str, event: Mapping[str, Any]
 ) -> "tuple[DataFrame | pa.Table | RowBatches | None, Callable[[], str | None]]":
     """The rows in the table's columns, and a function that returns their hash after they are written."""
-    from pyspark.sql import Observation
-
     if rows is None:
         return None, lambda: None
     if isinstance(rows, pa.Table):

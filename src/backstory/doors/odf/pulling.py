@@ -11,17 +11,7 @@ import structlog
 from backstory.doors.odf import registry
 from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.ingestion import (
-    DatasetFile,
-    DatasetReceipt,
-    Head,
-    Ingestion,
-    PullRun,
-    cache_of,
-    head_of,
-    head_to_extend,
-    sum_up,
-)
+from backstory.doors.odf.ingestion import DatasetFile, Ingestion, cache_of, head_of, head_to_extend
 from backstory.doors.odf.manifest.events import AddPushSource, Csv
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.polling import (
@@ -35,6 +25,7 @@ from backstory.doors.odf.polling import (
     warn_of_secrets,
 )
 from backstory.doors.odf.preprocess import refuse_forbidden_queries
+from backstory.doors.odf.receipts import DatasetReceipt, Head, PullRun, sum_up
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from backstory.doors.odf.adding import Added
 from backstory.doors.odf.arguments import Argument, check_manifest, find_datasets, is_same, require_some
-from backstory.doors.odf.ingestion import DatasetReceipt, Head, cache_in
 from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_here
 from backstory.doors.odf.lints import lints_of
 from backstory.doors.odf.manifest.events import FilesGlob
@@ -18,6 +16,7 @@ from backstory.doors.odf.polling import (
     log_notes,
     warn_of_secrets,
 )
+from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, cache_in
 from backstory.doors.odf.registry import KnownDataset, dataset_of, described_datasets
 from backstory.errors import BackstoryError
 from backstory.journal.log_table import all_blocks_in_files, log_is_complete, newest_block_in_files
