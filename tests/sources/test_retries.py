@@ -31,7 +31,7 @@ def unreachable(retry_after=None):
     return Unreachable("unreachable", "The server is away.", "Try again later.", retry_after)
 
 
-def test_waits_double_and_lie_between_half_and_whole():
+def test_waits_grow():
     policy = Policy(delay=2.0)
     for failed, whole in ((1, 2), (2, 4), (3, 8), (4, 16)):
         waits = [policy.wait(failed) for _ in range(200)]

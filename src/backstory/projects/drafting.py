@@ -30,7 +30,7 @@ from backstory.sources.databases.address import (
     parse_address,
     parse_server,
 )
-from backstory.sources.databases.keys import Keys, declared_keys
+from backstory.sources.databases.copies import Keys, declared_keys
 
 ENDINGS: Final = re.compile(r"\.(csv|parquet|jsonl|ndjson|json)(\.gz|\.zip)?$", re.IGNORECASE)
 # Times in the names of files, the longest first.

@@ -46,28 +46,6 @@ from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.parts import (
-    ADDED_KEYS,
-    APPEARED,
-    BASE_ADDED,
-    BASE_REMOVED,
-    BEGINS,
-    BOTH,
-    CHANGED,
-    DELETED,
-    ENDS,
-    FLAGGED,
-    HIST_REMOVED,
-    INTERRUPTED,
-    REMOVED_KEYS,
-    SAMPLED_ROWS,
-    SEEN,
-    UNSEEN,
-    CountedMatch,
-    counted_match,
-    few_keys,
-    sampled_keys,
-)
 from backstory.strategies.scd2.plan import (
     PastKeys,
     begun_versions,
@@ -78,7 +56,34 @@ from backstory.strategies.scd2.plan import (
     plan_part,
     tally,
 )
-from backstory.strategies.scd2.terms import APPEARS, BASE, BEGINNING, EARLIER, OPEN, LoadTerms
+from backstory.strategies.scd2.terms import (
+    ADDED_KEYS,
+    APPEARED,
+    APPEARS,
+    BASE,
+    BASE_ADDED,
+    BASE_REMOVED,
+    BEGINNING,
+    BEGINS,
+    BOTH,
+    CHANGED,
+    DELETED,
+    EARLIER,
+    ENDS,
+    FLAGGED,
+    HIST_REMOVED,
+    INTERRUPTED,
+    OPEN,
+    REMOVED_KEYS,
+    SAMPLED_ROWS,
+    SEEN,
+    UNSEEN,
+    CountedMatch,
+    LoadTerms,
+    counted_match,
+    few_keys,
+    sampled_keys,
+)
 from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:

@@ -46,9 +46,17 @@ from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb
-from backstory.strategies.scd2.parts import counts_of_same
 from backstory.strategies.scd2.plan import earlier_columns
-from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, Flag, LoadTerms
+from backstory.strategies.scd2.terms import (
+    BASE,
+    IN_SCOPE,
+    LIVE,
+    OPEN,
+    STAGED,
+    Flag,
+    LoadTerms,
+    counts_of_same,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame

@@ -32,8 +32,7 @@ from backstory.formats.unchanged import stamp_of
 from backstory.formats.values.base64_cells import decode_base64
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database, quote_name
-from backstory.sources.databases.copies import copy_out, refuse_column, refuse_repeats
-from backstory.sources.databases.keys import Keys, catalog_error
+from backstory.sources.databases.copies import Keys, catalog_error, copy_out, refuse_column, refuse_repeats
 from backstory.spark.jars import fetch_jars
 from backstory.stores.iceberg.store import IcebergStore
 

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Union, Unpack, 
 
 from backstory.engine.run_context import RemarkOptions
 from backstory.errors import UsageError
-from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.file_options import FileOptions, FileWords, parse_file_words, parse_types
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
@@ -24,6 +23,8 @@ TABLE: Final = "table:"
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+
+    from backstory.formats.envelopes.unwrapped import LogSource
 
 # Options of other systems, and ours for them (V123).
 FOREIGN_WORDS: Final = {
@@ -317,7 +318,7 @@ class ApplyRequest:
     note: str | None = None
     author: str | None = None
     is_unwrapped: bool = False
-    log: LogSource | None = None
+    log: "LogSource | None" = None
 
     @property
     def rename(self) -> Mapping[str, str]:

@@ -12,16 +12,20 @@ from typing import TYPE_CHECKING, Final
 from backstory.doors.odf.batch import DeliveredSide, delivered_side, refuse_failed
 from backstory.doors.odf.columns import typed_columns
 from backstory.doors.odf.committing import (
+    DatasetFile,
+    Ingestion,
     block_change,
+    cache_of,
     event_of,
+    head_to_extend,
     note_of,
     records_more,
     rows_change,
+    token_of,
     write_log,
 )
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import prepare_file, read_batch
-from backstory.doors.odf.ingestion import DatasetFile, Ingestion, cache_of, head_to_extend, token_of
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import (

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import add, add_each, add_one
 from backstory.doors.odf.arguments import Argument, find_datasets, require_some
-from backstory.doors.odf.ingestion import head_of
+from backstory.doors.odf.committing import head_of
 from backstory.doors.odf.inspecting import (
     Inspected,
     inspect_table,

@@ -9,9 +9,18 @@ from pathlib import Path
 import structlog
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
+from backstory.doors.odf.committing import (
+    DatasetFile,
+    Ingestion,
+    block_change,
+    cache_of,
+    event_of,
+    head_of,
+    head_to_extend,
+    note_of,
+    write_log,
+)
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.ingestion import DatasetFile, Ingestion, cache_of, head_of, head_to_extend
 from backstory.doors.odf.manifest.events import AddPushSource, Csv
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.polling import (

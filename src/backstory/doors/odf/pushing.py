@@ -9,9 +9,8 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.committing import write_log
+from backstory.doors.odf.committing import head_of, write_log
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.ingestion import head_of
 from backstory.doors.odf.manifest.events import AddPushSource, Read
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.polling import IngestRequest, log_notes, unchanged_receipt

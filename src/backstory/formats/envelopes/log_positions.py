@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS, Refused
-from backstory.formats.envelopes.log_source import LogSource
-from backstory.formats.envelopes.unwrapped import INSTANT
+from backstory.formats.envelopes.unwrapped import INSTANT, LogSource
 from backstory.formats.produced import malformed_row
 from backstory.formats.values.cells import DAY, require_years
 

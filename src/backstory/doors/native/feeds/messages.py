@@ -23,11 +23,10 @@ from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.log_positions import refuse_several
-from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.envelopes.structs import as_type, joint_column
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
-from backstory.formats.envelopes.unwrapped import Unwrapped
+from backstory.formats.envelopes.unwrapped import LogSource, Unwrapped
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
