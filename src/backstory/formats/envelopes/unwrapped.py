@@ -5,6 +5,8 @@ from typing import Final
 
 import pyarrow as pa
 
+# The name of a feed in messages.
+FEED: Final = "The feed"
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 TRUNCATE: Final = "truncate"

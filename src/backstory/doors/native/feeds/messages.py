@@ -26,7 +26,7 @@ from backstory.formats.envelopes.log_positions import refuse_several
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.envelopes.structs import as_type, joint_column
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
-from backstory.formats.envelopes.unwrapped import LogSource, Unwrapped
+from backstory.formats.envelopes.unwrapped import FEED, LogSource, Unwrapped
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
@@ -54,7 +54,6 @@ FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FEED: Final = "The feed"
 Batches = Iterator[pa.RecordBatch]
 LINES: Final = pa.schema([(VALUE, pa.string())])
 LINES_AT_ONCE: Final = 1 << 14
@@ -226,7 +225,7 @@ def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, .
     logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
     log = reduce(LogSource.join, logs) if logs else None
     if log is not None:
-        refuse_several(log, FEED)
+        refuse_several(log)
     names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
     types_by_name = {
         name: [schema.field(name).type for schema, _ in parts if name in schema.names] for name in names
