@@ -81,12 +81,9 @@ def _poll_context(files: TableReader, dataset: KnownDataset[TableMetadata]) -> P
         raise Unreadable("a warehouse that is not local")
     if not log_is_complete(files):
         raise Unreadable("commits that the log lacks")
-    if _queries(dataset) and not is_pulled_by(dataset):
+    has_queries = any(source.preprocess is not None for _, source in dataset.dataset.sources())
+    if has_queries and not is_pulled_by(dataset):
         raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
     blocks = all_blocks_in_files(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
     return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
-
-
-def _queries(dataset: KnownDataset[TableMetadata]) -> bool:
-    return any(source.preprocess is not None for _, source in dataset.dataset.sources())

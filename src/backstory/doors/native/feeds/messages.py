@@ -218,7 +218,7 @@ def _for_workers(request: ApplyRequest) -> ApplyRequest:
 def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
     describe = partial(_describe, request, key)
     described = map_batches(messages, describe, "columns binary, also string").collect()
-    parts = [(_schema(row["columns"]), json.loads(row["also"])) for row in described]
+    parts = [(pa.ipc.read_schema(pa.py_buffer(row["columns"])), json.loads(row["also"])) for row in described]
     parts = [part for part in parts if part[1]["events"]]
     if not parts:
         return None
@@ -236,10 +236,6 @@ def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, .
     joint |= {KEEPS.format(name): pa.bool_() for name in own if len(types_by_name[name]) < len(parts)}
     images = frozenset(name for _, also in parts for name in also["images"])
     return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
-
-
-def _schema(columns: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(columns))
 
 
 def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> Batches:
