@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from backstory.errors import Refused
 from backstory.model.change_feed import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -24,7 +23,7 @@ from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO
 from backstory.model.table import TableName
 from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
 from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
-from backstory.reading.changes.ranges import Lineage, lineage_of, move_cursor
+from backstory.reading.changes.ranges import lineage_of, move_cursor
 from backstory.reading.changes.request import (
     ChangesRequest,
     FeedRows,
@@ -32,7 +31,6 @@ from backstory.reading.changes.request import (
     commit_range,
     feed_rows,
     row_identity,
-    rows_cover_range,
 )
 from backstory.reading.frames.versions import lifetimes_sql, query_frame
 from backstory.reading.histories import history_of, require_knowledge
@@ -48,6 +46,7 @@ from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, micros_of, quote
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.strategies.frames import comparable, holds_map
 
 if TYPE_CHECKING:
@@ -200,13 +199,12 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
     options that exclude each other.
     """
     stored = existing(store, table)
-    rows, lineage = feed_rows(stored, current=request.current), lineage_of(store, stored)
-    try:
-        commits = commit_range(stored, lineage, request)
-    except Refused:
-        if not rows_cover_range(stored, request):
-            raise
-        return _recorded_feed(store, stored, lineage, request)
+    rows, commits = (
+        feed_rows(stored, current=request.current),
+        commit_range(metadata_of(store, stored), request),
+    )
+    if commits is None:
+        return _recorded_feed(store, stored, request)
     moved = moved_rows(store, stored, commits.before, commits.commits)
     frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_added=moved.only_adds)
 
@@ -217,12 +215,10 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
     return ChangeFeed(frame, commits.since, commits.until, move, lambda: moved.release(store))
 
 
-def _recorded_feed(
-    store: IcebergStore, table: IcebergTable, lineage: Lineage, request: ChangesRequest
-) -> ChangeFeed:
+def _recorded_feed(store: IcebergStore, table: IcebergTable, request: ChangesRequest) -> ChangeFeed:
     since, until = (
         None if isinstance(end, int | None) else instant_of(end) for end in (request.since, request.until)
     )
     frame = recorded_changes(store, table, since, until, net=request.net, current=request.current)
-    newest = lineage.newest if until is None else None
+    newest = lineage_of(metadata_of(store, table)).newest if until is None else None
     return ChangeFeed(frame, None, newest, lambda: None, lambda: None)

@@ -9,7 +9,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
 from backstory.errors import Refused, TryAgain, UsageError, option
 from backstory.model.change import Change, Note, Tag
@@ -17,13 +17,10 @@ from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cur
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
-from backstory.stores.iceberg.moved_rows import GAP
-from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
+from backstory.stores.iceberg.moved_rows import GAP, SnapshotLine
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.port import TableLike
-
-if TYPE_CHECKING:
-    from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.table_metadata import TableMetadata
 
 BEFORE_ALL: Final = 0
 
@@ -90,29 +87,19 @@ class Range:
     commits: Sequence[SnapshotLine]
 
 
-def lineage_of(store: IcebergStore, table: IcebergTable) -> Lineage:
-    """The commits behind the present state of the table, from Iceberg's Java."""
-    return _lineage(table.shape.table, *commits_of(store.jvm, table.iceberg))
-
-
-def lineage_of_metadata(table: "TableMetadata") -> Lineage:
-    """The commits behind the present state of a table, from its metadata, without Spark."""
-    ours = [_line(each) for each in table.ancestry]
-    ids = {each.id for each in ours}
-    others = [_line(each) for each in table.metadata.get("snapshots") or [] if each["snapshot-id"] not in ids]
-    return _lineage(table.shape.table, ours, others)
+def lineage_of(table: TableMetadata) -> Lineage:
+    """The commits behind the present state of a table."""
+    commits = [_line(each) for each in table.ancestry][::-1]
+    whole = not commits or commits[0].parent is None
+    every = [] if whole else map(_line, table.metadata["snapshots"])
+    older = [each for each in every if each.version < commits[0].version]
+    return Lineage(table.shape.table, commits, whole, older)
 
 
 def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:
     summary, parent = snapshot.get("summary") or {}, snapshot.get("parent-snapshot-id")
-    numbers = (snapshot["snapshot-id"], snapshot["sequence-number"], snapshot["timestamp-ms"])
+    numbers = (snapshot["snapshot-id"], snapshot.get("sequence-number", 0), snapshot["timestamp-ms"])
     return SnapshotLine(*numbers, summary.get("operation", ""), parent, summary.get(RECORDED, ""))
-
-
-def _lineage(table: TableName, ancestry: Sequence[SnapshotLine], others: Sequence[SnapshotLine]) -> Lineage:
-    whole = not ancestry or ancestry[-1].parent is None
-    older = [] if whole else [each for each in others if each.version < ancestry[-1].version]
-    return Lineage(table, ancestry[::-1], whole, older)
 
 
 def range_of(
@@ -161,15 +148,7 @@ _NOTE: Final = Note("native", "")
 _BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('start', 'first')}."
 
 
-class TaggedTable(TableLike, Protocol):
-    """A table with names for snapshots."""
-
-    @property
-    def tags(self) -> Mapping[str, int]:
-        """Names for snapshots."""
-
-
-def cursor_version(table: TaggedTable, commits: Lineage, cursor: str, start: Start | None) -> int:
+def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: Start | None) -> int:
     """The version up to which a cursor has read; for a new cursor, or with `start`, where it begins.
 
     Raises Refused if the tag of the cursor has expired, or its commit is no longer in the table.
@@ -205,7 +184,7 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
     def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal same
         latest = existing(store, name)
-        commits = lineage_of(store, latest)
+        commits = lineage_of(metadata_of(store, latest))
         snapshot = _snapshot(commits, version)
         if latest.iceberg.uuid() != uuid or (snapshot is None and commits.commits):
             raise _lost_error(name, cursor)
@@ -228,7 +207,7 @@ def advance_cursor(store: IcebergStore, name: TableName, cursor: str, version: i
     def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal reached
         table = existing(store, name)
-        commits = lineage_of(store, table)
+        commits = lineage_of(metadata_of(store, table))
         place = commits.place_of(version)
         if not place:
             raise bad_option(

@@ -12,15 +12,15 @@ from backstory.model.table import Shape, is_reserved
 from backstory.model.versions_layout import ROLE
 from backstory.reading.changes.pairs import current_condition
 from backstory.reading.changes.ranges import (
-    Lineage,
     Range,
-    TaggedTable,
     bad_option,
     cursor_version,
+    lineage_of,
     range_of,
 )
 from backstory.reading.histories import system_columns
 from backstory.reading.lifetimes import ColumnSql, SqlSyntax
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.port import TableLike
 
 
@@ -99,20 +99,22 @@ def _current(shape: Shape) -> FeedRows:
     return FeedRows(columns, shape.key, partial(current_condition, shape))
 
 
-def commit_range(table: TaggedTable, lineage: Lineage, request: ChangesRequest) -> Range:
-    """The commits that a feed reports; raises the errors of `changes`."""
+def commit_range(table: TableMetadata, request: ChangesRequest) -> Range | None:
+    """The commits that a feed reports; raises the errors of `changes`.
+
+    None if snapshots have expired, but the rows of the table contain the recorded times of the range.
+    """
     if request.cursor is None and request.start is not None:
         raise bad_option(f"{option('start', request.start)} needs a cursor.", "Name it with `cursor=`.")
     if request.cursor is not None and request.since is not None:
         raise bad_option("Both `since=` and `cursor=` set where the feed begins.", "Omit one of them.")
-    since = request.since
-    if request.cursor is not None:
-        since = cursor_version(table, lineage, request.cursor, request.start)
-    return range_of(lineage, since, request.until, net=request.net)
-
-
-def rows_cover_range(table: TableLike, request: ChangesRequest) -> bool:
-    """Whether the rows of a table can answer for an expired range: one by times, on layout `versions`."""
-    ends = (request.since, request.until)
+    lineage, since, ends = lineage_of(table), request.since, (request.since, request.until)
     by_time = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
-    return table.shape.layout is Layout.VERSIONS and request.cursor is None and by_time
+    try:
+        if request.cursor is not None:
+            since = cursor_version(table, lineage, request.cursor, request.start)
+        return range_of(lineage, since, request.until, net=request.net)
+    except Refused:
+        if table.shape.layout is Layout.VERSIONS and request.cursor is None and by_time:
+            return None
+        raise
