@@ -20,6 +20,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.upkeep.laws import files, frames
+from backstory.upkeep.laws.queries import query_of_events, query_of_rows
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
 
@@ -162,7 +163,7 @@ def counted(found):
 
 def in_duckdb(rows, judged):
     with Memory(1 << 30).lease() as lease:
-        return counted(files.broken_lives(files.LawRows(lease, arrow(rows, judged)), judged))
+        return counted(files.FileRows(lease, arrow(rows, judged)).count(query_of_rows(judged)))
 
 
 def of_chance(chance, judged, keys=KEYS):
@@ -201,8 +202,8 @@ def test_keys_that_look_different_are_one_where_they_are_equal():
     with Memory(1 << 30).lease() as lease:
 
         def broken(*keys):
-            rows = files.LawRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
-            return files.broken_keys(rows, TableTerms(held, LawTerms()))
+            rows = files.FileRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
+            return rows.count(query_of_rows(TableTerms(held, LawTerms())))
 
         assert broken(1.0, float("nan"), -0.0) == {}
         for twice in ((0.0, -0.0), (float("nan"), float("nan"))):
@@ -253,7 +254,7 @@ def test_duckdb_finds_in_events_what_the_rule_finds(kind, chance):
     columns = (Column("k", WORD), Column("at", TIME))
     held = Shape(TableName("some", "log"), columns, ("k",) if log.keyed else (), Layout.ODF)
     with Memory(1 << 30).lease() as lease:
-        found = files.broken_events(files.LawRows(lease, table), held, names, log)
+        found = files.FileRows(lease, table).count(query_of_events(held, names, log))
 
     lives = {}
     for place, (key, each, at) in enumerate(events):
