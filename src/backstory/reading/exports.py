@@ -4,18 +4,14 @@ A temporary file takes the place of the file when it is complete.
 """
 
 import base64
-import json
-import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.csv
@@ -26,11 +22,12 @@ from backstory.formats.values.exactly import all_optional
 from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
+from backstory.model.values import as_json
 from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.point_in_time import live_rows
 from backstory.reading.arrow.sorting import sort_rows
 from backstory.reading.arrow.versions import read_statements, read_versions
-from backstory.reading.frames.point_in_time import current
+from backstory.reading.frames.point_in_time import rows_at
 from backstory.reading.frames.versions import statements, versions
 from backstory.reading.histories import HISTORIES, RECORDING, order_columns
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
@@ -66,39 +63,15 @@ def _needs_text(type_: pa.DataType) -> bool:
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:
-    return pa.array([None if each is None else _cell(each) for each in values_of(column)], pa.string())
+    texts = (
+        _base64(each) if isinstance(each, bytes) else None if each is None else as_json(each, _base64)
+        for each in values_of(column)
+    )
+    return pa.array(list(texts), pa.string())
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: instants in UTC with a Z; decimals, NaN and infinities as text."""
-    match value:
-        case Mapping():
-            return {_name(each): _plain(item) for each, item in value.items()}
-        case list():
-            plain: Any = list(map(_plain, value))
-        case float() if not math.isfinite(value):
-            plain = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-        case bytes():
-            plain = base64.b64encode(value).decode()
-        case date():
-            plain = value.isoformat().replace("+00:00", "Z")
-        case Decimal():
-            plain = str(value)
-        case _:
-            plain = value
-    return plain
-
-
-def _name(value: Any) -> str:
-    """The key of a map as the name of a JSON member."""
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain)
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 _OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}
@@ -237,7 +210,7 @@ def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> E
     if target.axis == "both":
         rows = statements(store, table)
     else:
-        rows = versions(store, table) if shape.layout in HISTORIES else current(store, table)
+        rows = versions(store, table) if shape.layout in HISTORIES else rows_at(store, table)
     first = [*order_columns(shape, rows.columns), *(name for name in rows.columns if name == STATED_FROM)]
     if first:
         rows = rows.orderBy(*map(column, first))
