@@ -64,7 +64,7 @@ class Table:
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.current(self.store, self.name, *_read_terms(**options))
+        return point_in_time.rows_at(self.store, self.name, None, *_read_terms(**options))
 
     @with_options(ReadOptions, KnownOptions)
     def as_of(self, time: str | date, **options: Unpack[ReadOptions]) -> "DataFrame":
@@ -74,7 +74,7 @@ class Table:
         """
         from backstory.reading.frames import point_in_time
 
-        return point_in_time.as_of(self.store, self.name, instant_of(time), *_read_terms(**options))
+        return point_in_time.rows_at(self.store, self.name, instant_of(time), *_read_terms(**options))
 
     @with_options(DiffOptions)
     def diff(self, first: str | date, second: str | date, **options: Unpack[DiffOptions]) -> "DataFrame":

@@ -68,7 +68,7 @@ def test_one_batch_is_one_commit(arrived):
 
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
     """As of the date of a copy the table holds that copy."""
-    world = point_in_time.as_of(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
+    world = point_in_time.rows_at(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
     told = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]

@@ -123,9 +123,7 @@ class _Question:
 
         key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
         selection = Selection.of(key, self.columns)
-        if (instant := self.instant) is None:
-            return point_in_time.current(files, self.time_of_knowledge, selection, limit)
-        return point_in_time.as_of(files, instant, self.time_of_knowledge, selection, limit)
+        return point_in_time.rows_at(files, self.instant, self.time_of_knowledge, selection, limit)
 
     def of_table(self, stored: "Table") -> "DataFrame":
         """The answer by Spark."""

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.arrow.knowledge import KnownTable, narrow_to_changes, table_at
-from backstory.reading.arrow.point_in_time import as_of, current
+from backstory.reading.arrow.point_in_time import rows_at
 from backstory.reading.arrow.sorting import sort_places
 from backstory.reading.arrow.versions import (
     SIDED_TIMES,
@@ -179,7 +179,7 @@ def diff_knowledge(
     sides = []
     for known_at in (first, second):
         lasting = table_at(files, known_at).shape.layout in HISTORIES
-        sides.append(as_of(files, time, known_at) if lasting else current(files, known_at))
+        sides.append(rows_at(files, time if lasting else None, known_at))
     before, _ = sides
     try:
         rows = pa.concat_tables(sides, promote_options="default")

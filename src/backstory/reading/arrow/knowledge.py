@@ -1,46 +1,29 @@
-"""A table as it was known at a time: its shape, its snapshot, and the rows that a question needs."""
+"""The rows of a table that a question needs, as the table was known at a time."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import Any, Final
+from typing import Final
 
 import pyarrow as pa
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import Layout, Span
-from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.reading.histories import commit_at, require_knowledge, shape_with_layout
+from backstory.reading.histories import TableState, state_at
 from backstory.reading.selection import key_of
-from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
-from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 
 
 @dataclass(frozen=True, slots=True)
-class KnownTable:
-    """A table at a recorded time: its shape and fields, and the snapshot with its rows.
-
-    `until` is the time in microseconds, if the rows themselves contain recorded times. `searches` restricts
-    the rows that are read.
-    """
+class KnownTable(TableState):
+    """A table at a recorded time, and its reader. `searches` restricts the rows that are read."""
 
     files: TableReader
-    shape: Shape
-    fields: Sequence[Mapping[str, Any]]
-    snapshot: Mapping[str, Any] | None
-    until: int | None = None
     searches: Searches | None = None
-
-    @property
-    def table(self) -> TableMetadata:
-        """The table as it is now."""
-        return self.files.table
 
     def rows(self, names: Sequence[str]) -> pa.Table:
         """The rows, with these columns; Unreadable if only Spark can read them."""
@@ -56,39 +39,13 @@ class KnownTable:
 
 
 def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
-    """The table as known at a recorded time, by default now; raises the errors of `source_at` of frames."""
-    table = files.table
-    if known_at is None:
-        return KnownTable(files, table.shape, table.fields, table.snapshot)
-    if table.shape.layout is Layout.VERSIONS:
-        require_knowledge(table, known_at)
-    if table.shape.layout in {Layout.VERSIONS, Layout.ODF}:
-        return KnownTable(files, table.shape, table.fields, table.snapshot, micros_of(known_at))
-    ancestry = (
-        (EPOCH + timedelta(milliseconds=each["timestamp-ms"]), each.get("parent-snapshot-id"), each)
-        for each in table.ancestry
-    )
-    commit = commit_at(ancestry, table.shape.table, known_at)
-    return (
-        KnownTable(files, table.shape, table.fields, None) if commit is None else table_after(files, commit)
-    )
+    """The table as known at a recorded time, by default now; raises the errors of `state_at`."""
+    return read_state(files, state_at(files.table, known_at))
 
 
-def table_after(files: TableReader, snapshot: Mapping[str, Any]) -> KnownTable:
-    """The table as a commit left it, without regard to recorded times in its rows."""
-    table, schema_id = files.table, snapshot.get("schema-id")
-    shape = shape_with_layout(_shape_then(table, schema_id))
-    return KnownTable(files, shape, table.fields_then(schema_id), snapshot)
-
-
-def _shape_then(table: TableMetadata, schema_id: int | None) -> Shape:
-    """The table's shape with the columns of an earlier schema, whose names the key has too."""
-    shape, fields = table.shape, table.fields_then(schema_id)
-    columns = columns_of_fields(fields, {each.name: each.source_name for each in shape.columns})
-    ids = {each["name"]: each["id"] for each in table.fields}
-    names = {each["id"]: each["name"] for each in fields}
-    key = (names.get(ids.get(name)) for name in shape.key)
-    return replace(shape, columns=columns, key=tuple(name for name in key if name is not None))
+def read_state(files: TableReader, state: TableState) -> KnownTable:
+    """A state of a table with the reader of its rows."""
+    return KnownTable(state.table, state.shape, state.fields, state.snapshot, state.until, files)
 
 
 _LEAST: Final = timedelta(microseconds=1)

@@ -12,11 +12,11 @@ from backstory.engine.run_context import AUTHOR, FILES, NOTE, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.arrow.knowledge import KnownTable, table_after, table_at
-from backstory.reading.arrow.point_in_time import current_rows, select_versions
+from backstory.reading.arrow.knowledge import KnownTable, read_state, table_at
+from backstory.reading.arrow.point_in_time import true_rows
 from backstory.reading.arrow.versions import is_record, read_statements, read_versions
 from backstory.reading.frames.point_in_time import commits_by_recorded_time
-from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge
+from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge, state_after
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
 from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
@@ -178,7 +178,7 @@ def _commit_of_version(
 
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
-            rows = _versions_after(table_after(files, snapshot), key)
+            rows = _versions_after(read_state(files, state_after(files.table, snapshot)), key)
         except UsageError:  # the table had another key or no history then
             return False
         return any(
@@ -197,8 +197,8 @@ def _commit_of_version(
 
 
 def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
-    part = known.of_record(key)
-    return rows_of(select_versions(read_versions(part), part.shape, Selection(key)))
+    versions = read_versions(known.of_record(key))
+    return rows_of(versions.of_rows(is_record(versions.users, known.shape, key)).rows)
 
 
 def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
@@ -207,7 +207,7 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
     commits = {each.id: each for each in files.table.commits}
     now, since, by = None, None, None
     for number, snapshot in enumerate(files.table.ancestry):
-        row = _row_after(table_after(files, snapshot), key)
+        row = _row_after(read_state(files, state_after(files.table, snapshot)), key)
         if now is None:
             if row is None:
                 raise UsageError(
@@ -227,4 +227,4 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
 
 
 def _row_after(known: KnownTable, key: object) -> dict[str, Any] | None:
-    return next(iter(rows_of(current_rows(Selection(key), known.of_record(key)))), None)
+    return next(iter(rows_of(true_rows(Selection(key), None, known.of_record(key)))), None)

@@ -11,11 +11,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import UsageError
-from backstory.model.layout import DELETED, VALID_TO, Layout
+from backstory.model.layout import DELETED, Layout
 from backstory.model.table import Shape
 from backstory.reading.arrow.knowledge import KnownTable, searches_at, table_at, utc_span
 from backstory.reading.arrow.sorting import ROWS_FOR_ONE, are_after, equals_next, first_rows, sort_rows
-from backstory.reading.arrow.versions import VersionRows, is_record, read_versions
+from backstory.reading.arrow.versions import is_record, read_versions
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.lifetimes import DUCKDB, true_query
 from backstory.reading.lives import shown_name
@@ -28,37 +28,36 @@ from backstory.stores.metadata.values import rows_of, truths_of, without_nulls
 from backstory.strategies.values import ranks
 
 
-def current(
+def rows_at(
     files: TableReader,
+    time: datetime | None = None,
     known_at: datetime | None = None,
     selection: Selection = EVERYTHING,
     limit: int | None = None,
 ) -> pa.Table:
-    """The rows that are true now, as by `current` of frames; Unreadable if only Spark can read them.
+    """The rows that are true at an instant, by default now, as by `rows_at` of frames.
 
-    With `limit` the answer contains the first rows in the order of their key, and perhaps others.
+    With `limit` the answer contains the first rows in the order of their key, and perhaps others. Raises
+    Unreadable if only Spark can read the rows.
     """
-    known = table_at(files, known_at)
+    known, instant = table_at(files, known_at), None if time is None else micros_of(time)
     selection.require(known.shape)
-    return first_rows(known.of_record(selection.key), limit, partial(current_rows, selection))
+    sure = {} if instant is None else searches_at(known, instant)
+    return first_rows(known.of_record(selection.key), limit, partial(true_rows, selection, instant), sure)
 
 
-def current_rows(selection: Selection, known: KnownTable) -> pa.Table:
-    """The selected rows and columns that are true now."""
-    if known.shape.layout in HISTORIES:
-        versions = read_versions(known)
-        return select_versions(versions.where(pc.is_null(versions.spans[VALID_TO])), known.shape, selection)
-    rows = live_rows(known)
-    if selection.key is not None:
-        rows = rows.filter(is_record(rows, known.shape, selection.key))
-    return rows.select(selection.select(known.shape.table, shown_key(known.shape), rows.column_names))
-
-
-def select_versions(versions: VersionRows, shape: Shape, selection: Selection = EVERYTHING) -> pa.Table:
-    """The selected versions and columns."""
-    if selection.key is not None:
-        versions = versions.of_rows(is_record(versions.users, shape, selection.key))
-    rows = versions.rows
+def true_rows(selection: Selection, instant: int | None, known: KnownTable) -> pa.Table:
+    """The selected rows and columns that are true at an instant, or now for None."""
+    shape = known.shape
+    if instant is not None or shape.layout in HISTORIES:
+        versions = read_versions(known, partial(true_query, DUCKDB, instant=instant))
+        if selection.key is not None:
+            versions = versions.of_rows(is_record(versions.users, shape, selection.key))
+        rows = versions.rows
+    else:
+        rows = live_rows(known)
+        if selection.key is not None:
+            rows = rows.filter(is_record(rows, shape, selection.key))
     return rows.select(selection.select(shape.table, shown_key(shape), rows.column_names))
 
 
@@ -74,27 +73,6 @@ def live_rows(known: KnownTable) -> pa.Table:
     if marked:
         rows = rows.filter(pc.invert(without_nulls(rows[DELETED])))
     return rows.select([each.name for each in users]).rename_columns(names)
-
-
-def as_of(
-    files: TableReader,
-    time: datetime,
-    known_at: datetime | None = None,
-    selection: Selection = EVERYTHING,
-    limit: int | None = None,
-) -> pa.Table:
-    """The rows that were true at an instant, as by `as_of` of frames; for `limit` see `current`."""
-    known = table_at(files, known_at)
-    selection.require(known.shape)
-    instant = micros_of(time)
-    answer = partial(_versions_at, instant, selection)
-    return first_rows(known.of_record(selection.key), limit, answer, searches_at(known, instant))
-
-
-def _versions_at(instant: int, selection: Selection, known: KnownTable) -> pa.Table:
-    """The selected versions and columns that were true at an instant."""
-    versions = read_versions(known, partial(true_query, DUCKDB, instant=instant))
-    return select_versions(versions, known.shape, selection)
 
 
 Row = Mapping[str, Any]
@@ -139,10 +117,10 @@ def page(files: TableReader, question: PageQuestion) -> Page:
     conditions = _search_values(known, question.where)
     after = {} if question.after is None else key_of(known.shape, question.after)
     behind = dict(zip(key, after.values(), strict=False))
-    instant = None if question.time is None else micros_of(question.time)
+    instant = _instant(known, question.time)
 
     def answer(part: KnownTable) -> pa.Table:
-        rows = _true_rows(part, instant)
+        rows = true_rows(EVERYTHING, instant, part)
         for name, (_, search) in conditions.items():
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
@@ -180,19 +158,17 @@ def rows_before(
     known = table_at(files, known_at)
     if page.first is None or shown_key(known.shape) != list(page.key):
         return {}
-    instant = None if time is None else micros_of(time)
     try:
         part = replace(known, searches={known.shape.key[0]: OneOf(page.first)})
-        rows = rows_of(_true_rows(part, instant))
+        rows = rows_of(true_rows(EVERYTHING, _instant(known, time), part))
     except (Unreadable, pa.ArrowException):
         return {}
     return {tuple(row[each] for each in page.key): row for row in rows}
 
 
-def _true_rows(part: KnownTable, instant: int | None) -> pa.Table:
-    if instant is None or part.shape.layout not in HISTORIES:
-        return current_rows(EVERYTHING, part)
-    return _versions_at(instant, EVERYTHING, part)
+def _instant(known: KnownTable, time: datetime | None) -> int | None:
+    """The time of a page in microseconds; a table without a history has only its present rows."""
+    return None if time is None or known.shape.layout not in HISTORIES else micros_of(time)
 
 
 def _sure_searches(
@@ -202,8 +178,7 @@ def _sure_searches(
     lasting = known.shape.layout in HISTORIES
     if lasting and utc_span(known) is None:
         return {}
-    stored = dict(conditions.values())
-    return {**stored, **(searches_at(known, instant) if lasting and instant is not None else {})}
+    return {**dict(conditions.values()), **(searches_at(known, instant) if instant is not None else {})}
 
 
 def _search_values(known: KnownTable, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:

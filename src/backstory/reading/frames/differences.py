@@ -14,7 +14,7 @@ from backstory.reading.differences import (
     moves_query,
     revisions_query,
 )
-from backstory.reading.frames.point_in_time import as_of, current
+from backstory.reading.frames.point_in_time import rows_at
 from backstory.reading.frames.versions import lifetimes_sql, query_frame, recorded_rows, shown_sql, source_at
 from backstory.reading.histories import HISTORIES, history_of, require_knowledge, shown_key, system_columns
 from backstory.reading.lifetimes import ENDED, SPARK, STARTED, internal_name
@@ -83,7 +83,7 @@ def diff_knowledge(
     pair = []
     for known_at, side in ((first, "before"), (second, "after")):
         lasting = source_at(store, stored, known_at)[1].layout in HISTORIES
-        state = as_of(store, table, time, known_at) if lasting else current(store, table, known_at)
+        state = rows_at(store, table, time if lasting else None, known_at)
         pair.append(state.withColumns({internal_name(each): lit(each == side) for each in SIDES}))
     return _differences(pair[0].unionByName(pair[1], allowMissingColumns=True), stored, comparison)
 

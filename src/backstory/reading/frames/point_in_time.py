@@ -5,11 +5,26 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from backstory.model.instant import parse_instant
-from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import DELETED, VALID_FROM, Layout
 from backstory.model.table import Shape, TableName
-from backstory.reading.frames.versions import open_rows, record_rows, source_at, statements, versions
-from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge, shown_key
-from backstory.reading.lifetimes import SPARK, TRUE_AT
+from backstory.reading.frames.versions import (
+    lifetimes_sql,
+    open_rows,
+    record_rows,
+    shown_sql,
+    source_at,
+    statements,
+    versions,
+)
+from backstory.reading.histories import (
+    HISTORIES,
+    RECORDING,
+    history_of,
+    require_knowledge,
+    shown_key,
+    warn_of_disorder,
+)
+from backstory.reading.lifetimes import SPARK, true_query
 from backstory.reading.selection import EVERYTHING, Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.spark.versions import arrow_of
@@ -21,33 +36,35 @@ from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 
-def current(
-    store: IcebergStore, table: TableName, known_at: datetime | None = None, selection: Selection = EVERYTHING
+def rows_at(
+    store: IcebergStore,
+    table: TableName,
+    time: datetime | None = None,
+    known_at: datetime | None = None,
+    selection: Selection = EVERYTHING,
 ) -> "DataFrame":
-    """The rows that are true now: the user's columns, and with a history `valid_from` and `valid_to`.
+    """The rows that are true at an instant, by default now: the user's columns, and the times of a history.
 
-    `known_at` gives the rows as they were known then.
+    `known_at` gives the rows as they were known then. Intervals are half-open (V99). Raises UsageError for an
+    instant if the table keeps no history, and the errors of `source_at`.
     """
-    from pyspark.sql.functions import col
-
     stored = existing(store, table)
     source, shape = source_at(store, stored, known_at)
-    if shape.layout in HISTORIES:
-        return select_rows(versions(store, table, known_at).where(col(VALID_TO).isNull()), shape, selection)
-    users = (column(each.name).alias(each.source) for each in shape.user_columns)
-    rows = store.spark.sql(f"SELECT * FROM {source}")  # noqa: S608 - a table's name in quotes
-    return select_rows(_not_deleted(rows, shape).select(*users), shape, selection)
-
-
-def select_rows(rows: "DataFrame", shape: Shape, selection: Selection) -> "DataFrame":
-    """The selected rows and columns; Spark reads only files that may contain the record."""
-    if selection.key is not None:
+    if time is not None or shape.layout in HISTORIES:
+        history, instant = history_of(stored, shape), None if time is None else micros_of(time)
+        warn_of_disorder(table, disorderly=stored.disorderly)
+        query = true_query(SPARK, lifetimes_sql(stored, history, source, known_at), instant)
+        rows = store.spark.sql(shown_sql(history, query))
+    else:
+        users = (column(each.name).alias(each.source) for each in shape.user_columns)
+        live = store.spark.sql(f"SELECT * FROM {source}")  # noqa: S608 - a table's name in quotes
+        rows = _not_deleted(live, shape).select(*users)
+    if selection.key is not None:  # Spark reads only files that may contain the record
         rows = record_rows(rows, shape, selection.key)
-    names = selection.select(shape.table, shown_key(shape), rows.columns)
-    return rows.select(*map(column, names))
+    return rows.select(*map(column, selection.select(table, shown_key(shape), rows.columns)))
 
 
 def all_are_current(shape: Shape) -> bool:
@@ -69,30 +86,6 @@ def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
     if shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED):
         return rows.where(~col(DELETED).eqNullSafe(lit(True)))
     return rows
-
-
-def as_of(
-    store: IcebergStore,
-    table: TableName,
-    time: datetime,
-    known_at: datetime | None = None,
-    selection: Selection = EVERYTHING,
-) -> "DataFrame":
-    """The rows that were true at `time`, as known now or at `known_at`.
-
-    Raises UsageError if the table keeps no history, and the errors of `source_at`.
-    """
-    rows = versions(store, table, known_at).where(is_true_at(time))
-    if selection == EVERYTHING:
-        return rows
-    return select_rows(rows, source_at(store, existing(store, table), known_at)[1], selection)
-
-
-def is_true_at(time: datetime) -> "Column":
-    """Whether a version was true at an instant; intervals are half-open (V99)."""
-    from pyspark.sql.functions import expr
-
-    return expr(TRUE_AT.format(started=VALID_FROM, ended=VALID_TO, at=SPARK.at(micros_of(time))))
 
 
 def record_versions(store: IcebergStore, table: TableName, key: object) -> "DataFrame":
@@ -118,15 +111,13 @@ def life(
     if shape.layout in RECORDING:
         if known_at is not None:
             require_knowledge(stored, known_at)
-        statement_rows = statements(store, table, key)
+        rows = statements(store, table)
     else:
-        rows = versions(store, table, known_at)
-        shape = source_at(store, stored, known_at)[1]
-        statement_rows = record_rows(rows, shape, key)
-    shown_key = shown_key_of(shape, key)
-    names = Selection(columns=columns).select(table, list(shown_key), statement_rows.columns)
+        rows, shape = versions(store, table, known_at), source_at(store, stored, known_at)[1]
+    rows, shown_key = record_rows(rows, shape, key), shown_key_of(shape, key)
+    names = Selection(columns=columns).select(table, list(shown_key), rows.columns)
     with translate_faults(table):
-        life_rows = rows_of(arrow_of(statement_rows.select(*map(column, names))))
+        life_rows = rows_of(arrow_of(rows.select(*map(column, names))))
     commits = commits_by_recorded_time(SessionCatalog(store).describe(table))
     return timeline_of(table, shown_key, life_rows, commits, axis, known_at)
 

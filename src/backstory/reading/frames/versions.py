@@ -1,5 +1,6 @@
 """The versions and statements of a table as Spark frames: the user's columns and the times of each row."""
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -14,13 +15,11 @@ from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
 from backstory.reading.histories import (
     RECORDING,
-    commit_at,
     history_of,
     identity_names,
     log_kind,
     no_end_error,
-    require_knowledge,
-    shape_with_layout,
+    state_at,
     system_columns,
     warn_of_disorder,
 )
@@ -38,13 +37,13 @@ from backstory.reading.lifetimes import (
 )
 from backstory.reading.lives import shown_name
 from backstory.reading.selection import shown_key_of
-from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, literal, micros_of, quote, text_literal
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, shape_at
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import error_text
+from backstory.stores.metadata.catalogs import metadata_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
 
@@ -53,26 +52,16 @@ NATIVE: Final = tuple(map(internal_name, ("recorded", "moved", "end_before")))
 
 
 def source_at(store: IcebergStore, table: IcebergTable, known_at: datetime | None) -> tuple[str, Shape]:
-    """The rows to read for a recorded time, in Spark SQL, and their shape; None is now.
-
-    Layout `versions` and event logs contain recorded times in their rows, so all rows are read. For other
-    layouts the rows of the newest commit not after the time are read, with the columns of that commit. Before
-    the first commit there are none. Raises UsageError (`known-pruned`) if layout `versions` no longer
-    records the time, and Refused (`snapshots-expired`) if the commit has expired.
-    """
+    """The rows to read for a recorded time, in Spark SQL, and their shape, by `state_at`."""
     name = store.sql_name(table.shape.table)
-    if known_at is None or table.shape.layout is Layout.ODF:
+    if known_at is None:
         return name, table.shape
-    if table.shape.layout is Layout.VERSIONS:
-        require_knowledge(table, known_at)
+    state = state_at(metadata_of(store, table), known_at)
+    if state.until is not None:
         return name, table.shape
-    ancestry = ((each.committed_at, each.parent, each) for each in snapshots.ancestry(table))
-    snapshot = commit_at(ancestry, table.shape.table, known_at)
-    if snapshot is None:
+    if state.snapshot is None:
         return f"(SELECT * FROM {name} LIMIT 0)", table.shape  # noqa: S608 - a name in quotes
-    return f"{name} VERSION AS OF {snapshot.id}", shape_with_layout(
-        shape_at(store, table, snapshot.schema_id)
-    )
+    return f"{name} VERSION AS OF {state.snapshot['snapshot-id']}", state.shape
 
 
 def versions(store: IcebergStore, table: TableName, known_at: datetime | None = None) -> "DataFrame":
@@ -96,12 +85,12 @@ def open_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
     return store.spark.sql(f"SELECT {names} FROM ({query}) AS lives WHERE {quote(ENDED)} IS NULL")  # noqa: S608
 
 
-def statements(store: IcebergStore, table: TableName, key: object = None) -> "DataFrame":
-    """The statements of one record, or of all: the user's columns, `valid_from`, `valid_to` and two more.
+def statements(store: IcebergStore, table: TableName) -> "DataFrame":
+    """The statements of all records: the user's columns, `valid_from`, `valid_to` and two more.
 
     `STATED_FROM` and `STATED_TO` are the recorded times of a statement (native.md V97; NULL: still stated).
     Layout `versions` stores them in its rows (V6), an event log in its system time. For other layouts they
-    are NULL, and the versions are those known now. Raises UsageError if `key` is not a key of the table.
+    are NULL, and the versions are those known now.
     """
     from pyspark.sql.functions import lit
 
@@ -109,11 +98,9 @@ def statements(store: IcebergStore, table: TableName, key: object = None) -> "Da
     if stored.shape.layout in RECORDING:
         history = history_of(stored)
         query = lifetimes_sql(stored, history, store.sql_name(table), stated=True)
-        rows = store.spark.sql(shown_sql(history, query, STATED_FROM, STATED_TO))
-    else:
-        unknown = lit(None).cast("timestamp")
-        rows = versions(store, table).withColumns({STATED_FROM: unknown, STATED_TO: unknown})
-    return rows if key is None else record_rows(rows, stored.shape, key)
+        return store.spark.sql(shown_sql(history, query, STATED_FROM, STATED_TO))
+    unknown = lit(None).cast("timestamp")
+    return versions(store, table).withColumns({STATED_FROM: unknown, STATED_TO: unknown})
 
 
 def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
@@ -160,9 +147,16 @@ def recorded_rows(stored: IcebergTable, shape: Shape, source: str) -> str:
 
 def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
     """Spark's answer to a query of the relation `recorded`, which is `rows`."""
+    return query_frames(query, **{SPARK.rows: rows})
+
+
+def query_frames(query: str, **frames: Any) -> "DataFrame":
+    """Spark's answer to a query of these frames."""
     text = query.replace("{", "{{").replace("}", "}}")
-    text = text.replace(f"FROM {SPARK.rows}", f"FROM {{rows}} AS {SPARK.rows}")
-    return rows.sparkSession.sql(text, rows=rows)
+    for name in frames:
+        text = re.sub(rf"\b(FROM|JOIN) {name}\b", rf"\1 {{{name}}} AS {name}", text)
+    session: SparkSession = next(iter(frames.values())).sparkSession
+    return session.sql(text, **frames)
 
 
 def shown_sql(history: History, query: str, *more: str, timed: bool = True) -> str:
@@ -181,19 +175,12 @@ def native_rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
     return store.spark.sql(shown_sql(history_of(table), query, *NATIVE))
 
 
-def frame_instant_sql(rows: "DataFrame", name: str) -> str:
-    """The instant in a column of a frame, which is a date or a timestamp, in Spark SQL."""
+def frame_instant(rows: "DataFrame", name: str) -> str:
+    """The instant in a column of the frame `frame`, which is a date or a timestamp, in Spark SQL."""
     from pyspark.sql.types import DateType
 
     is_date = isinstance(rows.schema[name].dataType, DateType)
-    return SPARK.read_instant(quote(name), Kind.NAIVE_DATE if is_date else None)
-
-
-def frame_instant(rows: "DataFrame", name: str) -> "Column":
-    """The instant in a column of a frame, as a column."""
-    from pyspark.sql.functions import expr
-
-    return expr(frame_instant_sql(rows, name))
+    return SPARK.read_instant(quote("frame", name), Kind.NAIVE_DATE if is_date else None)
 
 
 def record_rows(rows: "DataFrame", shape: Shape, key: object) -> "DataFrame":
