@@ -249,7 +249,7 @@ def value_view(source: CatalogReader, question: Question) -> View:
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
-        story = blame(files, key, question.column, question.instant, question.time_of_knowledge).to_dict()
+        story = blame(files, key, question.column, question.instant, question.time_of_knowledge)
         lasting = files.table.shape.layout in HISTORIES
         more = {"story": story, "lasting": lasting}
         document = {"table": question.table, "key": list(question.key), "column": question.column, **story}

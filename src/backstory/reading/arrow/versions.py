@@ -1,5 +1,6 @@
 """The versions of a table from its files, as places of rows and times, computed by DuckDB."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -302,41 +303,30 @@ class ChangeTimes:
         return EPOCH + timedelta(microseconds=int(self.instants[place]))
 
 
+# When versions began or ended, from their starts and ends in microseconds. An end a grain before a start
+# counts at that start.
+_CHANGES: Final = """
+WITH lives AS (SELECT started, CASE WHEN ended < {far} THEN ended END AS ended FROM recorded WHERE {lasting})
+SELECT instant, CAST(SUM(starts) AS BIGINT) AS starts, CAST(SUM(1 - starts) AS BIGINT) AS ends FROM (
+  SELECT started AS instant, 1 AS starts FROM lives UNION ALL
+  SELECT CASE WHEN ended + {grain} IN (SELECT started FROM lives) THEN ended + {grain} ELSE ended END, 0
+  FROM lives
+) AS changes WHERE instant IS NOT NULL GROUP BY instant ORDER BY instant
+"""
+
+
 def change_times(files: TableReader) -> ChangeTimes:
     """The instants at which versions of a table begin or end; Unreadable if only Spark can read it."""
-    known = table_at(files, None)
+    known, lasting = table_at(files, None), "TRUE"
     span = utc_span(known)
     if span is None:
         spans = read_versions(known).spans
-        return _count_changes(*(spans[name].cast(pa.int64()) for name in (VALID_FROM, VALID_TO)))
-    rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
-    starts, ends = rows[span.start], rows[span.end]
-    if known.shape.layout is Layout.VERSIONS:
-        rows = rows.filter(_lasting(starts, ends))
-        starts, ends = rows[span.start], rows[span.end]
-    if span.far is not None:
-        ends = ends.filter(pc.less(ends.cast(pa.int64()), span.far))
-    return _count_changes(starts.cast(pa.int64()), ends.cast(pa.int64()), span.grain)
-
-
-def _lasting(starts: pa.ChunkedArray, ends: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether each row of layout `versions` is a version: whether it has a length."""
-    return pc.or_kleene(pc.is_null(ends), pc.greater(ends, starts))
-
-
-def _count_changes(starts: pa.ChunkedArray, ends: pa.ChunkedArray, grain: int = 0) -> ChangeTimes:
-    """Count the starts and ends at each instant; an end a grain before a start counts at the start."""
-    (begins, begin_counts), (stops, stop_counts) = _count_values(starts), _count_values(ends)
-    if grain:
-        stops = np.where(np.isin(stops + grain, begins), stops + grain, stops)
-    instants, places = np.unique(np.concatenate([begins, stops]), return_inverse=True)
-    counts = np.zeros((2, len(instants)), np.int64)
-    np.add.at(counts[0], places[: len(begins)], begin_counts)
-    np.add.at(counts[1], places[len(begins) :], stop_counts)
-    return ChangeTimes(instants, counts[0], counts[1])
-
-
-def _count_values(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    counted = pc.value_counts(values.drop_null())
-    values, counts = (whole_numbers(pa.chunked_array([counted.field(name)])) for name in ("values", "counts"))
-    return values, counts
+        starts, ends, far, grain = spans[VALID_FROM], spans[VALID_TO], None, 0
+    else:
+        rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
+        starts, ends, far, grain = rows[span.start], rows[span.end], span.far, span.grain
+        if known.shape.layout is Layout.VERSIONS:  # a row without a length is no version
+            lasting = "ended IS NULL OR ended > started"
+    relation = pa.table({"started": starts.cast(pa.int64()), "ended": ends.cast(pa.int64())})
+    query = _CHANGES.format(far=sys.maxsize if far is None else far, grain=grain, lasting=lasting)
+    return ChangeTimes(*map(whole_numbers, query_rows(relation, query).columns))
