@@ -19,7 +19,7 @@ from backstory.cli.output import console, show
 from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
-from backstory.reading.drawings import draw
+from backstory.reading.drawings import draw_lanes
 from backstory.settings import CATALOG_FILE
 from backstory.spark.versions import arrow_of
 from backstory.table import Table
@@ -120,8 +120,8 @@ def _show_history(store: "IcebergStore") -> None:
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        versions = arrow_of(point_in_time.record_versions(store, TABLE, {"code": code})).to_pylist()
-        for line in draw(versions, columns, UNTIL):
+        life = point_in_time.life(store, TABLE, {"code": code})
+        for line in draw_lanes(life.lanes, columns, UNTIL):
             console.print(line, markup=False)
 
     console.print()

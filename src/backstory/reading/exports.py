@@ -29,7 +29,7 @@ from backstory.reading.arrow.sorting import sort_rows
 from backstory.reading.arrow.versions import read_statements, read_versions
 from backstory.reading.frames.point_in_time import rows_at
 from backstory.reading.frames.versions import statements, versions
-from backstory.reading.histories import HISTORIES, RECORDING, order_columns
+from backstory.reading.histories import HISTORIES, order_columns
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.reading.timelines import Axis, require_axis
@@ -182,23 +182,11 @@ def export_files(files: TableReader, target: ExportFile) -> Export:
     now = table_at(files, None)
     shape = now.shape
     if target.axis == "both":
-        rows = (
-            read_statements(now).rows
-            if shape.layout in RECORDING
-            else _with_null_times(read_versions(now).rows)
-        )
-    elif shape.layout in HISTORIES:
-        rows = read_versions(now).rows
+        rows = read_statements(now).rows
     else:
-        rows = live_rows(now)
+        rows = read_versions(now).rows if shape.layout in HISTORIES else live_rows(now)
     rows = sort_rows(rows, [*order_columns(shape, rows.column_names), STATED_FROM])
     return target.write(shape.table, rows.schema, rows.to_batches())
-
-
-def _with_null_times(rows: pa.Table) -> pa.Table:
-    """Add NULL as recorded times, for a table that does not store them."""
-    unknown = pa.nulls(rows.num_rows, pa.timestamp("us", tz="UTC"))
-    return rows.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
 
 
 def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> Export:

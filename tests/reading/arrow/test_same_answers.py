@@ -24,7 +24,7 @@ from backstory.model.table import TableName
 from backstory.reading.arrow import differences, point_in_time, sorting
 from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
-from backstory.reading.arrow.point_in_time import PageQuestion, page
+from backstory.reading.arrow.point_in_time import page
 from backstory.reading.arrow.versions import change_times, read_statements, read_versions
 from backstory.reading.frames.point_in_time import life as life_of_frames
 from backstory.reading.frames.versions import statements as statements_of_frames
@@ -351,12 +351,11 @@ def page_by_page(files, large, at, monkeypatch):
                 )
                 if SpannedRow(0, start, end).holds(micros_of(at)) and (not where or row["v"] == 1.5)
             ]
-            rows, asked = [], PageQuestion(at, where=where, limit=3)
-            while (part := page(files, asked)).more:
+            rows, after = [], None
+            while (part := page(files, at, where=where, after=after, limit=3)).more:
                 rows += part.rows
                 last = [part.rows[-1][name] for name in part.key]
                 after = dict(zip(files.table.shape.source_key, last, strict=True))
-                asked = PageQuestion(at, where=where, after=after, limit=3)
             assert lines([*rows, *part.rows]) == lines(wanted)
 
 

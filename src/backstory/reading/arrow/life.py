@@ -39,7 +39,7 @@ def life(
     then = table_at(files, None if stated else known_at)
     Selection(key, columns).require(then.shape)
     then = then.of_record(key)
-    versions = read_statements(then) if stated else read_versions(then)
+    versions = read_statements(then)
     shown_key = shown_key_of(then.shape, key)
     rows = versions.of_rows(is_record(versions.users, then.shape, key)).rows
     names = Selection(columns=columns).select(table, list(shown_key), rows.column_names)

@@ -1,10 +1,10 @@
 """The rows of a table that are true now or at a time, from files: all of them, one record, or a page."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -76,21 +76,7 @@ def live_rows(known: KnownTable) -> pa.Table:
 
 
 Row = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class PageQuestion:
-    """A question for a page of rows that are true at `time` (None: now), as known at `known_at` (None: now).
-
-    `where` maps columns to the values that they must have, as texts. The page begins after the key `after`,
-    in the form that `timeline` takes.
-    """
-
-    time: datetime | None = None
-    known_at: datetime | None = None
-    where: Mapping[str, str] = field(default_factory=dict)
-    after: object = None
-    limit: int = 50
+NO_CONDITIONS: Final[Mapping[str, str]] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,17 +93,25 @@ class Page:
     first: pa.ChunkedArray | None = None
 
 
-def page(files: TableReader, question: PageQuestion) -> Page:
-    """Answer a question for a page.
+def page(
+    files: TableReader,
+    time: datetime | None = None,
+    known_at: datetime | None = None,
+    where: Mapping[str, str] = NO_CONDITIONS,
+    after: object = None,
+    limit: int = 50,
+) -> Page:
+    """A page of the rows that are true at `time`, as known at `known_at`; None is now.
 
-    Raises UsageError for an unknown column or an unfitting value, Unreadable if only Spark can read the rows.
+    `where` maps columns to the values that they must have, as texts. The page begins after the key `after`,
+    in the form that `timeline` takes. Raises UsageError for an unknown column or an unfitting value,
+    Unreadable if only Spark can read the rows.
     """
-    known = table_at(files, question.known_at)
-    key = shown_key(known.shape)
-    conditions = _search_values(known, question.where)
-    after = {} if question.after is None else key_of(known.shape, question.after)
-    behind = dict(zip(key, after.values(), strict=False))
-    instant = _instant(known, question.time)
+    known = table_at(files, known_at)
+    key, conditions = shown_key(known.shape), _search_values(known, where)
+    least = {} if after is None else key_of(known.shape, after)
+    behind = dict(zip(key, least.values(), strict=False))
+    instant = _instant(known, time)
 
     def answer(part: KnownTable) -> pa.Table:
         rows = true_rows(EVERYTHING, instant, part)
@@ -125,11 +119,11 @@ def page(files: TableReader, question: PageQuestion) -> Page:
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
 
-    sure, needed = _sure_searches(known, instant, conditions), question.limit + 1
+    sure, needed = _sure_searches(known, instant, conditions), limit + 1
     while True:
-        rows = first_rows(known, needed, answer, sure, after)
+        rows = first_rows(known, needed, answer, sure, least)
         rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
-        end = _end(rows, key, question.limit)
+        end = _end(rows, key, limit)
         if end < len(rows) or len(rows) < needed:
             first = rows[key[0]] if key else None
             return Page(rows_of(rows.slice(0, end)), rows.column_names, key, len(rows) > end, first)

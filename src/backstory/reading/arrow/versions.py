@@ -21,6 +21,7 @@ from backstory.model.values import comparison_key
 from backstory.reading.arrow.knowledge import KnownTable, table_at, utc_span
 from backstory.reading.differences import SIDES, revisions_query
 from backstory.reading.histories import (
+    RECORDING,
     history_of,
     identity_names,
     log_kind,
@@ -137,8 +138,16 @@ def read_revisions(known: KnownTable, instant: int, between: tuple[int, int]) ->
 
 
 def read_statements(known: KnownTable) -> VersionRows:
-    """The statements of layout `versions` or of an event log, with their recorded times (native.md V97)."""
-    return _run_query(known, statements_query, STATEMENT_TIMES)
+    """The statements of a table, with their recorded times (native.md V97).
+
+    Only layout `versions` and event logs store these; for other layouts they are NULL.
+    """
+    if known.shape.layout in RECORDING:
+        return _run_query(known, statements_query, STATEMENT_TIMES)
+    versions = read_versions(known)
+    unknown = pa.nulls(versions.spans.num_rows, INSTANT)
+    spans = versions.spans.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
+    return replace(versions, spans=spans)
 
 
 def _run_query(

@@ -185,7 +185,7 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
         nonlocal same
         latest = existing(store, name)
         commits = lineage_of(metadata_of(store, latest))
-        snapshot = _snapshot(commits, version)
+        snapshot = next((each.id for each in commits.commits if each.version == version), None)
         if latest.iceberg.uuid() != uuid or (snapshot is None and commits.commits):
             raise _lost_error(name, cursor)
         same = latest.tags.get(_tag(cursor)) == before
@@ -200,13 +200,26 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
         )
 
 
-def advance_cursor(store: IcebergStore, name: TableName, cursor: str, version: int) -> Cursor:
-    """Move a cursor to a commit, from any place, or create it there."""
+def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
+    """Move a cursor to a commit, from any place, or create it there; without a version, drop it.
+
+    Raises UsageError if no cursor is named, or the cursor to drop does not exist.
+    """
+    if cursor is None:
+        raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
     reached = version
 
     def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal reached
         table = existing(store, name)
+        tag, mark = _tag(cursor), CURSOR_MARK + cursor
+        if version is None:
+            if tag not in table.tags and mark not in table.properties:
+                raise UsageError(
+                    "unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags)
+                )
+            tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
+            return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
         commits = lineage_of(metadata_of(store, table))
         place = commits.place_of(version)
         if not place:
@@ -222,40 +235,12 @@ def advance_cursor(store: IcebergStore, name: TableName, cursor: str, version: i
     return Cursor(str(name), cursor, reached)
 
 
-def drop_cursor(store: IcebergStore, name: TableName, cursor: str) -> Cursor:
-    """Remove a cursor; UsageError if it does not exist."""
-
-    def plan() -> tuple[IcebergTable, Change]:
-        table = existing(store, name)
-        tag, mark = _tag(cursor), CURSOR_MARK + cursor
-        if tag not in table.tags and mark not in table.properties:
-            raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags))
-        tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
-        return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
-
-    _commit(store, name, plan)
-    return Cursor(str(name), cursor, None)
-
-
-def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
-    """Move a cursor to a version, or drop it without one; UsageError if no cursor is named."""
-    if cursor is None:
-        raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
-    return (
-        drop_cursor(store, name, cursor) if version is None else advance_cursor(store, name, cursor, version)
-    )
-
-
 def _commit(
     store: IcebergStore, name: TableName, plan: Callable[[], tuple[IcebergTable, Change | None]]
 ) -> None:
     from backstory.engine.deliver import TableChange, deliver
 
     deliver(store, TableChange([name], _NOTE, plan))
-
-
-def _snapshot(commits: Lineage, version: int) -> int | None:
-    return next((each.id for each in commits.commits if each.version == version), None)
 
 
 def _change(table: IcebergTable, cursor: str, version: int, snapshot: int) -> Change | None:

@@ -5,11 +5,10 @@ from datetime import datetime
 from typing import TYPE_CHECKING
 
 from backstory.model.instant import parse_instant
-from backstory.model.layout import DELETED, VALID_FROM, Layout
+from backstory.model.layout import DELETED, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.frames.versions import (
     lifetimes_sql,
-    open_rows,
     record_rows,
     shown_sql,
     source_at,
@@ -75,9 +74,12 @@ def all_are_current(shape: Shape) -> bool:
 
 def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
     """The rows of a table that are true now, with all columns."""
-    if stored.shape.layout in HISTORIES:
-        return open_rows(store, stored)
-    return _not_deleted(store.spark.table(store.sql_name(stored.shape.table)), stored.shape)
+    source = store.sql_name(stored.shape.table)
+    rows = store.spark.table(source)
+    if stored.shape.layout not in HISTORIES:
+        return _not_deleted(rows, stored.shape)
+    query = true_query(SPARK, lifetimes_sql(stored, history_of(stored), source), None)
+    return store.spark.sql(query).select(*map(column, rows.columns))
 
 
 def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
@@ -86,11 +88,6 @@ def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
     if shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED):
         return rows.where(~col(DELETED).eqNullSafe(lit(True)))
     return rows
-
-
-def record_versions(store: IcebergStore, table: TableName, key: object) -> "DataFrame":
-    """The versions of one record, sorted by their start; UsageError if it is not a key of the table."""
-    return record_rows(versions(store, table), existing(store, table).shape, key).orderBy(VALID_FROM)
 
 
 def life(

@@ -77,14 +77,6 @@ def versions(store: IcebergStore, table: TableName, known_at: datetime | None = 
     return store.spark.sql(shown_sql(history, lifetimes_sql(stored, history, source, known_at)))
 
 
-def open_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
-    """The current rows of a history, with all columns of the table."""
-    source = store.sql_name(stored.shape.table)
-    query = lifetimes_sql(stored, history_of(stored), source)
-    names = ", ".join(map(quote, store.spark.table(source).columns))
-    return store.spark.sql(f"SELECT {names} FROM ({query}) AS lives WHERE {quote(ENDED)} IS NULL")  # noqa: S608
-
-
 def statements(store: IcebergStore, table: TableName) -> "DataFrame":
     """The statements of all records: the user's columns, `valid_from`, `valid_to` and two more.
 

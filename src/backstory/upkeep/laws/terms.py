@@ -4,7 +4,7 @@ Instants and recorded times are microseconds since 1970.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -12,11 +12,6 @@ from backstory.model.layout import Layout
 
 INFINITY: Final = (1 << 63) - 1
 PREFIX: Final = "law "  # no column of a table begins like this
-# The columns by which versions are checked, without the prefix.
-FIELDS: Final = (
-    *("start", "end", "written", "ended_at", "end_before", "time", "keyed", "flag", "state", "hash"),
-    *("rightly", "role", "kind", "scope", "columns", "sequence"),
-)
 # The words of models for the states of versions.
 NEW, CHANGED, DELETED = "new", "changed", "deleted"
 WORDS: Final = frozenset({NEW, CHANGED, DELETED})
@@ -126,3 +121,7 @@ class RecordRow:
     values: Mapping[str, Any] = field(default_factory=dict)
     twin: object = None
     row_id: int | None = None
+
+
+# The columns by which versions are checked, without the prefix.
+FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id"}
