@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from backstory.errors import BackstoryError, TryAgain, UsageError, option
+from backstory.errors import BackstoryError, TryAgain, UsageError, bad_option, option
 from backstory.formats.values.exactly import all_optional
 from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
@@ -100,8 +100,7 @@ class ExportFile:
     def __post_init__(self) -> None:
         require_axis(self.axis)
         if self.file.suffix.lower() not in {".csv", ".parquet"}:
-            raise UsageError(
-                "bad-option",
+            raise bad_option(
                 f"{self.file} ends in neither .csv nor .parquet.",
                 "Name a file that ends in .csv or .parquet.",
             )

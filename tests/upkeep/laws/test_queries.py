@@ -22,7 +22,7 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.upkeep.laws import files, frames
 from backstory.upkeep.laws.queries import query_of_events, query_of_rows
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
-from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 FAR = 9_000_000
 INSTANT, TEXT, FLAG = pa.timestamp("us", "UTC"), pa.string(), pa.bool_()
@@ -52,7 +52,11 @@ def spanned(layout, start, end, *more):
 
 NATIVE = [each if each.name != MEMORY else Column(MEMORY, SEQUENCED) for each in OWN_COLUMNS]
 FED = LawTerms(flagged=True, remembers=True, newest=60, tracked=("v",), numbers={"v": 2})
-COPIED = replace(FED, marks=(RememberedMark(4, "copy"), RememberedMark(7, "copy")), settled=(None, 2))
+COPIED = replace(
+    FED,
+    marks=(RecordRow(0, 4, keyed=False, kind="copy"), RecordRow(0, 7, keyed=False, kind="copy")),
+    settled=(None, 2),
+)
 VERSIONS = shape(Layout.VERSIONS, Column("v", ColumnType(Kind.DOUBLE)), *NATIVE)
 JUDGED = {
     "fivetran": TableTerms(
@@ -67,7 +71,9 @@ JUDGED = {
     "versions": TableTerms(VERSIONS, LawTerms(flagged=True, remembers=True, newest=60)),
     "fed": TableTerms(VERSIONS, FED, valued=True),
     "copied": TableTerms(VERSIONS, COPIED, valued=True),
-    "cleared": TableTerms(VERSIONS, replace(FED, marks=(RememberedMark(4, "truncate"),)), valued=True),
+    "cleared": TableTerms(
+        VERSIONS, replace(FED, marks=(RecordRow(0, 4, keyed=False, kind="truncate"),)), valued=True
+    ),
 }
 KEYS = (*"abcdefghij", None)
 HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
 from typing import Any, Final
 
-from backstory.errors import Refused, TryAgain, UsageError, option
+from backstory.errors import Refused, TryAgain, UsageError, bad_option, option
 from backstory.model.change import Change, Note, Tag
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cursor, Start
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
@@ -125,11 +125,6 @@ def range_of(
     if before is None:
         return Range(BEFORE_ALL, end, None, commits.commits[:last])
     return Range(before.version, end, before.id, commits.commits[first:last])
-
-
-def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for options that exclude each other or name nothing."""
-    return UsageError("bad-option", message, remedy)
 
 
 def expired_error(table: TableName) -> Refused:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from backstory.errors import Refused, UsageError, option
+from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.change_feed import CHANGE_COLUMNS, CommitName, Start
 from backstory.model.history import History
 from backstory.model.layout import MEMORY, Layout
@@ -13,7 +13,6 @@ from backstory.model.versions_layout import ROLE
 from backstory.reading.changes.pairs import current_condition
 from backstory.reading.changes.ranges import (
     Range,
-    bad_option,
     cursor_version,
     lineage_of,
     range_of,

@@ -16,7 +16,7 @@ from functools import partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final, Literal
 
-from backstory.errors import UsageError
+from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
@@ -277,9 +277,7 @@ def join_as_of(
     for missing columns and for columns without times, and the errors of `versions`.
     """
     if how not in {"left", "inner"}:
-        raise UsageError(
-            "bad-option", f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'."
-        )
+        raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
 

@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, Protocol
-
-import pyarrow as pa
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from backstory.errors import MAX_KEYS
 from backstory.journal.log_table import snapshots_in_files
@@ -14,8 +12,6 @@ from backstory.reading.histories import system_columns
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 from backstory.upkeep.laws.queries import (
-    LawQuery,
-    TableSql,
     layout_columns,
     nest_steps,
     query_of_events,
@@ -27,35 +23,13 @@ from backstory.upkeep.laws.terms import LAWS, PREFIX, Law
 
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
+    from backstory.upkeep.laws.files import FileRows
+    from backstory.upkeep.laws.frames import FrameRows
 
 
-class LawRows(Protocol):
-    """The rows of a table, in an engine that answers queries of them."""
-
-    @property
-    def engine(self) -> TableSql:
-        """The SQL of the columns."""
-
-    def ask(self, query: str) -> pa.Table:
-        """The answer to a query of the relation `recorded`."""
-
-    def hashes(self, ways: "Sequence[RowHash]") -> tuple[str, ...]:
-        """The hashes that a row may have, as SQL."""
-
-    def count(self, laws: LawQuery) -> Broken:
-        """How often rows break each law, with up to ten keys of each."""
-
-    def count_events(
-        self, laws: LawQuery, offset: str, wanted: Callable[[int], int]
-    ) -> tuple[Broken, int, list[str]]:
-        """As `count`, and the number of wrong offsets, with the first ten of them.
-
-        `wanted` gives the right number of offsets, by the number of rows.
-        """
-
-
-# Reads at least these columns of a table.
-ReadRows = Callable[[Sequence[str]], LawRows]
+# The rows of a table, in the engine that reads at least these columns.
+LawRows: TypeAlias = "FileRows | FrameRows"
+ReadRows: TypeAlias = Callable[[Sequence[str]], LawRows]
 # The rows of a dataset's log.
 LogRows = Callable[[], Sequence[Mapping[str, Any]]]
 

@@ -256,7 +256,7 @@ def _surely_folded(table_terms: TableTerms) -> str:
 def _is_copied(instant: str, terms: LawTerms) -> str:
     if not terms.marks:
         return "FALSE"
-    return f"COALESCE({instant} IN ({', '.join(str(mark.at) for mark in terms.marks)}), FALSE)"
+    return f"COALESCE({instant} IN ({', '.join(str(mark.start) for mark in terms.marks)}), FALSE)"
 
 
 def _is_settled(instant: str, terms: LawTerms) -> str:

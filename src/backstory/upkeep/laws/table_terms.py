@@ -32,7 +32,7 @@ from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.memory import broken_together
-from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow
 
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
@@ -88,11 +88,10 @@ class TableTerms:
 
     def with_marks(self, rows: Iterable[Mapping[str, Any]]) -> "TableTerms":
         """The terms with the marks in these rows, which have no key."""
-        known = (self.row(0, values) for values in rows)
         marks = tuple(
-            RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time)
-            for row in known
-            if row.kind is not None and row.start is not None and row.ended_at is None
+            row
+            for values in rows
+            if (row := self.row(0, values)).kind and row.start is not None and row.ended_at is None
         )
         return replace(self, terms=replace(self.terms, marks=marks))
 
