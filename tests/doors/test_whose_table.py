@@ -14,7 +14,7 @@ from backstory.errors import Refused, UsageError
 from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import VERSIONS_OWN, Layout, layout_of
 from backstory.model.table import TableName
-from backstory.reading.frames.point_in_time import rows_at
+from backstory.reading.frames.versions import rows_at
 from backstory.stores.iceberg.store import IcebergStore, existing, existing_as_is, load
 from backstory.testing.sender import Sender
 from backstory.warehouse import Warehouse

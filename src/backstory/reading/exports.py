@@ -23,12 +23,9 @@ from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.values import as_json
-from backstory.reading.arrow.knowledge import table_at
-from backstory.reading.arrow.point_in_time import live_rows
-from backstory.reading.arrow.sorting import sort_rows
-from backstory.reading.arrow.versions import read_statements, read_versions
-from backstory.reading.frames.point_in_time import rows_at
-from backstory.reading.frames.versions import statements, versions
+from backstory.reading.arrow.point_in_time import live_rows, sort_rows
+from backstory.reading.arrow.versions import read_statements, read_versions, table_at
+from backstory.reading.frames.versions import rows_at, statements, versions
 from backstory.reading.histories import HISTORIES, order_columns
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import KNOWN_FROM, KNOWN_TO

@@ -147,6 +147,15 @@ def state_after(table: TableMetadata, snapshot: Mapping[str, Any]) -> TableState
     return TableState(table, shape, fields, snapshot, None)
 
 
+def commits_by_recorded_time(table: TableMetadata) -> dict[datetime, int]:
+    """The snapshot ids of a table's kept commits, by the recorded time in their properties."""
+    time_property = RECORDING.get(table.shape.layout)
+    if time_property is None:
+        return {}
+    times = ((commit.properties.get(time_property), commit.id) for commit in table.commits)
+    return {parse_instant(time): snapshot for time, snapshot in times if time}
+
+
 def history_of(table: TableLike, shape: Shape | None = None) -> History:
     """The history of a table; UsageError if it keeps no history. `shape` is its shape at another time."""
     shape = shape or table.shape

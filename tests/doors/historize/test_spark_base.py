@@ -25,7 +25,7 @@ from backstory.doors.native.door import parse_options, snapshot
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
-from backstory.reading.frames.point_in_time import rows_at
+from backstory.reading.frames.versions import rows_at
 from backstory.stores.iceberg.store import load
 from backstory.stores.sql.columns import Datatype
 

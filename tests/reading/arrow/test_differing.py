@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from specification.differences import Lived, Side, differences, in_order, passages
 
 from backstory.reading.arrow.differences import differences as by_query
-from backstory.reading.arrow.sorting import are_after
-from backstory.reading.arrow.sorting import sort_rows as sort
+from backstory.reading.arrow.point_in_time import are_after
+from backstory.reading.arrow.point_in_time import sort_rows as sort
 from backstory.reading.arrow.versions import INSTANT
 from backstory.reading.selection import Comparison
 from backstory.stores.metadata.values import rows_of

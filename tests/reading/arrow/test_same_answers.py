@@ -21,12 +21,11 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.reading.arrow import differences, point_in_time, sorting
-from backstory.reading.arrow.knowledge import table_at
+from backstory.reading.arrow import differences, point_in_time
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import page
-from backstory.reading.arrow.versions import change_times, read_statements, read_versions
-from backstory.reading.frames.point_in_time import life as life_of_frames
+from backstory.reading.arrow.versions import change_times, read_statements, read_versions, table_at
+from backstory.reading.frames.versions import life as life_of_frames
 from backstory.reading.frames.versions import statements as statements_of_frames
 from backstory.reading.frames.versions import versions as versions_of_frames
 from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
@@ -326,7 +325,7 @@ def the_first_alone(files, large, at, monkeypatch):
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, files.table.rows - 1)
         for name, value in (("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(sorting, name, value)
+            less.setattr(point_in_time, name, value)
         for limit in (1, 3):
             with suppress(Unreadable):
                 rows = in_order(rows_of(point_in_time.rows_at(files, at, None, EVERYTHING, limit)), order)
@@ -339,7 +338,7 @@ def page_by_page(files, large, at, monkeypatch):
     """Pages in the order of the key have together what Spark has, once; so have those of one value."""
     with monkeypatch.context() as less:
         for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(sorting, name, value)
+            less.setattr(point_in_time, name, value)
         for where in ({}, {"v": "1.5"}):
             wanted = [
                 row
@@ -413,7 +412,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
         monkeypatch.setattr(rows_module, bound, 4)
     for name in ("FEWEST", "ROWS_FOR_ONE"):
-        monkeypatch.setattr(sorting, name, 1)
+        monkeypatch.setattr(point_in_time, name, 1)
     assert point_in_time.rows_at(files, None, None, EVERYTHING, 1)["k"].to_pylist() == [1]
     for asked, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
         assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json", *asked]) == 0

@@ -13,10 +13,9 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.arrow.differences import diff, diff_knowledge
-from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
 from backstory.reading.arrow.point_in_time import rows_at
-from backstory.reading.arrow.versions import read_statements
+from backstory.reading.arrow.versions import read_statements, table_at
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.stores.iceberg.store import KEY, LAYOUT

@@ -45,7 +45,7 @@ from backstory.model.change import NOTHING
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.reading.frames.point_in_time import all_are_current, rows_at
+from backstory.reading.frames.versions import all_are_current, rows_at
 from backstory.reading.histories import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields

@@ -12,17 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.reading.arrow.knowledge import KnownTable, narrow_to_changes, table_at
-from backstory.reading.arrow.point_in_time import rows_at
-from backstory.reading.arrow.sorting import sort_places
+from backstory.reading.arrow.point_in_time import rows_at, sort_places
 from backstory.reading.arrow.versions import (
     SIDED_TIMES,
     SORT_MEMORY,
     TIMES,
+    KnownTable,
     hold_memory,
+    narrow_to_changes,
     query_rows,
     read_revisions,
     read_versions,
+    table_at,
 )
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
 from backstory.reading.histories import HISTORIES, require_knowledge, shown_key, system_columns

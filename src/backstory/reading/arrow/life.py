@@ -11,11 +11,15 @@ from backstory.engine.run_context import AUTHOR, FILES, NOTE, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.arrow.knowledge import read_state, table_at
 from backstory.reading.arrow.point_in_time import true_rows
-from backstory.reading.arrow.versions import is_record, read_statements, read_versions
-from backstory.reading.frames.point_in_time import commits_by_recorded_time
-from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge, state_after
+from backstory.reading.arrow.versions import is_record, read_state, read_statements, read_versions, table_at
+from backstory.reading.histories import (
+    HISTORIES,
+    RECORDING,
+    commits_by_recorded_time,
+    require_knowledge,
+    state_after,
+)
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
 from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
