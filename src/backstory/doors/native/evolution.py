@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
-from backstory.doors.native.options import DeliveryRequest, bad_option
-from backstory.errors import Refused, UsageError, option
+from backstory.doors.native.options import DeliveryRequest
+from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.table import (

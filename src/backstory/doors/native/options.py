@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal, Union, Unpack, cast, get_args
 
 from backstory.engine.run_context import RemarkOptions
-from backstory.errors import UsageError
+from backstory.errors import bad_option
 from backstory.formats.file_options import FileOptions, FileWords, parse_file_words, parse_types
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
@@ -248,11 +248,6 @@ def refuse_columns(request: DeliveryRequest) -> None:
             "Both `track=` and `ignore=` are given.",
             "Use one of them: a column that is not tracked is ignored.",
         )
-
-
-def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for wrong options."""
-    return UsageError("bad-option", message, remedy)
 
 
 @dataclass(frozen=True, slots=True)

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from backstory.doors.native.evolution import EvolvedShape
-from backstory.doors.native.options import DeliveryRequest, bad_option
-from backstory.errors import Refused
+from backstory.doors.native.options import DeliveryRequest
+from backstory.errors import Refused, bad_option
 from backstory.model.table import spelling_hint
 from backstory.model.versions_layout import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
 from backstory.stores.iceberg.snapshots import ancestry

@@ -13,12 +13,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.expressions import read_feed_rows
-from backstory.doors.native.options import ApplyRequest, bad_option
+from backstory.doors.native.options import ApplyRequest
 from backstory.doors.native.sources import SourceRows, rows_of_arrow
 from backstory.engine.runner import plan_here_or_in_tasks
 from backstory.engine.staging import local_fields, stage_rows, storable_schema, with_void_columns
 from backstory.engine.tasks import buckets_of, by_bucket
-from backstory.errors import UsageError
+from backstory.errors import UsageError, bad_option
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import unwrap_debezium
