@@ -22,7 +22,9 @@ from test_snapshot import Native, by_rule, randomly
 
 import backstory
 from backstory.model.change import DOOR
-from backstory.stores.connect.commit import DELIVERY
+from backstory.model.versions_layout import MEMORY_SINCE
+from backstory.stores.branches import DELIVERY
+from backstory.stores.iceberg.store import existing
 
 ADDRESS, CATALOG, DEED, *WORDS = sys.argv[1:]
 
@@ -39,7 +41,11 @@ def copy(*cells):
 
 
 def records(frame):
-    return {row["id"]: row["city"] for row in frame.toArrow().to_pylist()}
+    return records_of(frame.toArrow())
+
+
+def records_of(rows):
+    return {row["id"]: row["city"] for row in rows.to_pylist()}
 
 
 def snapshots(session, table):
@@ -197,7 +203,6 @@ def refusals():
     renamed = copy("1:Bonn").rename_columns(["id", "town"])
     tries = [
         lambda: warehouse.snapshot(renamed, at="2026-02-01", rename={"city": "town"}, **options),
-        lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", backfill=True, **options),
         lambda: warehouse.snapshot(
             session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
         ),
@@ -235,48 +240,60 @@ def code_of(act):
 
 
 FIRST, SECOND = copy("1:Bonn", "2:Ulm"), copy("1:Köln", "3:Rom")
+EARLIER = copy("1:Köln", "2:Ulm", "3:Rom")
+
+
+def die(kind, after):
+    """The process ends after the statement that contains these words."""
+    run = kind.sql
+
+    def sql(self, query, *rest, **more):
+        answer = run(self, query, *rest, **more)
+        if after in query:
+            os._exit(9)
+        return answer
+
+    kind.sql = sql
 
 
 def deliver(after=""):
-    """A second copy with a new column; the process ends after the statement that contains these words."""
+    """An earlier copy with a new column, which begins the table's memory; it may die."""
     session, warehouse = opened()
     if after:
-        kind = type(session)
-        run = kind.sql
-
-        def sql(self, query, *rest, **more):
-            answer = run(self, query, *rest, **more)
-            if after in query:
-                os._exit(9)
-            return answer
-
-        kind.sql = sql
-    more = SECOND.append_column("more", pa.array(["x", None]))
-    return warehouse.snapshot(more, into="kills.c", key="id", at="2026-02-01")
+        die(type(session), after)
+    more = EARLIER.append_column("more", pa.array(["x", None, None]))
+    return warehouse.snapshot(more, into="kills.c", key="id", at="2025-12-01", backfill=True)
 
 
 def killed():
     deliver(" ".join(WORDS))
 
 
+PUBLISHED = {"CALL", MEMORY_SINCE, "DROP BRANCH"}
+
+
 def kills():
-    """A table is as before or as after a kill, and the same delivery completes it."""
+    """A table is as before or as after a kill, with its properties; the next delivery completes it."""
     session, warehouse = opened()
-    point, done = " ".join(WORDS), " ".join(WORDS) in {"CALL", "DROP BRANCH"}
+    point = " ".join(WORDS)
+    done = point in PUBLISHED
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.kills.c")
     warehouse.snapshot(FIRST, into="kills.c", key="id", at="2026-01-01")
     words = [sys.executable, __file__, ADDRESS, CATALOG, "killed", point]
     assert subprocess.run(words, check=False).returncode == 9
     assert len(branches(session, "kills.c")) == (0 if point in {"ADD COLUMNS", "DROP BRANCH"} else 1)
     table = warehouse.table("kills.c")
-    assert records(table.current()) == ({1: "Köln", 3: "Rom"} if done else {1: "Bonn", 2: "Ulm"})
+    assert records(table.current()) == {1: "Bonn", 2: "Ulm"}
+    assert records(table.as_of("2025-12-15")) == (records_of(EARLIER) if done else {})
     assert len(table.log()) == 1 + done  # an unfinished commit is not one of the table
+    assert (MEMORY_SINCE in existing(warehouse.store, table.name).properties) is done
     assert (deliver().snapshot_id is None) is done
-    assert records(table.current()) == {1: "Köln", 3: "Rom"}
     assert [each for each in table.check() if each["violations"]] == []
-    if done:  # a delivery without a commit leaves the branch to the next one
+    if done:  # a delivery without a commit leaves the rest to the next one
         warehouse.snapshot(FIRST, into="kills.c", key="id", at="2026-03-01")
+    assert records(table.as_of("2025-12-15")) == records_of(EARLIER)
     assert branches(session, "kills.c") == []
+    assert MEMORY_SINCE in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {CATALOG}.kills.c").collect()}
 
 
 def writes():

@@ -10,6 +10,8 @@ from connect_server import serving_connect
 from depth import deep
 from rest_catalog import serving_rest
 
+from backstory.model.versions_layout import MEMORY_SINCE
+
 pytestmark = pytest.mark.process
 
 TESTS = Path(__file__).parents[1]
@@ -67,7 +69,7 @@ def test_whatever_needs_java_is_refused_by_name(act):
 
 def test_a_delivery_is_complete_or_absent_after_any_kill(act):
     """The next delivery completes it, and drops the branch that it left."""
-    points = ["ADD COLUMNS", "CREATE BRANCH", "MERGE INTO", "CALL", "DROP BRANCH"]
+    points = ["ADD COLUMNS", "CREATE BRANCH", "MERGE INTO", "CALL", MEMORY_SINCE, "DROP BRANCH"]
     for point in points if deep(1, 0) else points[2:4]:
         act("kills", point)
 
