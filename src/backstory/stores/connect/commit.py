@@ -10,6 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -20,6 +21,7 @@ from backstory.formats.delivered import arrow_schema
 from backstory.model.change import COLUMNS_STATE, Change, Commit, Note, RowBatches
 from backstory.model.layout import FILE, POSITION, ROW_ID, YEAR, Layout
 from backstory.model.table import Shape, TableName
+from backstory.model.types import added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.session_settings import OUR_SETTINGS
@@ -29,7 +31,7 @@ from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import LINEAGE_SINCE, keeps_row_ids, spark_fields, without_row_ids
+from backstory.stores.iceberg.frames import spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
@@ -98,14 +100,9 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
         raise needs_java("This change of a table")
     if into.layout is not Layout.VERSIONS:
         raise needs_java(f"A table of layout {into.layout}")
-    if store.format_version < LINEAGE_SINCE if table is None else not keeps_row_ids(table):
-        raise needs_java("A table whose rows have no ids, as in Iceberg's format version 2,")
     if table is None:
         return
-    if into.table != table.shape.table or into.layout is not table.shape.layout:
-        raise needs_java("Another name or layout of a table")
-    if any(into.column(each.name) != each for each in table.shape.columns):
-        raise needs_java("Another name or type of a column")
+    _require_alterable(table, change, into)
     if table.properties.get(MERGE_MODE) != PROPERTIES[MERGE_MODE]:
         raise needs_java("A table whose files are written again by each MERGE")
     if table.iceberg.currentSnapshot() is None:
@@ -215,7 +212,7 @@ def _change(
             _set_properties(store, session, name, table.pending)
             _drop_branches(store, session, name, table.finished)
             raise conflict(name)
-        before = _add_columns(store, session, table, shape)
+        before = _reshape(store, session, table, shape, change.renamed)
         # Branches that began before: none of them can be published once this one is.
         others = [other for other in table.iceberg.refs() if other.startswith(DELIVERY)]
         session.sql(f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
@@ -292,34 +289,94 @@ def _set_properties(
         session.sql(f"{altering} SET TBLPROPERTIES ({', '.join(pairs)})")
 
 
-def _add_columns(
-    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape
+def _reshape(
+    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape, renamed: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Add the columns of the new shape; a kill before the rows leaves columns without values.
+    """Give the table the columns of the new shape; a kill before the rows leaves columns without new values.
 
     The properties are set first, so that a new column is never taken for another one of its source. Returns
     the table's properties.
     """
     refuse_names(store.reserves, into.names)
-    new = [each for each in into.columns if table.shape.column(each.name) is None]
-    state = str(max(map(int, table.iceberg.schemas())) + 1 if new else table.schema_id)
+    altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
+    statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
+    state = str(max(map(int, table.iceberg.schemas())) + len(statements) if statements else table.schema_id)
     properties = {SOURCE_NAMES: source_names(into), COLUMNS_STATE: state}
     if source_names(into) == source_names(table.shape):
         del properties[SOURCE_NAMES]
     if table.properties.get(COLUMNS_STATE) in {None, state}:
         del properties[COLUMNS_STATE]
     _set_properties(store, session, table.shape.table, properties)
-    if new:
-        altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
-        before = dict(
-            zip(into.columns, ("FIRST", *(f"AFTER {quote(name)}" for name in into.names)), strict=False)
-        )
-        columns = (
-            f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {before[each]}"
-            for each in new
-        )
-        session.sql(f"{altering} ADD COLUMNS ({', '.join(columns)})")
+    for statement in statements:
+        session.sql(statement)
     return {**table.properties, **properties}
+
+
+def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iterator[str]:
+    """The clauses that change the columns, each of which leaves a table that can be read.
+
+    A type is widened before its comment, which contains it, and which is valid only for a type that fits.
+    """
+    for old, new in renamed.items():
+        if old != new:
+            yield f"RENAME COLUMN {quote(old)} TO {quote(new)}"
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    wider = [
+        each
+        for each in into.columns
+        if each.name in known and each.type != known[each.name] and widens(known[each.name], each.type)
+    ]
+    types = [
+        f"{quote(each.name)} TYPE {spark_type(each.type)}"
+        for each in wider
+        if spark_type(each.type) != spark_type(known[each.name])
+    ]
+    if types:
+        yield f"ALTER COLUMN {', '.join(types)}"
+    if wider:
+        yield "ALTER COLUMN " + ", ".join(
+            f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each in wider
+        )
+    places = ("FIRST", *(f"AFTER {quote(name)}" for name in into.names))
+    # New columns come first, because copies remember their ids.
+    added = [
+        f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {place}"
+        for each, place in zip(into.columns, places, strict=False)
+        if each.name not in known
+    ]
+    added += [
+        f"{'.'.join(map(quote, (each.name, *part.within, part.name)))} {spark_type(part.type)}"
+        for each in into.columns
+        if each.name in known
+        for part in added_fields(known[each.name], each.type) or ()
+    ]
+    if added:
+        yield f"ADD COLUMNS ({', '.join(added)})"
+
+
+def _require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
+    """Raise UsageError for a shape to which no series of statements leads that may end at any time."""
+    before, renamed = table.shape, {old: new for old, new in change.renamed.items() if old != new}
+    if into.table != before.table or into.layout is not before.layout:
+        raise needs_java("Another name or layout of a table")
+    settings = _new_properties(table, change.properties)
+    texts = [*settings.values(), *(table.properties.get(name) for name in settings)]
+    names_one = any(
+        json.dumps(name, ensure_ascii=False) in (text or "")
+        for name in chain(*renamed.items())
+        for text in texts
+    )
+    if {*renamed} & {*before.key} or {*renamed.values()} & {*before.names} or names_one:
+        raise needs_java("A new name for a key column, or for a column that options of the table name,")
+    if any(column.source_name for column in before.columns if column.name in renamed):
+        raise needs_java("Another source of a column")
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    if [name for name in into.names if name in known] != [*known]:
+        raise needs_java("A dropped column, or another order of columns,")
+    for each in into.columns:
+        type_ = known.get(each.name, each.type)
+        if not (widens(type_, each.type) or added_fields(type_, each.type)):
+            raise needs_java(f"A type of column {each.name} to which its own does not widen")
 
 
 def _write(
