@@ -6,7 +6,7 @@ delivery, and then drops the branch. Until then every reader takes them from the
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
@@ -84,6 +84,8 @@ def _published_commits(metadata: Json) -> list[tuple[str, Json]]:
     """The branches of deliveries that the table has followed, with their commits, oldest first."""
     heads = _deliveries(metadata)
     past = ancestors(metadata, metadata.get(_CURRENT)) if heads else []
+    if past and past[-1].get("parent-snapshot-id") is not None:
+        _refuse_unclear(metadata, heads, {one["snapshot-id"] for one in past})
     return [
         (name, one)
         for one in past[::-1]
@@ -110,6 +112,20 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
 def pending_properties(text: str | None) -> dict[str, str | None]:
     """The properties that publishing a commit sets, from its property `PENDING`; None removes a property."""
     return dict(json.loads(text or "{}"))
+
+
+def _refuse_unclear(metadata: Json, heads: Mapping[str, int], ours: Collection[int]) -> None:
+    """Raise Refused if commits have expired that would show whether a delivery was published."""
+    for one in metadata.get("snapshots") or ():
+        name, number = _summary(one).get(BRANCH, ""), one["snapshot-id"]
+        if heads.get(name) == number and number not in ours and one.get("parent-snapshot-id") not in ours:
+            raise Refused(
+                "delivery-unclear",
+                f"Commits of the table in {metadata.get('location')} have expired, and it is unclear whether "
+                f"the delivery of its branch {name} was published.",
+                "Nothing was written; if the table has the rows of the branch, set the properties in the "
+                f"summary of its commit ({PENDING}). Then drop the branch.",
+            )
 
 
 def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Json]:

@@ -8,7 +8,7 @@ import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
 from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
@@ -216,28 +216,20 @@ def _change(
         # Branches that began before: none of them can be published once this one is.
         others = [other for other in table.iceberg.refs() if other.startswith(DELIVERY)]
         session.sql(f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
-        is_published = False
-        try:
+        with ExitStack() as undo:
+            undo.callback(_drop_branches, store, session, name, [branch])
             with time_stage("write"):
                 rows = _staged_rows(session, store, table, change.removed, added, shape)
                 snapshot = _write(store, session, shape, rows, branch, base)
-            with time_stage("commit"):
                 _require_properties(store, name, before)
-                _publish(store, session, name, branch, snapshot)
-            is_published = True
-            if pending and _has_branch(store, session, name, branch):
-                _set_properties(store, session, name, pending)
-        except PySparkException:
-            if not is_published:
-                raise
-            # The next commit sets the properties and drops the branch.
-        else:
+            undo.pop_all()
+        # From here on the table may have followed the branch: the next commit does what fails here.
+        with time_stage("commit"):
+            _publish(store, session, name, branch, snapshot)
             with suppress(PySparkException):
+                if pending and _has_branch(store, session, name, branch):
+                    _set_properties(store, session, name, pending)
                 _drop_branches(store, session, name, [*others, branch])
-        finally:
-            if not is_published:
-                with suppress(PySparkException):
-                    _drop_branches(store, session, name, [branch])
         return snapshot
 
 
@@ -268,8 +260,12 @@ def _has_branch(store: ConnectStore, session: "SparkSession", table: TableName, 
 def _drop_branches(
     store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
 ) -> None:
-    for each in branches:
-        session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
+    """Drop branches in this order; after a failure the next commit drops the rest."""
+    from pyspark.errors import PySparkException
+
+    with suppress(PySparkException):
+        for each in branches:
+            session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
 
 
 def _set_properties(
