@@ -115,6 +115,8 @@ def plan_expiry(
     now, current = now or datetime.now(UTC), newest_snapshot(table)
     if current is None or table.properties.get(GC, "true").lower() == "false":
         return None
+    if table.finished:  # the next commit drops these branches
+        return None
     stale, renewed, times_to_keep = list[str](), dict[str, int](), [current.committed_at]
     for reference in references(table):
         age_limit, age = _cursor_age(table, reference.max_age_ms), now - reference.committed_at

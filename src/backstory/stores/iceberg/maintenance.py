@@ -292,7 +292,7 @@ def erase(
 
 def _clear_mark(table: IcebergTable, foreign: Collection[str]) -> None:
     """Remove the mark, and record the files that still exist outside of the table's folder."""
-    io, update = table.iceberg.io(), table.iceberg.updateProperties().remove(UNFINISHED)
+    io, update = table.iceberg.io(), (table.base or table.iceberg).updateProperties().remove(UNFINISHED)
     existing_files = {
         location for location in foreign if not is_location(location) or io.newInputFile(location).exists()
     }
