@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parent / "doors" / "native"))
 
+from depth import deep
 from specification.copies import Copy, take
 from specification.stored import StoredVersions
 from test_snapshot import Native, by_rule, randomly
@@ -344,10 +345,14 @@ def kills():
     assert MEMORY_SINCE in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {CATALOG}.kills.c").collect()}
 
 
+# The deliveries of each of two writers.
+EACH = deep(4, 2)
+
+
 def writes():
     """Events of some records, each in a delivery of its own."""
     _, warehouse = opened()
-    for number in range(4):
+    for number in range(EACH):
         rows = pa.table(
             {
                 "id": pa.array([int(WORDS[0])]),
@@ -366,10 +371,10 @@ def writers():
     assert [process.wait(300) for process in processes] == [0, 0]
     rows = session.table(f"{CATALOG}.both.f").where("_memory.role IS NULL").toArrow().to_pylist()
     assert sorted((row["id"], row["city"]) for row in rows) == [
-        (id_, str(number)) for id_ in (1, 2) for number in range(4)
+        (id_, str(number)) for id_ in (1, 2) for number in range(EACH)
     ]
     history = session.table(f"{CATALOG}.both.f.history").where("is_current_ancestor").count()
-    assert history == 8
+    assert history == 2 * EACH
     assert branches(session, "both.f") == []
     assert [each for each in warehouse.table("both.f").check() if each["violations"]] == []
 
