@@ -1,4 +1,4 @@
-"""The views of a table's history: rows at a time, a record, the story of a value, and differences."""
+"""The views of a table's history: its rows at a time, a record, the story of a value, and differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """The places of a slider, its present place, and bars with the numbers of changes.
+    """The positions of a slider, its current position, and bars with the numbers of changes.
 
-    `last` are the times just before and at the last change up to the present place.
+    `last` contains the times just before and at the last change up to the current position.
     """
 
     places: Sequence[str]
@@ -57,7 +57,7 @@ class Slider:
 
 
 def table_view(source: CatalogReader, question: Question) -> View:
-    """A page of rows in the order of their key, as by `as-of` or `current`."""
+    """A page of rows in the order of their key, as in `as-of` or `current`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         rows = page(files, _page_question(files, question))
@@ -109,7 +109,10 @@ def _page_question(files: TableReader, question: Question) -> PageQuestion:
 
 
 def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | None:
-    """The times at which a history changed, or else the times of the commits; None if they cannot be read."""
+    """The times at which a history changed, or None if they cannot be read.
+
+    For a table without a history, these are the times of the commits.
+    """
     if files.table.shape.layout in HISTORIES:
         try:
             return source.times(files)
@@ -123,7 +126,7 @@ def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | 
 def _rows_before_change(
     files: TableReader, shown: Page, question: Question, times: ChangeTimes | None
 ) -> Mapping[Any, Row] | None:
-    """The rows as they were before the last change; None if there is no earlier change or it is unknown."""
+    """The rows before the last change, or None if an earlier change is unknown or does not exist."""
     lasting = files.table.shape.layout in HISTORIES
     here = (question.instant if lasting else question.time_of_knowledge) or now()
     last = None if times is None else times.until(here)
@@ -159,7 +162,7 @@ def _row_with_marks(
 
 
 def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> Slider | None:
-    """The slider; None if there is no change."""
+    """The slider, or None if the table has no change."""
     if times is None or not len(times.instants):
         return None
     places = times.some(PLACES)
@@ -198,7 +201,7 @@ def _day(micros: float) -> str:
 
 
 def _counts(files: TableReader) -> Mapping[str, int | None]:
-    """The numbers of rows and of open versions, if the manifests contain them."""
+    """The numbers of rows and open versions, if the manifests contain them."""
     try:
         counts = files.catalog.count(files.table)
     except OSError:
@@ -213,7 +216,7 @@ TIMES: Final = (VALID_FROM, VALID_TO)
 
 
 def record_view(source: CatalogReader, question: Question) -> View:
-    """A record's life, as by `timeline`."""
+    """A record's life, as in `timeline`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
@@ -245,7 +248,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
 
 
 def value_view(source: CatalogReader, question: Question) -> View:
-    """The story of a value: since when, by which commit, and the value before."""
+    """The story of a value: its start, the commit that wrote it, and the value before."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
@@ -258,12 +261,12 @@ def value_view(source: CatalogReader, question: Question) -> View:
 
 
 def value_of(question: Question, column: str, at: datetime) -> Question:
-    """The question for the story of a value of the same record."""
+    """The question for the story of a value in the same record."""
     return question.alter(view="value", column=column, at=iso(at), axis="", limit="")
 
 
 def changed_cells(life: Timeline) -> Sequence[frozenset[str]]:
-    """For each version the columns in which it differs from the version before; on both axes none."""
+    """For each version, the columns that differ from the version before. Empty if both axes are shown."""
     if life.axis == "both":
         return [frozenset()] * len(life.versions)
     pairs: Sequence[tuple[VersionRow, VersionRow | None]] = list(
@@ -285,7 +288,7 @@ GROUPS: Final = 30
 
 
 def diff_view(source: CatalogReader, question: Question) -> View:
-    """A page of the differences between two times, in the order of their keys, as by `diff`."""
+    """A page of the differences between two times, in the order of their keys, as in `diff`."""
     with source.files(question.table) as files:
         question = _with_times(source, files, question.alter(table=str(files.table.shape.table)))
         columns = [question.column] if question.column else None
@@ -315,14 +318,14 @@ def diff_view(source: CatalogReader, question: Question) -> View:
 def _differences(
     files: TableReader, between: tuple[datetime, datetime], question: Question, comparison: Comparison
 ) -> Differences:
-    """The differences; for a table without a history, between its rows at the two times."""
+    """The differences between two times. A table without a history is compared by its recorded rows."""
     if files.table.shape.layout in HISTORIES:
         return diff_files(files, *between, question.time_of_knowledge, comparison)
     return diff_knowledge(files, *between, now(), comparison)
 
 
 def _with_times(source: CatalogReader, files: TableReader, question: Question) -> Question:
-    """The question with both times; by default these enclose the last change."""
+    """The question with both times. By default, they enclose the last change."""
     if question.first and question.to:
         return question
     times = times_of_change(source, files)
