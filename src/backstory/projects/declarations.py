@@ -54,9 +54,9 @@ class Declaration:
     """A declaration: its name, its kind, and the options of the call that delivers it.
 
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
-    `expect` is the greatest age of its last delivery. `place` is its line in the file. `restart`: its history
-    restarts if the source returns under another shape. `pattern` is the name of the pattern that the table
-    belongs to. `error`: it cannot be delivered, for this reason.
+    `expect` is the greatest age of its last delivery. `place` is its line in the file. If `restart` is true,
+    its history restarts when the shape of the source changes. `pattern` is the name of the pattern that the
+    table belongs to. `error` is the reason why it cannot be delivered.
     """
 
     name: str
@@ -77,10 +77,11 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """One entry for all tables of a database whose names fit, such as `erp.*`.
+    """An entry for all tables of a database whose names match, such as `erp.*`.
 
-    `source` is the address as written. Tables that fit a name in `without` do not belong to it; these names
-    may lack the schema. `declare` returns the declaration of a table, with the key that its source declares.
+    `source` is the address as written. Tables that match a name in `without` do not belong to the pattern.
+    These names may omit the schema. `declare` returns the declaration of a table, with the key that its
+    source declares.
     """
 
     name: str
@@ -101,7 +102,7 @@ class TablePattern:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The declarations of a file, in its order, and its patterns; files are relative to its folder."""
+    """The declarations of a file, in its order, and its patterns. File paths are relative to its folder."""
 
     path: Path
     declarations: tuple[Declaration, ...]
@@ -114,7 +115,7 @@ class Project:
 
 
 def read_project(path: str | Path | None = None) -> Project:
-    """The project of a file; UsageError with line and column of the first error."""
+    """The project in a file. Raises UsageError with the line and column of the first error."""
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
     entries = validate(Histories, document)
@@ -136,7 +137,7 @@ def is_pattern(name: str) -> bool:
 
 
 def fill_in(text: str, document_place: str = "") -> str:
-    """A text with its templates filled from the environment; UsageError names a missing variable."""
+    """A string with its templates filled from the environment. The UsageError names a missing variable."""
     try:
         return templates.fill(text, os.environ)
     except UsageError as missing:
@@ -160,7 +161,7 @@ def _declarations(entries: Histories, document: Document, folder: Path) -> Itera
 def _declare_table(
     name: str, entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
 ) -> Declaration:
-    """The declaration of a table by its entry, which has the path in the document."""
+    """The declaration of a table, from its entry at this path in the document."""
     table = _with_place(document, path, lambda: table_name(name))
     options_written = _options_of_table(entry, entries, document, path)
     kind = _kind_of_table(options_written)
@@ -195,7 +196,10 @@ def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snap
 def _options_of_table(
     entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
 ) -> dict[str, Any]:
-    """The keys of a table with those of its group and the defaults; UsageError without a source."""
+    """The keys of a table, with those of its group and the defaults.
+
+    Raises UsageError if it has no source.
+    """
     if entry.group is not None and entry.group not in entries.groups:
         raise document.wrong(
             (*path, "group"),
@@ -216,7 +220,7 @@ def _options_of_table(
 
 
 def _declare_pattern(name: str, entry: TableEntry, entries: Histories, document: Document) -> TablePattern:
-    """The pattern of an entry; UsageError if its tables cannot be listed."""
+    """The pattern of an entry. Raises UsageError if its tables cannot be listed."""
     path = ("tables", name)
     options_written = _options_of_table(entry, entries, document, path)
     source = options_written["source"]
@@ -314,7 +318,7 @@ def _options(options_written: Mapping[str, Any]) -> dict[str, Any]:
 def _schedule_fields(
     options_written: Mapping[str, Any], document: Document, path: DocumentPath
 ) -> dict[str, Any]:
-    """The fields of a declaration that are about when it runs."""
+    """The fields of a declaration that determine when it runs."""
     expect = options_written.get("expect")
     return {
         "tags": frozenset(options_written.get("tags", ())),
@@ -325,7 +329,7 @@ def _schedule_fields(
 
 
 def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
-    """The keys of several entries, a later one before an earlier one; `tags` and `after` are joined."""
+    """The keys of several entries. Later entries override earlier ones, but `tags` and `after` are joined."""
     merged: dict[str, Any] = {}
     for entry in entries:
         mine = {name: getattr(entry, name) for name in entry.model_fields_set}
@@ -340,7 +344,7 @@ def _place_of(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
 
 
 def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
-    """The result of `act`; a UsageError gets its place in the document."""
+    """The result of `act`. If it raises a UsageError, the error also names the place in the document."""
     try:
         return act()
     except UsageError as wrong:
@@ -348,7 +352,7 @@ def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
 
 
 def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) -> None:
-    """Raise UsageError for a password in the file, which belongs in the environment."""
+    """Raise UsageError if the file contains a password, which belongs in the environment."""
     for name in ("source", "url"):
         written = getattr(entry, name, None)
         for what in secrets_in_address(written or ""):
@@ -375,7 +379,7 @@ def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -
 
 
 def refuse_unknown(project: Project) -> None:
-    """Raise UsageError if `after` names no declaration, no pattern and no table that fits a pattern."""
+    """Raise UsageError if `after` names no declaration, no pattern and no table that matches a pattern."""
     names = [each.name for each in project.declarations] + [each.name for each in project.patterns]
     for declared in project.declarations:
         for other in declared.after:
@@ -388,10 +392,10 @@ TAG: Final = "tag:"
 
 
 def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
-    """The upstream declarations of each declaration, by name; UsageError if they wait in a ring.
+    """The upstream declarations of each declaration, by name. Raises UsageError if they form a cycle.
 
     A declaration waits for those in `after`, and for the writers of tables that it reads. The schema of a
-    dataset's table may be left out.
+    dataset's table may be omitted.
     """
     writers = {table: declared.name for declared in project.declarations for table in declared.writes}
     upstream = {
@@ -418,10 +422,11 @@ def _writers(declared: Declaration, writers: Mapping[str, str]) -> Iterable[str]
 def select(
     project: Project, upstream: Mapping[str, frozenset[str]], wanted: Sequence[str]
 ) -> list[Declaration]:
-    """The declarations that words select, in the file's order; without words all of them.
+    """The declarations that words select, in the file's order. If there are no words, all are selected.
 
     A word is a name, a pattern such as `crm.*`, or `tag:nightly`. A `+` before it adds its upstream
-    declarations, a `+` after it the downstream ones. UsageError for a word that selects nothing.
+    declarations, and a `+` after it adds its downstream declarations. Raises UsageError for a word that
+    selects nothing.
     """
     if not wanted:
         return list(project.declarations)
@@ -453,7 +458,7 @@ def _names_of_word(project: Project, word: str) -> set[str]:
 
 
 def _closure(names: set[str], neighbours: Mapping[str, frozenset[str]]) -> set[str]:
-    """All names that can be reached from the given ones."""
+    """All names that can be reached from the given names."""
     reached, left = set[str](), list(names)
     while left:
         for name in neighbours[left.pop()] - reached:

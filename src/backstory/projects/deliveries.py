@@ -1,4 +1,4 @@
-"""Carry out one declaration of a project: its deliveries in order, and one receipt."""
+"""The delivery of one declaration of a project: its deliveries in order, and one receipt."""
 
 import json
 from collections import Counter
@@ -43,7 +43,7 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 class RunTerms:
     """The settings for all declarations of a run: the folder of their files, and whether it is a dry run.
 
-    `on_schema_change` overrides the tables' own settings. With a `branch`, tables are previewed on it.
+    `on_schema_change` overrides the tables' own settings. If `branch` is set, tables are previewed on it.
     """
 
     folder: Path
@@ -57,10 +57,11 @@ class RunTerms:
 def carry_out(
     store: IcebergStore, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
 ) -> RunReceipt:
-    """Deliver one declaration; `taken` has the marks of files that were taken before, and gets the new ones.
+    """Deliver one declaration.
 
-    Raises the error of the delivery. If there are several files, the receipt has the error instead, because
-    the files before it are committed.
+    `taken` has the marks of files from earlier deliveries, and new ones are added. Raises the error of the
+    delivery. If there are several files, the receipt contains the error instead, because the files before it
+    are committed.
     """
     if declared.error is not None:
         raise declared.error
@@ -74,7 +75,7 @@ def carry_out(
 
 
 def _with_pattern(declared: Declaration, receipt: RunReceipt) -> RunReceipt:
-    """The receipt; the first one of a table that belongs to a pattern reports this and the key."""
+    """The receipt. The first receipt of a table that belongs to a pattern reports the pattern and the key."""
     if declared.pattern is None or not any(each.startswith(NEW_TABLE) for each in receipt.schema_changes):
         return receipt
     key = declared.options["key"]
@@ -120,7 +121,7 @@ def _deliver(
 
 
 def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryError:
-    """The error of one of several files, with the file's name and the number of files taken before it."""
+    """The error of one of several files, with the file's name and the number of files delivered before it."""
     name, remedy = copy.path.name, error.remedy
     message = error.message if name in error.message else f"{name}: {error.message}"
     if before:
@@ -171,7 +172,7 @@ def _deliver_one(
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
-    """The receipt of several deliveries: the sum of their counts, `unchanged` from the last one."""
+    """The receipt of several deliveries. Counts are summed, but `unchanged` is from the last one."""
     counts: Counter[str] = Counter()
     for receipt in receipts:
         counts.update({name: count for name, count in receipt["counts"].items() if name != "unchanged"})
@@ -216,7 +217,7 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
 
 
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
-    """The receipt of several datasets; its error is the first one."""
+    """The receipt of several datasets. Its error is the first one."""
     counts: Counter[str] = Counter()
     for each in receipts:
         counts.update({_WORDS.get(name, name): count for name, count in each.counts.items()})

@@ -1,8 +1,8 @@
-"""Restart a history if its source returned under another shape: archive it, then make a first load.
+"""The restart of a history after a change of its source's shape: archive it, then make a first load.
 
-The archive's name is recorded by the commit that archives the history. So the next run completes a restart
-that was interrupted at any step: the rename, or the first load of a table that no longer exists. Its
-report names the archive.
+The commit that archives the history records the archive's name. So the next run completes a restart that was
+interrupted at any step: the rename, or the first load of a table that no longer exists. Its report names the
+archive.
 """
 
 import json
@@ -30,7 +30,7 @@ _TIME: Final = r"\d{8}_\d{6}(_\d+)?"
 
 
 class Deliver(Protocol):
-    """A function that brings a copy into a table, or plans that; the receipt comes back."""
+    """A function that delivers a copy to a table, or only plans it, and returns the receipt."""
 
     def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
 
@@ -39,8 +39,9 @@ class Deliver(Protocol):
 class FullCopy:
     """A full copy for a table of a project.
 
-    `deliver` brings it into a table, or plans that, and returns the receipt. `at` is its time, None for now.
-    `restarts`: the declaration allows a restart. `has_all_records`: a history can begin with the copy.
+    `deliver` delivers it to a table, or only plans it, and returns the receipt. `at` is its time, or None for
+    now. `restarts` is true if the declaration allows a restart, and `has_all_records` if a history can begin
+    with the copy.
     """
 
     table: TableName
@@ -53,10 +54,10 @@ class FullCopy:
 def deliver_copy(
     store: IcebergStore, copy: FullCopy, archives: list[str], *, dry_run: bool
 ) -> Mapping[str, Any]:
-    """The receipt of a copy; the history restarts if the copy's shape does not fit, and it may.
+    """The receipt of a copy.
 
-    `archives` gets the name of an archive as soon as it exists. A copy that no first load would accept
-    archives nothing.
+    If its shape does not fit the table and restarts are allowed, the history restarts. The name of an archive
+    is added to `archives` as soon as it exists. If a first load would refuse the copy, nothing is archived.
     """
     table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
     if unfinished is not None:
@@ -79,20 +80,23 @@ def deliver_copy(
 
 
 def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
-    """The name that an interrupted restart would have given to this table; None if there is none."""
+    """The archive name that an interrupted restart chose for this table, or None."""
     name = None if stored is None or ARCHIVED not in stored.properties else stored.properties.get(RESTARTED)
     return None if name is None else table_name(name)
 
 
 def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName]) -> list[IcebergTable]:
-    """The former histories of a table that restarts have archived, oldest first; `names` are its schema's."""
+    """The former histories of a table that restarts archived, oldest first.
+
+    `names` are the tables of its schema.
+    """
     form = re.compile(f"{re.escape(table.name)}{_UNTIL}{_TIME}")
     loaded = (load(store, name) for name in sorted(names) if form.fullmatch(name.name))
     return [each for each in loaded if each is not None and RESTARTED in each.properties]
 
 
 def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapping[str, Any]]) -> str | None:
-    """The newest of a missing table's archives, if no report names it; `logged` are the rows of the log."""
+    """The newest archive of a missing table, if no report names it. `logged` are the rows of the log."""
     newest = str(archives[-1].shape.table)
     reports = (json.loads(row["archives"]) for row in logged if row["archives"])
     return None if any(newest in names for names in reports) else newest
@@ -119,7 +123,7 @@ def _restart(
 
 
 def _free_name(store: IcebergStore, table: TableName) -> TableName:
-    """A name for the archive, which contains the current time."""
+    """A free name for the archive, which contains the current time."""
     first = f"{table.name}{_UNTIL}{datetime.now(UTC):%Y%m%d_%H%M%S}"
     names = (TableName(table.schema, name) for name in chain([first], (f"{first}_{n}" for n in count(2))))
     return next(name for name in names if not exists(store, name))
