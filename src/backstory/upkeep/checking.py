@@ -1,4 +1,4 @@
-"""`check`: for each law of a table's layout, how often it is broken and by which keys (V114, V115)."""
+"""`check`: for each law of a table's layout, the number of violations and their keys (V114, V115)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -45,12 +45,12 @@ _NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": 
 
 
 def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """Check each law of the layout, in one scan: a record with table, law, violations, keys and status.
+    """Check each law of the layout in one scan. Each record has a table, law, violations, keys and status.
 
-    If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys as
-    people write them; for the law `offsets` they are offsets, for `properties` names of properties and
-    columns. Commits of other programs since the last delivery have a separate record, with status `noted`.
-    Raises UsageError if the table does not exist or has an unknown layout.
+    If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys in
+    readable form. For the law `offsets` they are offsets, and for `properties` they are names of properties
+    and columns. Commits of other programs since the last delivery have a separate record, with status
+    `noted`. Raises UsageError if the table does not exist or has an unknown layout.
     """
     with translate_faults(table):
         stored = require_known_layout(existing_as_is(store, table))
@@ -58,7 +58,7 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """The records of `check`, from the table's files if these can be read without Spark and fit in memory."""
+    """The records of `check`, from the table's files if Spark is not needed and they fit in memory."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
@@ -69,7 +69,10 @@ def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, A
 
 
 def check_small(files: TableReader) -> list[dict[str, Any]]:
-    """The records of `check` from the files of a small table; Unreadable if only Spark can read them."""
+    """The records of `check` from the files of a small table.
+
+    Raises Unreadable if only Spark can read them.
+    """
     table = require_known_layout(files.table)
     return _records(table, _find_broken_in_files(files) if table.rows else {})
 
@@ -101,7 +104,7 @@ def check_tables(
     """The records of the named tables, or of every table with a known layout.
 
     Errors are raised after all tables were checked, as one error. Its `results` are all records, with status
-    `unchecked` for each table that failed. UsageError for a named table, and any error of a single one, are
+    `unchecked` for each table that failed. A UsageError for a named table, or any error of a single table, is
     raised at once.
     """
     names = tables(store) if every else named
@@ -136,7 +139,7 @@ def _refuse_unchecked(all_records: Sequence[dict[str, Any]], results: Mapping[Ta
 def records(
     table: TableName | str, result: list[dict[str, Any]] | BackstoryError | None
 ) -> list[dict[str, Any]]:
-    """The records of a table's result; an error gives one with status `unchecked` and no law.
+    """The records of a table's result. For an error, there is one record with status `unchecked` and no law.
 
     A table of unknown layout has no records.
     """
@@ -149,7 +152,7 @@ def records(
 
 
 def require_known_layout(table: Known) -> Known:
-    """The table; UsageError if its layout is unknown."""
+    """The table. Raises UsageError if its layout is unknown."""
     if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
@@ -175,7 +178,7 @@ def _find_broken_in_files(files: TableReader) -> Broken:
 def _check_by_layout(
     table: TableLike, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
 ) -> Broken:
-    """The broken laws, by the check of the table's layout: of a log, of versions, or of keyed rows."""
+    """The broken laws, from the check for the table's layout: of a log, of versions, or of keyed rows."""
     layout = table.shape.layout
     if not readable(table):
         return {}
@@ -187,7 +190,7 @@ def _check_by_layout(
 
 
 def readable(table: TableLike) -> bool:
-    """Whether the table has a key, and the columns of key and layout exist with types that can be read."""
+    """Whether the table has a key, and the columns of its key and layout exist with readable types."""
     wrong = set(misfits(table))
     keyless = KEY in wrong and not table.shape.key
     return not keyless and not wrong & {*table.shape.key, *_own_names(table)}
@@ -206,7 +209,7 @@ def _own_names(table: TableLike) -> list[str]:
 
 
 def misfits(table: TableLike) -> Iterator[str]:
-    """The properties and columns of a table that do not agree with its layout."""
+    """The properties and columns of a table that do not match its layout."""
     shape, properties = table.shape, table.properties
     for name, wanted in ((LAYOUT, None), (KEY, None), (LAYOUT_VERSION, "1")):
         if properties.get(name) is None or wanted not in {None, properties[name]}:
@@ -221,7 +224,7 @@ def misfits(table: TableLike) -> Iterator[str]:
 
 
 def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layout) -> Iterator[str]:
-    """Columns of the layout that are missing or have another type."""
+    """The columns of the layout that are missing or have another type."""
     types = {column.name: column.type for column in columns}
     span = layout.span
     for name in dict.fromkeys(own):
@@ -234,7 +237,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 
 
 def _strange_settings(table: TableLike) -> Iterator[str]:
-    """Settings of a native table that cannot be parsed, or name columns that it lacks (V13)."""
+    """The settings of a native table that cannot be parsed, or that name columns it lacks (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _parse_list(table.properties.get(name))
         if named is None or set(named) - set(table.shape.names):

@@ -1,7 +1,7 @@
 """Forget a record: remove it from every version, snapshot, file and manifest (native.md V87 to V89).
 
-A table that cannot forget is refused before anything is searched or written.
-The certificate lists everything that may still contain the record.
+If a table does not support this, it is refused before anything is searched or written. The certificate lists
+everything that may still contain the record.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -109,7 +109,7 @@ def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
 
 
 def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
-    """The files that the table names; Refused if some cannot be searched or may not be deleted."""
+    """The files that the table names. Raises Refused if some cannot be searched or may not be deleted."""
     name, properties = table.shape.table, table.properties
     sql = store.sql_name(name)
     if properties.get(GC, "true").lower() == "false":
@@ -153,7 +153,7 @@ def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refuse
 
 
 def _rewrite_remedy(sql: str, *more: str) -> str:
-    """The remedy to rewrite a table's files, with these options of Iceberg's procedure."""
+    """The remedy of rewriting a table's files, with these options of Iceberg's procedure."""
     catalog, _, table = sql.partition(".")
     options = ", ".join(["'rewrite-all', 'true'", *more])
     return (
@@ -234,7 +234,10 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
 def _remaining_positions(
     store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
-    """Position deletes contain paths of data files, and folders may be named after the key."""
+    """Lines about position deletes.
+
+    They contain paths of data files, whose folders may be named after the key.
+    """
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return
@@ -257,16 +260,17 @@ def _storage_limits(table: IcebergTable, search_result: FoundFiles) -> Iterator[
 def forget(
     store: IcebergStore, name: TableName, key: object, *, drop_cursors: bool = False, apply: bool = False
 ) -> Certificate:
-    """Remove a record from every version, including old snapshots and files; without `apply` only search.
+    """Remove a record from every version, including old snapshots and files.
 
-    The base and the archive of a history forget the record, too. A second call finds nothing and makes no
-    commit; an interrupted erasure is completed. No other program may write to the table meanwhile.
+    Unless `apply` is true, only search. The base and the archive of a history forget the record too. A second
+    call finds no record and makes no commit. It completes an interrupted erasure. No other program may write
+    to the table in the meantime.
 
-    Raises UsageError if the table cannot forget. Raises Refused while old rows may still be read
+    Raises UsageError if the table does not support it. Raises Refused while old rows may still be read
     (`cursor-behind`, `foreign-reference`). Raises Refused if files cannot be searched (`other-format`,
     `equality-deletes`, `encrypted-table`) or may belong to another table (`shared-folder`, `gc-disabled`).
-    Raises TryAgain if there are files of the last day that no metadata names (`writer-at-work`). Raises
-    Failed if the record is still there afterwards (`not-forgotten`).
+    Raises TryAgain if the last day has files that no metadata names (`writer-at-work`). Raises Failed if the
+    record still exists afterwards (`not-forgotten`).
     """
     stored = existing(store, name)
     refuse_other_layouts(store, stored)
@@ -302,7 +306,7 @@ class _RecordSearch:
 
     @property
     def open(self) -> bool:
-        """Whether there is something to do: files contain the record, or an erasure was interrupted."""
+        """Whether something must be done: files contain the record, or an erasure was interrupted."""
         return bool(self.search_result.holding or unfinished_erasure(self.table).record)
 
 
@@ -353,7 +357,7 @@ def _related_tables(store: IcebergStore, table: IcebergTable) -> list[TableName]
 def _forget_in_table(
     store: IcebergStore, record_search: _RecordSearch, record: ForgottenRecord
 ) -> Certificate:
-    """Erase the record from one table; the certificate."""
+    """Erase the record from one table, and return the certificate."""
     name, condition, columns = record_search.table.shape.table, record_search.condition, record_search.columns
     if not record_search.open:
         return record_search.certificate
@@ -424,7 +428,7 @@ def _certify(
 def _condition(
     store: IcebergStore, table: IcebergTable, key: Mapping[str, object]
 ) -> tuple[Column, StructType]:
-    """Whether a row belongs to the record, and the columns that this condition reads.
+    """A condition for the rows of the record, and the columns that the condition reads.
 
     The mark of a copy whose scope was this record contains its key.
     """
@@ -443,7 +447,7 @@ def _condition(
 def _count_rows(
     store: IcebergStore, table: IcebergTable, condition: Column, snapshot: int | None = None
 ) -> dict[str, int]:
-    """Count the record's rows by role, as Spark reads the table or one of its snapshots."""
+    """The number of the record's rows by role, as Spark reads the table or one of its snapshots."""
     name = store.sql_name(table.shape.table)
     with translate_faults(table.shape.table):
         store.spark.catalog.refreshTable(name)
