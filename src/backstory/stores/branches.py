@@ -1,6 +1,6 @@
-"""Branches of a table, on which deliveries are previewed: the table as if a branch were its present state.
+"""Branches of a table, for previews of deliveries: the table as if a branch were its current state.
 
-A branch changes rows only. The table's properties that its commits change are pending: each commit has all of
+A branch changes rows only. The table properties that its commits change are pending: each commit has all of
 them in its summary, and publishing the branch sets them.
 """
 
@@ -23,7 +23,7 @@ Json = Mapping[str, Any]
 
 
 def on_branch(metadata: Json, branch: str) -> Json | None:
-    """The metadata as if the branch were the table's present state; None if there is no such branch."""
+    """The metadata as if the branch were the table's current state, or None if the branch does not exist."""
     head = head_of(metadata, branch)
     if head is None:
         return None
@@ -40,7 +40,7 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
 
 
 def head_of(metadata: Json, branch: str) -> int | None:
-    """The newest snapshot of a branch; None if there is no such branch."""
+    """The newest snapshot of a branch, or None if the branch does not exist."""
     ref = (metadata.get("refs") or {}).get(branch)
     return ref["snapshot-id"] if ref is not None and ref["type"] == "branch" else None
 
@@ -56,12 +56,12 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
 
 
 def pending_properties(text: str | None) -> dict[str, str | None]:
-    """The properties that publishing a commit sets, from its property `PENDING`; None removes a property."""
+    """The properties that publishing a commit sets, from its property `PENDING`. None removes a property."""
     return dict(json.loads(text or "{}"))
 
 
 def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Json]:
-    """The commits that only the branch has, newest first; UsageError if there is no such branch."""
+    """The commits that only the branch has, newest first. Raises UsageError if the branch does not exist."""
     head = head_of(metadata, branch)
     if head is None:
         raise no_branch(table, branch)
@@ -74,7 +74,7 @@ def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Jso
 
 
 def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]:
-    """The commits that only the branch has; Refused if the table has changed since it began."""
+    """The commits that only the branch has. Raises Refused if the table has changed since it began."""
     commits = commits_of_branch(metadata, table, branch)
     base = commits[-1].get("parent-snapshot-id") if commits else head_of(metadata, branch)
     if base != metadata.get(_CURRENT):
@@ -102,7 +102,7 @@ def _summary(snapshot: Json) -> Mapping[str, str]:
 
 
 def require_branch_name(branch: str) -> str:
-    """The name; UsageError if no branch of a preview can have it."""
+    """The name. Raises UsageError if a branch of a preview cannot have it."""
     if not branch.isidentifier() or not branch.isascii() or branch == MAIN:
         raise UsageError(
             "bad-option",

@@ -1,4 +1,4 @@
-"""Deletion vectors as bytes: positions of deleted rows in the form of Iceberg's Puffin specification."""
+"""Deletion vectors as bytes: positions of deleted rows in the format of Iceberg's Puffin specification."""
 
 import struct
 import zlib
@@ -17,7 +17,7 @@ def vector_bytes(positions: "BitMap64") -> bytes:
 
 
 def vector_positions(content: bytes) -> "BitMap64 | None":
-    """The positions in a deletion vector; None if the bytes are damaged or not a deletion vector."""
+    """The positions in a deletion vector, or None if the bytes are damaged or not a deletion vector."""
     from pyroaring import BitMap64
 
     bitmap, checksum = content[4:-4], content[-4:]
