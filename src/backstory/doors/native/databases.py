@@ -1,6 +1,6 @@
-"""The rows of a database as a source: copied once into a file, then read as often as a plan needs.
+"""The rows of a database as a source. They are copied once into a file, then read as often as a plan needs.
 
-Spark reads databases of JDBC by one statement on one connection.
+Spark reads JDBC databases with one statement on one connection.
 """
 
 import re
@@ -69,7 +69,10 @@ ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 
 @dataclass(frozen=True, slots=True)
 class JdbcCopy:
-    """A frame that reads the rows each time it is computed; `texts` are the types that its texts hold."""
+    """A frame that reads the rows each time it is computed.
+
+    `texts` are the types of values read as strings.
+    """
 
     frame: DataFrame
     instant: datetime
@@ -81,7 +84,7 @@ def read_by_jdbc(store: IcebergStore, database: Database) -> JdbcCopy:
     """The rows of one statement, and their time.
 
     Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
-    database does not answer.
+    database does not respond.
     """
     spark = store.spark
     server = _server(spark, database)
@@ -112,7 +115,7 @@ def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
 
 
 def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
-    """Write the rows into one Parquet file of the folder."""
+    """Write the rows into one Parquet file in the folder."""
     target = folder / "copy"
     copy.frame.write.parquet(str(target))
     (file,) = target.glob("part-*.parquet")
@@ -121,7 +124,7 @@ def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """How Spark reaches a database; `source` is the text after FROM, and `quote` quotes names."""
+    """Spark's connection to a database. `source` is the SQL after FROM, and `quote` quotes names."""
 
     url: str = field(repr=False)
     source: str
@@ -144,7 +147,7 @@ class _Server:
         return self.reader(spark).option("query", query).load()
 
     def now(self, spark: SparkSession) -> datetime:
-        """The time of the database's clock; this machine's time if the database is not MySQL or MariaDB."""
+        """The time of the database's clock, or this machine's time if it is not MySQL or MariaDB."""
         if not self.is_mysql:
             return datetime.now(UTC)
         (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
@@ -172,7 +175,7 @@ def _server(spark: SparkSession, database: Database) -> _Server:
 
 
 def _bring_driver(spark: SparkSession) -> None:
-    """Add MariaDB's driver to the session unless it has it: resolving it takes seconds."""
+    """Add MariaDB's driver to the session unless it has it, because resolving it takes seconds."""
     name = MARIADB.split(":")[1]
     if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
         for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
@@ -180,9 +183,9 @@ def _bring_driver(spark: SparkSession) -> None:
 
 
 def _select_column(database: Database, server: _Server, column: StructField) -> tuple[str, ColumnType | None]:
-    """The SELECT expression of a column, and the type that its text holds; None if it is no text.
+    """The SELECT expression of a column, and the type of its values if they are read as strings.
 
-    A column is read as text if the driver or Spark would round, pad, shift or replace its values.
+    A column is read as a string if the driver or Spark would round, pad, shift or replace its values.
     """
     from pyspark.sql import types
 
@@ -248,7 +251,7 @@ def _error(database: Database, state: str, text: str) -> BackstoryError:
 
 
 def _sql_error(fault: Any) -> tuple[str, str] | None:
-    """The state and message of the SQLException in the chain of causes; None without one."""
+    """The state and message of the SQLException in the chain of causes, or None."""
     cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
     while cause is not None:
         if hasattr(cause, "getSQLState") and "SQL" in cause.getClass().getSimpleName():
@@ -266,7 +269,7 @@ def rows_of_database(
     retype: Mapping[str, ColumnType],
     written: FileOptions,
 ) -> Iterator[SourceRows]:
-    """The rows of a table or query, open for the context, with their time; otherwise as `rows_of_files`.
+    """The rows of a table or query, open for the context, with their time. See also `rows_of_files`.
 
     Raises the errors of `copy_out`.
     """
@@ -296,7 +299,7 @@ def rows_of_database(
 def _by_jdbc(
     store: IcebergStore, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
 ) -> SourceRows:
-    """The rows as Spark reads them once: in a file here, else checkpointed on the workers."""
+    """The rows, read once by Spark: in a local file, or else checkpointed on the workers."""
     copy = read_by_jdbc(store, database)
     with translate_jdbc(database, copy.password):
         if is_local(store):
@@ -307,7 +310,7 @@ def _by_jdbc(
 
 
 def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV file in these columns; binary cells are in base64."""
+    """The rows of a CSV file in these columns. Binary cells are in base64."""
     encoded = [place for place, field in enumerate(schema) if pa.types.is_binary(field.type)]
     written = schema
     for place in encoded:
