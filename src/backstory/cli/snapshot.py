@@ -47,7 +47,7 @@ def snapshot(
 
 
 def check_source(source: str, query: str | None, request: SnapshotRequest | None) -> None:
-    """Check a source before Spark starts: its name and, with a request, its files."""
+    """Check a source before Spark starts: its name, and if a request is given, its files."""
     if is_database(source):
         parse_address(source, query)
     elif source.startswith(TABLE):
