@@ -200,9 +200,8 @@ return new java.util.function.Function() {
 class FileLine:
     """A data file or delete file, and its `sign`: `+` for added, `-` for removed, `=` for unchanged.
 
-    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the data file that a delete file applies
-    to, if it is only one. `offset` and `length` are the place of a vector in its file, and `first_row` is the
-    id of the first row.
+    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the only data file of a delete file, or
+    empty. `offset` and `length` are the place of a vector in its file, and `first_row` is the first row's id.
     """
 
     sign: str
@@ -515,10 +514,7 @@ def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) 
 
 
 def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> list[Neighbour]:
-    """The places of a catalog's other tables and views.
-
-    Any of these `files` that they name is its own place.
-    """
+    """The places of a catalog's other tables and views, with the ones among `files` that they name."""
     types = {
         "catalog": "java.lang.Object",
         "own": f"{ICEBERG}.catalog.TableIdentifier",
