@@ -453,7 +453,7 @@ def _paths(files: Paths) -> list[Path]:
 def _maintain_tables(
     store: "IcebergStore", names: Sequence[TableName], options: MaintainOptions, *, every: bool
 ) -> "list[Maintained]":
-    """Maintain the named tables, or every table. With every table, only native ones use the bounds."""
+    """Maintain the named tables, or every table. In the latter case, only native tables use the bounds."""
     from backstory.stores.iceberg.faults import translate_faults
     from backstory.stores.iceberg.store import existing, tables
     from backstory.stores.refusals import require_some

@@ -107,7 +107,7 @@ def _answer_from_table(
 def _answer_without_spark(
     options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
 ) -> Answer | None:
-    """The answer from a catalog that opens without Spark, or None if catalog or answer needs Spark."""
+    """The answer from a catalog that opens without Spark, or None if catalog or answer need Spark."""
     from backstory.stores.metadata.catalogs import BranchCatalog, open_without_spark
 
     def read() -> Answer | None:
@@ -145,10 +145,10 @@ def log_for_options(options: Options) -> None:
 def open_warehouse(
     options: Options, *tables: str, brief: bool = False, catalog: str = CATALOG
 ) -> Iterator["Warehouse"]:
-    """The warehouse of the options, with Spark. If `brief` is true, Spark starts faster and computes slower.
+    """The warehouse of the options, with Spark.
 
-    Raises UsageError if one of `tables` does not exist. If the catalog opens without Spark, it is raised
-    before Spark starts.
+    If `brief` is true, Spark starts faster but computes more slowly. Raises UsageError if one of `tables`
+    does not exist. If the catalog opens without Spark, this happens before Spark starts.
     """
     from backstory import warehouse
 

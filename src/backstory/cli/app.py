@@ -84,7 +84,10 @@ COMMANDS = {
 
 
 def _usage_line(command: Callable[..., object]) -> str | None:
-    """The usage line of a command with optional words, which cyclopts would call ARGS, or None for others."""
+    """The usage line of a command with optional words, which cyclopts would call ARGS.
+
+    None for other commands.
+    """
     parameters = [
         parameter
         for parameter in signature(command).parameters.values()

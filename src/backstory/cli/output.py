@@ -217,7 +217,7 @@ def show_document(document: Mapping[str, Any]) -> None:
 
 
 def show_one(record: Mapping[str, Any], output: Output, *, wide: bool = False) -> None:
-    """Print one record: as a JSON document, a CSV row, or for people, one line per field and list item.
+    """Print one record: a JSON document, a CSV row, or for people a line for each field and list item.
 
     Lines fit the terminal, unless `wide` is true.
     """

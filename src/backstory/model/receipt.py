@@ -36,7 +36,7 @@ class Receipt:
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """The same as a small table, for notebooks."""
+        """The receipt as a small table, for notebooks."""
         rows = (
             f"<tr><th>{escape(name)}</th><td>{escape(_in_words(value))}</td></tr>"
             for name, value in self._nonempty_fields().items()

@@ -71,7 +71,7 @@ class ColumnType:
 
     @classmethod
     def decimal(cls, precision: int = 0, scale: int = 0) -> Self:
-        """A DECIMAL within a table's limits. The precision is at most 38, the scale is kept (F11, F18)."""
+        """A DECIMAL within a table's limits: at most 38 digits, and the same scale (F11, F18)."""
         if precision == 0 and scale == 0:
             precision, scale = DEFAULT_DECIMAL
         scale = min(scale, MAX_PRECISION - 1)
@@ -113,7 +113,10 @@ class ColumnType:
 
     @property
     def flat(self) -> bool:
-        """Whether a source's row can contain a value of this type, which is not nested or another tool's."""
+        """Whether the type is neither nested nor another tool's.
+
+        A source's row can contain only flat types.
+        """
         return not self.foreign and self.kind not in NESTED_KINDS
 
 

@@ -137,7 +137,7 @@ def is_pattern(name: str) -> bool:
 
 
 def fill_in(text: str, document_place: str = "") -> str:
-    """A string with its templates filled from the environment. The UsageError names a missing variable."""
+    """A string with its templates filled from the environment. Raises UsageError for a missing variable."""
     try:
         return templates.fill(text, os.environ)
     except UsageError as missing:

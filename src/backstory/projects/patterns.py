@@ -65,7 +65,7 @@ def _declare_listed(
 ) -> list[Declaration]:
     """The tables that the database lists, and the known ones.
 
-    If the list fails, the known ones and the pattern.
+    If listing fails, the known ones and the pattern are declared instead.
     """
     try:
         listed = tables_of_source(pattern, list_keys)

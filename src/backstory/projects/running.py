@@ -159,10 +159,7 @@ def _runs_without_end(rows: Rows) -> set[str]:
 
 
 def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any]) -> bool:
-    """Whether a declaration succeeded.
-
-    If its end is not recorded, whether its only delivery was committed.
-    """
+    """Whether a declaration succeeded. If its end is not recorded, whether its only delivery is committed."""
     if row["status"] != BEGUN:
         return row["status"] not in UNDONE
     times = declared.times

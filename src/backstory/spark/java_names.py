@@ -49,7 +49,7 @@ _KINDS = {JVMView: _View, JavaPackage: _Package, JavaClass: _Class}
 
 
 def remember_names(jvm: Any) -> Any:
-    """The view of Java. From now on, it caches names."""
+    """The view of Java, which caches names from now on."""
     if type(jvm) is JVMView:
         _ask_before_the_end()
     return _remember(jvm)

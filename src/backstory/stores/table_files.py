@@ -162,7 +162,10 @@ class RemoteFile:
             self._pieces = [(0, self._request((0, self.size)))]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, or fewer at its end. They are from fetched bytes, or else from a request."""
+        """Bytes of the file, from the fetched bytes or else requested.
+
+        There are fewer at the end of the file.
+        """
         end = min(offset + length, self.size)
         for start, piece in self._pieces:
             if start <= offset and end <= start + len(piece):

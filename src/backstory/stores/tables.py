@@ -68,7 +68,7 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
 
 @singledispatch
 def rows_of(store: Store, table: StoredTable) -> Any:
-    """Every row of the table, as a frame or an Arrow table, in which form its store accepts new rows."""
+    """Every row of the table, as a frame or an Arrow table, whichever its store accepts as new rows."""
     raise NotImplementedError(store)
 
 

@@ -237,7 +237,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 
 
 def _strange_settings(table: TableLike) -> Iterator[str]:
-    """The settings of a native table that cannot be parsed, or that name columns it lacks (V13)."""
+    """The settings of a native table that cannot be parsed, or that name columns that it lacks (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _parse_list(table.properties.get(name))
         if named is None or set(named) - set(table.shape.names):

@@ -26,7 +26,7 @@ NO_PROPERTIES: Final = MappingProxyType[str, str]({})
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HistoryEnd(Receipt):
-    """The end of a history. If not `applied`, its plan.
+    """The end of a history, or its plan if `applied` is false.
 
     `archive` is the name under which the table is kept, or None if its files are deleted. `rows` is the count
     that `tables` shows, and `snapshots` is the number of commits. `cursors` are the consumers that lose their

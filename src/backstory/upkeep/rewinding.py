@@ -59,7 +59,7 @@ OUTCOMES = ("taken_back", "moved", "returned")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rewound(Receipt):
-    """The result of a rewind. If not `applied`, its plan.
+    """The result of a rewind, or its plan if `applied` is false.
 
     `counts` are rows by outcome. `commits` are the undone commits, newest first. `keys` are up to ten keys of
     records that change. `recorded_at` is the recorded time of the rewind (layout `versions`). `also` has the
@@ -264,7 +264,7 @@ class _Rewinding:
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:
-        """A plan for the rewind from the rows recorded since. Without such rows, its change is None."""
+        """A plan for the rewind from the rows recorded since. If there are none, its change is None."""
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
         commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or self.time) > self.time]

@@ -262,7 +262,10 @@ def _as_versions(source: _Source, shape: Shape) -> DataFrame:
 
 
 def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, recorded: datetime) -> None:
-    """Raise Refused if the new table would break a law. Two rows would be true of one instant at one time."""
+    """Raise Refused if the new table would break a law.
+
+    Two of its rows would then be true of one instant at one time.
+    """
     terms = LawTerms(flagged=True, remembers=True, newest=micros_of(recorded))
     broken = broken_in_frame(versions, TableTerms(shape, terms))
     if not broken:

@@ -66,7 +66,7 @@ PLACES: Final = (FILE, POSITION, ROW_ID)
 
 
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
-    """The scope as pairs of column and value, in the columns' types, sorted by name, or None without a scope.
+    """The scope as pairs of column and value, in the columns' types, sorted by name, or None if it is empty.
 
     Raises UsageError for unknown columns, and for columns that make no versions. Their values at earlier
     instants are not stored, so the records of the scope would be unknown.
@@ -411,7 +411,7 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
 
 
 def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
-    """Keys of versions at other times, of at least these records, or None if Spark must read them.
+    """The keys of versions at other times, at least for these records, or None if Spark must read them.
 
     Reading raises Unreadable for values that only Spark can read.
     """

@@ -191,7 +191,7 @@ class PlannedCopy:
 
     @property
     def records_before(self) -> int:
-        """The number of records that existed at the copy's instant before it."""
+        """The number of records that existed at the copy's instant before the copy was delivered."""
         return sum(self._count(name) for name in (CHANGED, CLOSED, UNCHANGED))
 
     @property
@@ -201,7 +201,7 @@ class PlannedCopy:
 
     @property
     def rows_before(self) -> int:
-        """The number of whole rows at the copy's instant before it."""
+        """The number of whole rows at the copy's instant before the copy was delivered."""
         return self._count(ROWS_BEFORE)
 
     @property
@@ -418,7 +418,10 @@ def _versions_elsewhere(inputs: CopyInputs) -> DataFrame:
 
 
 def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
-    """The keys of such versions in batches. They may include keys other than the given ones."""
+    """The keys of versions at other times, in batches.
+
+    They include every given key that has such versions, and perhaps other keys.
+    """
     if not len(keys):
         return
     names = list(inputs.terms.key)

@@ -202,7 +202,7 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
 
 
 def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tuple[str, Kind | None]:
-    """The same for a column of MySQL or MariaDB."""
+    """The SELECT expression of a column of MySQL or MariaDB, as in `_select_column`."""
     from pyspark.sql import types
 
     type_, text = column.dataType, f"CAST({name} AS CHAR)"

@@ -452,7 +452,7 @@ def _widen_column(
     keeps: bool,
     valueless: bool,
 ) -> Column | None:
-    """The column in a type that holds stored and delivered values, or None without such a type.
+    """The column in a type that holds stored and delivered values, or None if no type holds both.
 
     If `keeps` is true, its rows cannot be rewritten.
     """

@@ -69,7 +69,7 @@ class StoredInstants:
     table: IcebergTable
 
     def ends(self) -> tuple[datetime, datetime] | None:
-        """The first start, and the last start or end, of all versions, or None without versions."""
+        """The first start, and the last start or end, of all versions, or None if there are no versions."""
         try:
             parts = [
                 (pc.min(rows[VALID_FROM]), pc.max(rows[VALID_FROM]), pc.max(rows[VALID_TO]))
@@ -82,7 +82,7 @@ class StoredInstants:
         return (min(starts), max(lasts)) if starts else None
 
     def newest_recorded(self) -> datetime | None:
-        """The newest time at which a row was recorded or withdrawn, or None without rows."""
+        """The newest time at which a row was recorded or withdrawn, or None if there are no rows."""
         try:
             parts = [
                 time
@@ -374,7 +374,7 @@ def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
 
 
 def interval_text(settled: Sequence[datetime | None]) -> str:
-    """A settled interval, as a table's property."""
+    """A settled interval as JSON, for the table's property."""
     return json.dumps([instant and iso(instant) for instant in settled])
 
 

@@ -125,7 +125,7 @@ class SnapshotRequest:
 
     @property
     def may_retype(self) -> bool:
-        """A copy can have new types."""
+        """True, because a copy can have new types."""
         return True
 
     @property

@@ -23,9 +23,10 @@ FEED_COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryReceipt(Receipt):
-    """The table, counts by outcome, and the commit. It and its time are None if nothing was committed.
+    """The table, counts by outcome, and the commit.
 
-    `warnings` report writes by other programs since the previous delivery.
+    If nothing was committed, the commit and its time are None. `warnings` report writes by other programs
+    since the previous delivery.
     """
 
     table: str

@@ -35,7 +35,7 @@ class TableSettings:
     overwrite: frozenset[str] | None = None
 
     def tracks(self, name: str) -> bool:
-        """Whether a new value in a column makes a version. The column is not in the key."""
+        """Whether a new value in a column outside the key makes a version."""
         if name in (self.overwrite or ()):
             return False
         return name in self.track if self.track is not None else name not in (self.ignore or ())

@@ -200,7 +200,7 @@ class NativeSnapshot:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The table of the copy."""
+        """The only table that the copy changes."""
         return [self.name]
 
     @contextmanager

@@ -76,11 +76,11 @@ def stored_slice(
     *,
     low: Position | None = None,
 ) -> pa.Table:
-    """The live rows of these keys and the marks, open or ended at or after `since` (microseconds).
+    """The live rows of these keys that are open or end at or after `since` (microseconds), and later marks.
 
-    If `keys` is None, the result has the rows of all records. Otherwise it may have rows that no key needs.
-    It has these columns, places and row ids. Columns that the table lacks are NULL, and narrower types are
-    widened. If `low` is set, rows at or after that position in their log are included, at any instant (V134).
+    The result has these columns, places and row ids. Columns that the table lacks are NULL, and narrower
+    types are widened. It may have rows that no key needs, and if `keys` is None, it has the rows of all
+    records. If `low` is set, rows at or after that position in their log are included, at any instant (V134).
     Raises TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
@@ -243,7 +243,7 @@ def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
 
 
 def _files(since: int) -> Any:
-    """The filter for such rows, in Iceberg's JSON form."""
+    """The filter for rows that are open or end at or after an instant, in Iceberg's JSON form."""
     ends = {"type": "gt-eq", "term": VALID_TO, "value": (EPOCH + timedelta(microseconds=since)).isoformat()}
     return any_of({"type": "is-null", "term": VALID_TO}, ends)
 

@@ -105,7 +105,10 @@ def add_derived(rows: pa.Table) -> pa.Table:
 
 
 def derived_frame(rows: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """The same for a frame. `schema` has all columns of the result."""
+    """The rows of a frame in the table's types, each with its key, and counted once.
+
+    `schema` has all columns of the result.
+    """
     own = source_schema(schema)
     derived = [schema.field(name) for name in _NAMES]
     return map_batches(rows, partial(_add_in_task, own), spark_fields(pa.schema([*own, *derived])))

@@ -66,7 +66,10 @@ def refuse_existing(store: IcebergStore, table: TableName) -> None:
 
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
-    """Whether a view has the name, so that no table can have it. False for a catalog without views."""
+    """Whether a view has the name, so that no table can have it.
+
+    False if the catalog does not support views.
+    """
     from py4j.protocol import Py4JJavaError
 
     catalog = store.iceberg()

@@ -45,7 +45,7 @@ LEFT: Final = "backstory.left"
 class UnfinishedErasure:
     """An erasure whose files are not all deleted yet. `record` is the record's digest, or empty.
 
-    No metadata names `files` since its commit. `kept` are files that the table may not delete: their
+    No metadata has named `files` since its commit. `kept` are files that the table may not delete: their
     locations, or a substitute for a location that may contain a key.
     """
 
@@ -120,7 +120,8 @@ def search(
 
     Files that metadata names are read as Iceberg reads them: by ids, name mapping, partition constants and
     column defaults. Strays are read by ids and by names. So are files of former metadata outside of the
-    table's folder, which may be another table's. `columns` are the condition's, with their ids in files.
+    table's folder, which may be another table's. `columns` are the columns of the condition, with their ids
+    in files.
     """
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
@@ -201,7 +202,10 @@ class _FileSearch:
         return holding, frozenset()
 
     def search_others(self, files: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """The same for strays of unknown origin. A file without any value of a key counts as unread."""
+        """The strays of unknown origin with such rows, and the strays that may have some but cannot be read.
+
+        A file without any value of a key counts as unread.
+        """
         holding, unread = set[str](), set[str]()
         for file in files:
             if not self.listed[file].bytes:

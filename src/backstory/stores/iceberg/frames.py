@@ -65,7 +65,7 @@ def frame_of(store: IcebergStore, rows: pa.Table) -> "DataFrame":
 
 
 def _rebase_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A nested column in at least one chunk, each at offset 0. PySpark does not read others."""
+    """A nested column in at least one chunk, each at offset 0. PySpark cannot read other chunks."""
     if not pa.types.is_nested(column.type):
         return column
     chunks = [pa.concat_arrays([chunk]) for chunk in column.chunks]

@@ -211,7 +211,10 @@ def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
 
 @lru_cache
 def scanned_bytes(relation: Any) -> int | None:
-    """The size of all files of the Iceberg table that a relation in a plan scans, or None for others."""
+    """The size of all files of the Iceberg table that a relation in a plan scans.
+
+    None for any other relation.
+    """
     table = relation.relation().table()
     if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
         return None

@@ -80,7 +80,7 @@ def micros_of(time: datetime) -> int:
 
 
 def null_columns(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
-    """For each column that is not present, a NULL of its type, by name."""
+    """A NULL of the right type for each column that is not present, by name."""
     from pyspark.sql.functions import lit
 
     return {c.name: lit(None).cast(spark_type(c.type)) for c in columns if c.name not in present}

@@ -170,10 +170,7 @@ def _files_of_commit(
 def _groups(
     table: IcebergTable, location: str, size: int, count: int, moved: Iterable[Move]
 ) -> list[int] | None:
-    """The offsets of row groups to read, or None for all row groups.
-
-    For example, every row of the file may have moved.
-    """
+    """The offsets of row groups to read, or None for all row groups, if every row of the file moved."""
     positions = BitMap64()
     for move in moved:
         positions |= move.positions

@@ -58,7 +58,7 @@ def positions_by_path(
 
 
 def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, BitMap64]:
-    """The positions by path, with the `_file` and `_pos` of a few more rows."""
+    """The positions by path, including the `_file` and `_pos` of a few more rows."""
     for file, position in zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True):
         positions.setdefault(file, BitMap64()).add(position)
     return positions
@@ -282,10 +282,7 @@ def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap6
 
 
 def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
-    """The offsets of row groups.
-
-    This is the offset of their first column's dictionary page, if it has one.
-    """
+    """The offset of each row group: of the dictionary page of its first column, or else of its data."""
     offsets = []
     for group in range(metadata.num_row_groups):
         column = metadata.row_group(group).column(0)

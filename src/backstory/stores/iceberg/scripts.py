@@ -500,7 +500,7 @@ class Neighbour:
 
 
 def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) -> list[NamedFile]:
-    """The files that any snapshot names. If `former` is true, also the files that former metadata names.
+    """The files that any snapshot names, and if `former` is true, the files that former metadata names.
 
     Iceberg's objects for data files are put into `files`, a Java map, by location.
     """

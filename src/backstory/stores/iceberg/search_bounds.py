@@ -30,7 +30,10 @@ class SearchBounds:
     exact: bool
 
     def may_be_in(self, statistics: Any) -> bool:
-        """Whether a row group with these statistics may have one of the values. True without statistics."""
+        """Whether a row group with these statistics may have one of the values.
+
+        True if there are no statistics.
+        """
         if statistics is None or (self.null and statistics.null_count != 0):
             return True
         if not self.least:

@@ -100,7 +100,7 @@ def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package:
 
 
 def _line(setting: str, value: str) -> str:
-    """The line of a session's builder that sets it."""
+    """A line of Python that sets the property on a session's builder."""
     return f'.config("{setting}", "{value}")'
 
 

@@ -98,7 +98,10 @@ def _may_be_touched(since: int, statistics: Statistics) -> bool:
 
 
 def _files_condition(since: int) -> Any:
-    """The condition for files that may have such versions, in Iceberg's JSON form."""
+    """The condition for files that may have versions that were not closed before an instant.
+
+    It is in Iceberg's JSON form.
+    """
     return any_of(
         {"type": "eq", "term": ACTIVE, "value": True},
         {

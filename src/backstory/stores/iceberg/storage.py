@@ -114,7 +114,7 @@ def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str
 def _neighbours_inside(
     neighbours: Iterable[Neighbour], folders: Collection[str], files: Collection[str]
 ) -> Iterator[Neighbour]:
-    """The neighbours in or above these folders, or with one of these files."""
+    """The neighbours that are in or above these folders, or that use one of these files."""
     real = [_resolve_links(folder) for folder in folders]
     for neighbour in neighbours:
         if neighbour.kind == BLIND:
@@ -167,7 +167,7 @@ class ReachableFiles:
         return self.data | self.deletes | self.statistics | self.metadata
 
     def only(self, locations: Collection[str]) -> "ReachableFiles":
-        """These files, restricted to `locations`."""
+        """The files at these locations."""
         some = frozenset(locations)
         return ReachableFiles(
             self.data & some, self.deletes & some, self.statistics & some, self.metadata & some
@@ -202,7 +202,7 @@ class NamedFiles:
 
 
 def named_files(store: IcebergStore, table: IcebergTable, *, former: bool = False) -> NamedFiles:
-    """The files that any snapshot of the table names. If `former` is true, also those of former metadata."""
+    """The files that any snapshot names, and if `former` is true, the files that former metadata names."""
     objects = store.jvm.java.util.HashMap()
     with translate_faults(table.shape.table):
         files = files_of_history(store.jvm, table.iceberg, objects, former=former)

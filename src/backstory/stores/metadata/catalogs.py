@@ -31,7 +31,7 @@ from backstory.stores.table_files import TableFiles, local_path
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCatalog:
-    """The tables of the warehouse in a folder. Without a catalog, it has no tables."""
+    """The tables of the warehouse in a folder. There are none if the folder has no catalog."""
 
     folder: Path
     origin: str = ""

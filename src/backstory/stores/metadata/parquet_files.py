@@ -126,7 +126,7 @@ class DecodedColumns:
     fields: Sequence[pa.Field]
 
     def length(self, mask: pa.Array | None = None) -> int:
-        """The number of rows, or of rows in the mask."""
+        """The number of rows, or if there is a mask, of the rows that it selects."""
         return self.count if mask is None else int(mask.true_count)
 
     def whole(self, mask: pa.Array | None = None) -> pa.Table:
@@ -146,7 +146,7 @@ class DecodedColumns:
 
 
 def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) -> DecodedColumns:
-    """These columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them."""
+    """Some columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them."""
     fields = [field for field in file.schema_arrow if any(_is_below(path, field.name) for path in paths)]
     leaves = {
         path: type_

@@ -146,7 +146,7 @@ class EqualTo:
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The value, in a form that is compared with bounds."""
+        """The value as bounds, or None if bounds cannot decide."""
         return bounds_of_value(self.value)
 
     def rows(self, values: Values) -> Values:
@@ -169,7 +169,7 @@ class Between:
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The span, or None if a limit is missing and the type has no last value."""
+        """The span as bounds, or None if a limit is missing and the type has no last value."""
         least, greatest = self.least, self.greatest
         if isinstance(greatest if least is None else least, datetime):
             zone = (greatest if least is None else least).tzinfo
@@ -199,11 +199,11 @@ class OneOf:
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The values, in a form that is compared with bounds."""
+        """The values as bounds, or None if bounds cannot decide."""
         return search_bounds(self.values)
 
     def rows(self, values: Values) -> Values:
-        """A mask of these values."""
+        """A mask of the values that are among the wanted ones."""
         return pc.is_in(values, value_set=self.values.cast(values.type), skip_nulls=True)
 
 

@@ -157,14 +157,14 @@ class Dialect(ABC):
     def render_update_exists(
         self, target: str, alias: str, assignments: Mapping[str, str], where: str
     ) -> str:
-        """Update the rows of `target`, with this alias, that meet a condition with subqueries."""
+        """The UPDATE of the rows of `target`, with this alias, that meet a condition with subqueries."""
         values = ",\n  ".join(f"{name} = {value}" for name, value in assignments.items())
         return f"UPDATE {target} AS {alias}\nSET\n  {values}\nWHERE {where}"
 
     def render_insert_select_guarded(
         self, target: str, columns: Sequence[str], select: Sequence[str], source: str, alias: str, where: str
     ) -> str:
-        """Insert `select` of the rows of `source`, with this alias, that meet a condition."""
+        """The INSERT of `select`, from the rows of `source` with this alias that meet a condition."""
         if len(columns) != len(select) or len(set(columns)) != len(columns):
             raise ValueError("the columns of an INSERT do not match its values")
         return (
@@ -173,7 +173,7 @@ class Dialect(ABC):
         )
 
     def render_delete_detection_statement(self, target: str, alias: str, where: str) -> str:
-        """Delete the rows of `target`, with this alias, that meet a condition with subqueries."""
+        """The DELETE of the rows of `target`, with this alias, that meet a condition with subqueries."""
         return f"DELETE FROM {target} AS {alias}\nWHERE {where}"
 
     def render_hist_merge_statement(
@@ -185,7 +185,7 @@ class Dialect(ABC):
         columns: Sequence[str],
         values: Sequence[str],
     ) -> str:
-        """Update matched rows of `target` AS t, and insert the other rows of `source` AS s, in one pass."""
+        """The MERGE that updates matched rows of `target` AS t, and inserts other rows of `source` AS s."""
         update = ", ".join(f"{name} = {value}" for name, value in assignments.items())
         return (
             f"MERGE INTO {target} AS t\nUSING (\n{source}\n) AS s\nON {on}\n"
@@ -196,11 +196,11 @@ class Dialect(ABC):
     # Schema changes
 
     def render_create_schema_if_not_exists(self, schema: str) -> str:
-        """Create a schema."""
+        """The statement that creates a schema, unless it exists."""
         return f"CREATE SCHEMA IF NOT EXISTS {self.render_identifier(schema)}"
 
     def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
-        """Create a table with these columns."""
+        """The statement that creates a table with these columns, unless it exists."""
         parts = [
             f"{self.render_identifier(column.name)} {self.type_of(column)}"
             + ("" if column.nullable else " NOT NULL")
@@ -209,30 +209,30 @@ class Dialect(ABC):
         return f"CREATE TABLE IF NOT EXISTS {table} (\n  {_lines(parts)}\n)"
 
     def render_add_column(self, table: str, column: SqlColumn) -> str:
-        """Add a column, which is always nullable."""
+        """The statement that adds a column, which is always nullable."""
         return f"ALTER TABLE {table} ADD COLUMN {self.render_identifier(column.name)} {self.type_of(column)}"
 
     def render_rename_column(self, schema: str, table: str, old: str, new: str) -> str:
-        """Rename a column."""
+        """The statement that renames a column."""
         return (
             f"ALTER TABLE {self.render_table_identifier(schema, table)} "
             f"RENAME COLUMN {self.render_identifier(old)} TO {self.render_identifier(new)}"
         )
 
     def render_rename_table(self, schema: str, old: str, new: str) -> str:
-        """Rename a table in its schema."""
+        """The statement that renames a table in its schema."""
         return (
             f"ALTER TABLE {self.render_table_identifier(schema, old)} RENAME TO {self.render_identifier(new)}"
         )
 
     def render_alter_column_type(self, table: str, column: SqlColumn, old_type: str) -> str | None:
-        """Widen a column in place. None if the database does not support this."""
+        """The statement that widens a column in place, or None if the database does not support this."""
         del old_type
         name = self.render_identifier(column.name)
         return f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {self.type_of(column)}"
 
     def render_drop_column(self, table: str, name: str) -> str:
-        """Drop a column. Loads never drop one."""
+        """The statement that drops a column. Loads never drop one."""
         return f"ALTER TABLE {table} DROP COLUMN {self.render_identifier(name)}"
 
     # Running

@@ -302,7 +302,10 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
 
 
 def unmodified_text(request: ApplyRequest, table: IcebergTable | None) -> str | None:
-    """The string of cells that leave their column unmodified, or None for none and for envelopes."""
+    """The string of cells that leave their column unmodified, or None if there are none.
+
+    Messages in an envelope have no such string.
+    """
     if request.envelope is not None:
         return None
     return with_stored_meaning(request, {} if table is None else table.properties, ()).unmodified

@@ -87,7 +87,7 @@ class NativeFeed:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The table of the feed."""
+        """The only table that the feed changes."""
         return [self.name]
 
     @contextmanager

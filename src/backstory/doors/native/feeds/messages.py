@@ -81,7 +81,7 @@ def unwrap_here(
 ) -> FeedRows:
     """The rows of messages, and a request that reads them. Empty if no message is a change.
 
-    Without a change, the columns of the order are unknown. Raises the errors of `unwrap_messages`.
+    The columns of the order are then unknown. Raises the errors of `unwrap_messages`.
     """
     rows = unwrap_messages(messages, request, key)
     if not len(rows.rows):
@@ -187,10 +187,10 @@ class MessageTypes:
 
 
 def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
-    """The rows of messages unwrapped in Spark's tasks, and a request that reads them. Empty without changes.
+    """The rows of messages unwrapped in Spark's tasks, and a request that reads them.
 
-    A first pass determines the types of all messages. Raises the errors of `unwrap_messages`, which count
-    messages within their part of the feed.
+    Empty if no message is a change. A first pass determines the types of all messages. Raises the errors of
+    `unwrap_messages`, which count messages within their part of the feed.
     """
     small_request, key = _for_workers(request), tuple(key)
     if request.envelope == "changes":

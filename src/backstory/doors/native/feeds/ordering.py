@@ -179,13 +179,13 @@ class Ordering:
 
     @property
     def memory_part(self) -> tuple[tuple[str, ColumnType], ...]:
-        """The field of `_memory` for the further values, or an empty tuple without such values (V2)."""
+        """The field of `_memory` for the further values, or an empty tuple if there are none (V2)."""
         number = ((LOG_NUMBER, ColumnType(Kind.LONG)),) if self.log else ()
         parts = (*number, *((f"s{place}", type_) for place, type_ in enumerate(self.types, 1)))
         return ((SEQUENCE, ColumnType(Kind.STRUCT, parts=parts)),) if parts else ()
 
     def as_property(self) -> str:
-        """The table property."""
+        """The expressions and their types, as JSON for the table's property."""
         types = ["TIMESTAMP", *(type_.stored_name for type_ in self.types)]
         pairs = zip(self.expressions, types, strict=True)
         return json.dumps(

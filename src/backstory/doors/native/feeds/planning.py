@@ -445,7 +445,7 @@ def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
 def _with_truncates(
     feed: FeedInputs, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
 ) -> pa.Table:
-    """The slice with truncates of the log that are earlier in time, but after some messages in the log."""
+    """The slice, and truncates of the log that are earlier in time but follow some of the messages."""
     known = feed.stored_log
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
