@@ -89,7 +89,7 @@ class _BoundedComposer(Composer):
             self._repeat(node, event)
             return node
         if self.depth >= DEEPEST:
-            raise _marked_error(f"this is nested more than {DEEPEST} deep", event.start_mark)
+            raise _marked_error(f"this is nested more than {DEEPEST} levels deep", event.start_mark)
         before = self.parts
         self.parts += 1
         node = super().compose_node(parent, index)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
-# Java's fast compiler only: a short command is over before the slow one pays off.
+# Only Java's fast compiler: a short command ends before the slow one pays off.
 FAST_START = "-XX:TieredStopAtLevel=1"
 
 

@@ -80,12 +80,12 @@ def _flag(option: CallOption) -> _Flag:
     if Mapping in types:
         form = _PAIRS[option.name]
         type_, default, parse = Names, (), partial(parse_pairs, form=f"--{option.name} {form}")
-        text = f"{text} Written as {form}; several are separated by commas."
+        text = f"{text} Written as {form}. Separate several with commas."
     elif {Sequence, bool} <= types:
         type_, default, parse = NamesOrAll, None, _names_or_all
     elif Sequence in types:
         type_, default, parse = Names, (), _names
-        text = f"{text} Several are separated by commas."
+        text = f"{text} Separate several with commas."
     elif bool in types:
         type_, default = Flag, False
     elif Path in types:

@@ -175,7 +175,7 @@ def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
     if receipt.error is not None:
         print_error(document["error"], f"{receipt.name}: ")
     elif receipt.blocked_by is not None:
-        print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not end well.")
+        print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not succeed.")
     for archive in receipt.archives:
         print_line(f"{receipt.name}: the former history is {archive}, read-only")
     for change in document["schema_changes"]:

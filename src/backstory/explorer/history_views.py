@@ -210,7 +210,7 @@ def _counts(files: TableReader) -> Mapping[str, int | None]:
     return {"rows": counts.rows, **open_}
 
 
-# The most versions that are drawn and listed; the newest ones are kept.
+# The largest number of versions that are drawn and listed. The newest ones are kept.
 MOST_VERSIONS: Final = 500
 TIMES: Final = (VALID_FROM, VALID_TO)
 

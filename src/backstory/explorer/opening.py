@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from backstory.explorer.server import Explorer
 
 HOST, PORT = "127.0.0.1", 8055
-# The least length of a token for other machines, because guesses are not limited.
+# The minimum length of a token for other machines, because guesses are not limited.
 _SHORTEST: Final = 16
 
 

@@ -18,7 +18,7 @@ from backstory.reading.lives import value_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# The most letters of a text in a table cell.
+# The largest number of characters of a string in a table cell.
 CLIP: Final = 120
 _KINDS: Final = {"style.css": "text/css", "explore.js": "text/javascript", "icon.svg": "image/svg+xml"}
 

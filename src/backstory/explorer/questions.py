@@ -19,9 +19,9 @@ from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.upkeep.table_views import VERSIONS
 
-# The rows of a page by default, and at most.
+# The default and the largest number of rows on a page.
 ROWS, MOST_ROWS = 50, 500
-# Words of an address that have another name as a field.
+# Words of an address whose fields have other names.
 _CALLED: Final = {"from": "first"}
 _SPELLED: Final = {field: word for word, field in _CALLED.items()}
 

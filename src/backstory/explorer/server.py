@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-# The most connections at once, and the seconds within which the head of a request must arrive.
+# The largest number of connections, and the seconds within which the head of a request must arrive.
 MOST, HEAD_SECONDS = 128, 10.0
 
 
@@ -100,7 +100,7 @@ VIEWS: Final[dict[str, Callable[[CatalogReader, Question], View]]] = {
     "check": views.check_view,
     "log": views.log_view,
 }
-# The most answers computed at once, the most requests that may wait, and the seconds for one answer.
+# The limits of answers computed at once, of waiting requests, and of seconds for one answer.
 AT_ONCE, WAITING, SECONDS = 2, 16, 30
 _STATUS: Final = {UsageError: 400, Refused: 409, TryAgain: 503, Failed: 500}
 

@@ -54,11 +54,11 @@ _DBT_UPDATED: Final = "dbt_updated_at"
 _DBT_DELETED: Final = "dbt_is_deleted"
 _DLT_FROM, _DLT_TO = "_dlt_valid_from", "_dlt_valid_to"
 _CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
-# AUTO CDC stored as bitemporal has recorded times beside valid times. Such a history is imported.
+# AUTO CDC stored as bitemporal has recorded times and valid times. Such a history is imported.
 BITEMPORAL: Final = "autocdc-bitemporal"
 VALID_TIMES: Final = (_CDC_FROM, _CDC_TO)
 SYSTEM_TIMES: Final = ("__SYSTEM_START_AT", "__SYSTEM_END_AT")
-# Such a tool may write a time this late, or later, for no end.
+# Such a tool may write this time, or a later one, for no end.
 _LATE: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 IDENTITY, YEAR = "identity", "year"
@@ -99,7 +99,7 @@ class Layout(StrEnum):
     SQLMESH = "sqlmesh"
     DLT = "dlt"
     AUTOCDC = "autocdc"
-    # Any other table: it is read as it is, and no door writes it.
+    # Any other table. It is read unchanged, and no door writes it.
     FOREIGN = "foreign"
 
     @property
@@ -226,8 +226,8 @@ def layout_of(property_: str | None, table: str, names: frozenset[str]) -> Layou
         if property_ not in set(Layout):
             raise UsageError(
                 "unknown-layout",
-                f"{table} has the layout {property_!r}, which this backstory does not know.",
-                "Upgrade backstory, which may know it; otherwise remove the property.",
+                f"{table} has the layout {property_!r}, which this version of backstory does not support.",
+                "Upgrade backstory, or remove the property if no version supports it.",
             )
         return Layout(property_)
     if not property_ and names.issuperset(HISTORY_COLUMNS):

@@ -13,7 +13,7 @@ from backstory.model.instant import iso
 Named = TypeVar("Named")
 Done = TypeVar("Done")
 
-# The metadata of a field that `to_dict` leaves out.
+# The metadata of a field that `to_dict` omits.
 NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
 
 

@@ -120,7 +120,7 @@ class ColumnType:
         return not self.foreign and self.kind not in NESTED_KINDS
 
 
-# Names of types that people use, besides the kinds.
+# Names of types that people use, in addition to the kinds.
 _WORDS = {
     **{name: kind for kind, name in _SQL_NAMES.items()},
     "BOOL": Kind.BOOLEAN,
@@ -128,7 +128,7 @@ _WORDS = {
     "REAL": Kind.FLOAT,
     "TEXT": Kind.STRING,
 }
-# Tables store these as a wider type, or as text.
+# Tables store these as a wider type, or as strings.
 _UNKEPT = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS
 
 

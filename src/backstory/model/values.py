@@ -21,7 +21,7 @@ def comparison_key(value: Any) -> Hashable:
     return tuple(map(comparison_key, value)) if isinstance(value, list) else value
 
 
-# A text that YAML reads as the same text without quotes, even between brackets.
+# A string that YAML reads as the same string without quotes, even between brackets.
 _BARE: Final = re.compile(r"[A-Za-z_][\w.]*")
 _NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 

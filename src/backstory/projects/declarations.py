@@ -39,7 +39,7 @@ HISTORIES: Final = DocumentKind(
     "project file", absent_code="no-project", wrong_code="wrong-project", columns=True
 )
 Kind = Literal["snapshot", "apply", "model", "dataset"]
-# The keys that make a table a feed, and the keys of an entry that are no options of the calls.
+# The keys that make a table a feed, and the keys of an entry that are not options of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
 _NO_OPTIONS: Final = {"source", "group", "file", "restart", "without", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
@@ -358,7 +358,7 @@ def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) ->
         for what in secrets_in_address(written or ""):
             raise document.wrong(
                 (*path, name),
-                f"this has {what} as it is.",
+                f"this contains {what} in clear text.",
                 "Put it into an environment variable, and write ${NAME} in its place.",
                 "literal-secret",
             )
@@ -409,7 +409,7 @@ def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
         raise UsageError(
             "wrong-project",
             f"{project.path.name}: declarations wait for each other: {names}.",
-            "Take one `after` or source away.",
+            "Remove one `after` or one source.",
         ) from None
     return upstream
 

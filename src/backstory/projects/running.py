@@ -72,7 +72,9 @@ def hold_tables(store: IcebergStore, tables: Iterable[str]) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TryAgain(
-                    "table-busy", f"Another run is writing {table}.", "Run it again once that has ended."
+                    "table-busy",
+                    f"Another run is writing {table}.",
+                    "Run it again after the other run has ended.",
                 ) from None
         yield
 
@@ -129,7 +131,7 @@ def names_to_repeat(
     if not of_project:
         raise UsageError(
             "no-run",
-            f"No run of {project.path} is on record in {store.description}.",
+            f"No run of {project.path} is recorded in {store.description}.",
             f"Run it without {option('failed', value=True)}.",
         )
     rows = newest_rows(of_project)
@@ -149,7 +151,7 @@ def names_to_repeat(
         raise TryAgain(
             "run-under-way",
             f"The run {max(running)} has not ended yet.",
-            "Run it again once that has ended.",
+            "Run it again after the other run has ended.",
         )
     return left
 
@@ -172,7 +174,7 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
     return any(commit.get_property(RUN) == row["run_id"] for commit in commits)
 
 
-# A delivery with a passing error is tried again after these seconds; others run meanwhile.
+# A delivery with a transient error is tried again after these seconds. Others run in the meantime.
 PAUSES: Final = (2.0, 10.0, 30.0)
 JOBS: Final = 4
 NO_END: Final = "The end of this run was not logged, but everything that it reports is committed"
@@ -389,7 +391,7 @@ class _Run:
 
     def _attempt(self, turn: _Turn) -> RunReceipt:
         """The receipt of one attempt, in a thread of the pool. It contains any error."""
-        # A preview is no run of the project: neither the log nor its commits record it.
+        # A preview is not a run of the project: neither the log nor its commits record it.
         notes = RunNotes("" if self.terms.branch else self.run_id)
         declared, began = turn.declared, time.monotonic()
         turn.attempts += 1

@@ -30,7 +30,7 @@ def needs_java(work: str = "This") -> UsageError:
     return UsageError(
         "needs-java",
         f"{work} needs Iceberg's Java, which a session of Spark Connect does not have.",
-        "The table is as it was; do this in a classic session on the same catalog, such as "
+        "The table is unchanged; do this in a classic session on the same catalog, such as "
         "`SparkSession.builder.master(...)`, or with the command line.",
     )
 

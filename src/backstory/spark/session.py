@@ -152,7 +152,7 @@ def _require_names(jvm: Any, settings: Settings) -> None:
     if not spells(jvm, str(settings.warehouse)):
         raise UsageError(
             "no-warehouse",
-            f"Java cannot spell the folder {settings.warehouse} in this locale.",
+            f"Java cannot encode the name of the folder {settings.warehouse} in this locale.",
             "Set LC_ALL to a UTF-8 locale of this machine, or name a folder in ASCII with `warehouse=`.",
         )
 

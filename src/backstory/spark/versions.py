@@ -261,7 +261,7 @@ def frame_fields(frame: "DataFrame") -> "StructType":
         raise UsageError(
             "other-spark",
             "A column of the frame has a type without Python support in Spark 3.5, such as an interval.",
-            "Cast it to a number or a text, or leave it out.",
+            "Cast it to a number or a string, or leave it out.",
         ) from unknown
 
 
@@ -270,7 +270,7 @@ def require_fields(number: int, what: str) -> None:
     if is_before_4() and not number:
         raise UsageError(
             "other-spark",
-            f"{what} have no column of their own, and Spark 3.5 holds no such rows.",
+            f"{what} have no column of their own, and Spark 3.5 cannot hold such rows.",
             "Give them a column, or use Spark 4.0 or 4.1.",
         )
 

@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
-# Credentials; no representation shows their values.
+# Credentials. No representation shows their values.
 _KEYS: Final = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 _ENDPOINT, _PATH_STYLE, _REGION = "s3.endpoint", "s3.path-style-access", "client.region"
-# Objects encrypted with a key of the customer's, which Arrow cannot send.
+# Objects encrypted with a customer's key, which Arrow cannot send.
 _OWN_KEY: Final = ("s3.sse.type", "custom")
 # Properties that affect how files are written, or how fast they are read, but not their content.
 _READS_ALIKE: Final = (
@@ -58,7 +58,7 @@ _OFF: Final = frozenset(
 )
 _OF_S3: Final = ("client.", "http-client.", "s3.")
 _AMAZON: Final = "s3.amazonaws.com"
-# Seconds. Spark, with longer timeouts, reads files of a storage that does not answer by then.
+# In seconds. If a storage does not respond by then, Spark reads its files, with longer timeouts.
 _CONNECTING: Final = 5.0
 _TRIES: Final = 5
 
@@ -383,7 +383,7 @@ class TableFiles:
     def _native(self, location: str) -> "pa.NativeFile":
         """Arrow's file for a location, which costs a request."""
         scheme, _, name = location.partition("://")
-        # In Iceberg's Java a name ends at these letters.
+        # In Iceberg's Java, a name ends at these characters.
         options = self._s3() if scheme in S3_SCHEMES and not {*"?#"} & {*name} else None
         if options is not None:
             return file_system(options).open_input_file(name)

@@ -11,7 +11,7 @@ from urllib.parse import quote, quote_plus, unquote
 
 from backstory.model.receipt import Receipt
 
-# Shorter values of keys occur in texts by chance.
+# Shorter values of keys occur in strings by chance.
 SHORTEST_VALUE: Final = 4
 
 

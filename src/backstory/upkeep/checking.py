@@ -39,7 +39,7 @@ Known = TypeVar("Known", bound=TableLike)
 STRANGE: Final = "unknown-layout"
 # The statuses of a law.
 OK, VIOLATED, UNCHECKED = "ok", "violated", "unchecked"
-# The status of a record that is no law: it lists commits of other programs since the last delivery.
+# The status of a record without a law. It lists commits of other programs since the last delivery.
 NOTED: Final = "noted"
 _NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": NOTED}
 
@@ -156,7 +156,7 @@ def require_known_layout(table: Known) -> Known:
     if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
-            f"backstory does not know the layout of {table.shape.table}.",
+            f"The layout of {table.shape.table} is unknown.",
             "If another tool keeps a history in it, use `backstory adopt`.",
         )
     return table

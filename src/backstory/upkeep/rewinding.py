@@ -335,7 +335,7 @@ def _refuse_pruned(table: IcebergTable, time: datetime) -> None:
     if since is not None and time < parse_instant(since):
         raise UsageError(
             "known-pruned",
-            f"What {table.shape.table} knew before {since} was pruned.",
+            f"The recorded history of {table.shape.table} before {since} was pruned.",
             "Nothing was written; give a later time.",
         )
 

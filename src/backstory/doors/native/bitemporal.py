@@ -154,7 +154,7 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     assert span.far is not None
     kinds = {each.name: each.type.kind for each in shape.columns}
     instants = [SPARK.read_instant(quote(name), kinds.get(name)) for name in _OWN]
-    # Both ends may be a time in the far future for none.
+    # Either end may be a time in the far future, which means no end.
     instants[1::2] = [f"CASE WHEN {end} < {SPARK.at(span.far)} THEN {end} END" for end in instants[1::2]]
     times = [f"{sql} AS {quote(name)}" for sql, name in zip(instants, _TIMES, strict=True)]
     own = [quote(name) for name in shape.names if name not in _OWN]
@@ -226,7 +226,7 @@ def _as_versions(source: _Source, shape: Shape) -> DataFrame:
         if name not in source.key
     ]
     rows = rows.withColumn(_VALUES, struct(lit(0).alias("none"), *values))
-    # Statements with one start all cover it, so they follow each other in recorded time.
+    # Statements with the same start all cover it, so they follow each other in recorded time.
     ordered = Window.partitionBy(*map(column, source.key), column(STARTED)).orderBy(column(STATED_FROM))
     start, end, since, until, alike = map(column, (*_TIMES, _VALUES))
 

@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# The most pairs of columns that are compared to find renames; each is counted over all records.
+# The largest number of pairs of columns that are compared to find renames, over all records.
 SUCCESSIONS: Final = 64
 DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
 PLACES: Final = (FILE, POSITION, ROW_ID)

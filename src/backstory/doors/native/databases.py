@@ -53,7 +53,7 @@ _OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
 _ROWS_AT_ONCE: Final = 10_000
 # Spark's metadata key for columns with times of day, which it would read as instants.
 _TIME_OF_DAY: Final = "logical_time_type"
-# Its metadata keys for texts of a fixed length, and for MySQL's bits.
+# Its metadata keys for strings of a fixed length, and for MySQL's bits.
 _CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _BITS: Final = "binarylong"
 # Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.

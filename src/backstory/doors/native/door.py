@@ -168,7 +168,7 @@ def _refuse_stream(frame: DataFrame) -> None:
     if frame.isStreaming:
         raise UsageError(
             "streaming-frame",
-            "The frame is of a stream, which has no last row.",
+            "The frame is a stream, which has no last row.",
             "Write its batches: `frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
         )
 

@@ -73,7 +73,7 @@ def refuse_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise Refused(
-            "repeated-column", f"Two columns are named {twice[0]}.", "Give each a name of its own.", twice
+            "repeated-column", f"Two columns are named {twice[0]}.", "Give each column its own name.", twice
         )
     if (alike := names_alike(names)) is not None:
         raise _alike_error(f"Columns {' and '.join(alike)}", alike)
@@ -515,7 +515,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
         remedy = f"use {retype} for {holds}, {remedy}"
     if nested := [change.name for change in changes if _is_text_of_nested(change)]:
         texts = option("type", dict.fromkeys(nested, str(Kind.STRING)))
-        remedy = f"read it as text with {texts} of JSON files or `to_json` of a frame, {remedy}"
+        remedy = f"read it as a string with {texts} of JSON files or `to_json` of a frame, {remedy}"
     clauses = (
         f"olumn {change.name} has type {change.stored} in the table and {change.delivered}"
         for change in changes

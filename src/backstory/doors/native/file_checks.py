@@ -32,7 +32,7 @@ from backstory.formats.source_files import SourceFiles, unpack
 from backstory.strategies.keys import without_key
 from backstory.strategies.matching import distinct
 
-# Files of at most so many bytes in all are checked whole; of larger ones only the columns.
+# Up to this many bytes in total, files are checked whole. Otherwise only their columns are checked.
 SMALL: Final = 4 << 20
 
 

@@ -390,8 +390,8 @@ class FeedOptions(DeliveryOptions, total=False):
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: Columns that NULL leaves unchanged, or all columns if no column is named.
         columns_to_update: Column whose array names the columns that a row sets.
-        unmodified: Text of a cell that leaves its column as it was: any column of a CSV file, else a column
-            of strings.
+        unmodified: String in a cell that leaves its column unchanged: any column of a CSV file, else a
+            column of strings.
         envelope: Envelope of the messages: debezium or changes.
         drop: Columns that are not stored.
         late: Refuse or drop changes of a settled time. Default: refuse.

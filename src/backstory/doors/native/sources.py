@@ -60,10 +60,10 @@ if TYPE_CHECKING:
 
 # The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
-# Reads columns in batches, again at each call; raises Unreadable for values that only Spark can read.
+# Reads columns in batches, anew at each call. Raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
-# Loads the target table; None if it does not exist.
+# Loads the target table, or returns None if it does not exist.
 LoadTable: TypeAlias = Callable[[], IcebergTable | None]
 
 

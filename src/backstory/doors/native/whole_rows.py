@@ -21,7 +21,7 @@ from backstory.strategies.whole_rows import row_keys
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The word for the whole row as the key, and the two columns of its tables, behind the source's.
+# The word for the whole row as the key, and the two columns that such tables have after the source's.
 ROW: Final = "row"
 COPIES: Final = Column("copies", ColumnType(Kind.LONG))
 ROW_KEY: Final = Column("row_key", ColumnType(Kind.STRING))

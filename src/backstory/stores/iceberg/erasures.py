@@ -84,7 +84,7 @@ SETTINGS: Final = (
     "spark.sql.parquet.fieldId.read.ignoreMissing",
 )
 ID: Final = "parquet.field.id"
-# The time of files whose storage was not asked for it; the table may not delete them.
+# The time of files whose storage was not asked for it. The table may not delete them.
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 NAME_MAPPING: Final = "schema.name-mapping.default"
 

@@ -86,7 +86,7 @@ CLOCK_BACK = (
     "Expected sorted previous metadata",
 )
 SPARK_GONE = "spark-gone"
-UNCHANGED: Final = "The table is as it was; `verbose=True` shows the whole cause."
+UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause."
 # A missing file. Only its own name is shown, since folders may be named after values.
 _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
@@ -125,7 +125,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         raise no_room(fault, table) or Failed(
             "store-failed",
             f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "The table is as it was; fix the storage, then send it again.",
+            "The table is unchanged; fix the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
         if condition_of(fault) == OF_JAVA:
@@ -219,8 +219,8 @@ def _clock_back(table: TableName | str) -> TryAgain:
 def _storage_busy(table: TableName | str) -> TryAgain:
     return TryAgain(
         "storage-busy",
-        f"The storage of {table} asked for fewer requests, again and again.",
-        "The table is as it was; send it again later.",
+        f"The storage of {table} repeatedly asked for fewer requests.",
+        "The table is unchanged; send it again later.",
     )
 
 
@@ -263,7 +263,7 @@ def _cause(short: str, fault: object) -> str:
 
 
 def _remedy() -> str:
-    return "The table is as it was." if _CauseDisplay.causes else UNCHANGED
+    return "The table is unchanged." if _CauseDisplay.causes else UNCHANGED
 
 
 def _store_failed(table: TableName | str, what: str) -> Failed:

@@ -316,7 +316,7 @@ def _file_lines(text: str) -> list[FileLine]:
     return files
 
 
-# The files of the present metadata, those that its snapshots removed, and those of former metadata.
+# The files of the current metadata, those that its snapshots removed, and those of former metadata.
 _NAMED: Final = f"""
 StringBuilder text = new StringBuilder();
 {ICEBERG}.TableMetadata now = (({ICEBERG}.HasTableOperations) table).operations().current();

@@ -62,7 +62,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
     if not spells(jvm, folder):
         raise UsageError(
             "no-warehouse",
-            f"The session's Java cannot spell the folder {folder}, since its locale has no such letters.",
+            f"The session's Java cannot encode the name of the folder {folder} in its locale.",
             "Start the process with LC_ALL=C.UTF-8, or name a warehouse without letters beyond ASCII.",
         )
     missing, installed = missing_classes(jvm), version(jvm)

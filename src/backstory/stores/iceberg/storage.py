@@ -98,7 +98,7 @@ def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str
     if near:
         raise Refused(
             "shared-folder",
-            f"Other tables or views of the catalog have files in or over the folder of {table.shape.table}, "
+            f"Other tables or views of the catalog have files in or above the folder of {table.shape.table}, "
             f"or read its files: {', '.join(near[:SHOWN])}.",
             "Nothing was written; give each a folder of its own (copy its rows to a new table elsewhere, and "
             "drop the old one), then run it again.",

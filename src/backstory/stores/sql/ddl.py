@@ -130,7 +130,7 @@ def _plan_renames(
         if len(former) > 1:
             raise Refused(
                 "AMBIGUOUS_RENAME",
-                f"{table} has no {column.name} but several columns with it as a former name.",
+                f"{table} has no column {column.name}, but several columns with its former names.",
                 "Rename the right one by hand.",
                 [free[name] for name in former],
             )

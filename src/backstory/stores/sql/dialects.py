@@ -169,7 +169,7 @@ _SPARK_TEXTS = {
     ),
     Datatype.BOOLEAN: BOOLEAN_TEXT,
     Datatype.DATE: "date_format({sql}, 'yyyy-MM-dd')",
-    # Times are stored as text, without trailing zeros.
+    # Times are stored as strings, without trailing zeros.
     Datatype.TIME: "rpad(CASE WHEN {sql} LIKE '%.%' THEN {sql} ELSE concat({sql}, '.') END, 15, '0')",
     Datatype.TIMESTAMP: (
         f"rpad(concat({_ZONELESS}, CASE WHEN length({_ZONELESS}) = 19 THEN '.' ELSE '' END), 26, '0')"
@@ -327,7 +327,7 @@ class SqlServer(TemplateDialect):
 
 GROUP = "backstory.dialects"
 OTHER_NAMES = {"spark": "spark_iceberg", "sqlserver": "mssql", "postgresql": "postgres"}
-NOT_BUILT = {"spark_delta": "Delta tables are not built yet; `spark` writes Iceberg tables."}
+NOT_BUILT = {"spark_delta": "Delta tables are not supported yet; `spark` writes Iceberg tables."}
 
 Kind = TypeVar("Kind", bound=type[Dialect])
 

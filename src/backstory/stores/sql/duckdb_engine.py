@@ -18,9 +18,9 @@ from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import fill_placeholders
 
-# Spark's tables store the other types as texts.
+# Spark's tables store the other types as strings.
 SAME_TEXT: Final = frozenset(Datatype) - {Datatype.FLOAT, Datatype.TIME, Datatype.UUID}
-# Outside of these days the two write years differently.
+# DuckDB and Spark write years outside of these days differently.
 FIRST, LAST = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 

@@ -146,7 +146,7 @@ def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
             )
     if (name := request.columns_to_update) is not None and not _is_list_of_names(fields[name].dataType):
         raise bad_option(
-            f"`columns_to_update=` names {name}, which is not an array of texts.",
+            f"`columns_to_update=` names {name}, which is not an array of strings.",
             "Name the column that has the names of the columns that each row sets.",
         )
 

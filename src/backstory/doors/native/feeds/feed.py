@@ -48,7 +48,7 @@ from backstory.strategies.copies.plan import DRIVES
 if TYPE_CHECKING:
     pass
 
-# Properties of commits with the stream and batch that they are of.
+# Properties with the stream and the batch of a commit.
 STREAM: Final = "backstory.stream"
 BATCH: Final = "backstory.batch"
 

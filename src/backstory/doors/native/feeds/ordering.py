@@ -99,8 +99,8 @@ def local_times(expression: Expression) -> LocalTimes | None:
     if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
         raise bad_option(
             f"{expression} has local times in a larger expression; some of them are two instants, or none.",
-            "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a text, with the name "
-            "of a zone.",
+            "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a string, with the "
+            "name of a zone.",
         )
     return LocalTimes(text, match["time"], match["zone"], match["side"] and match["side"].lower())
 
@@ -137,7 +137,7 @@ def refuse_no_instant(type_: ColumnType, expression: Expression, *, zoned: bool)
     if type_.kind not in {Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME, Kind.STRING}:
         raise UsageError(
             "no-instant",
-            f"{expression} has values of type {type_}, which are no times.",
+            f"{expression} has values of type {type_}, which are not times.",
             f'Convert them: `sequence_by=["timestamp_millis({expression})"]`; a log position comes second.',
         )
 
