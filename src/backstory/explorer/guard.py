@@ -118,7 +118,7 @@ def _with_token(scope: "Scope", guard: Guard) -> str | None:
     token = dict(words).get("token")
     if not guard.token or token is None or not guard.admits(token):
         return None
-    rest = urlencode([each for each in words if each[0] != "token"])
+    rest = urlencode([pair for pair in words if pair[0] != "token"])
     # One slash: two would name another host.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
     return f"{path}?{rest}" if rest else path

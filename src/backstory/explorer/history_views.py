@@ -76,7 +76,7 @@ def table_view(source: CatalogReader, question: Question) -> View:
             "times": _slider(question, times, lasting=lasting),
             "calendar": calendar(files.table),
             "moments": commit_times(files.table),
-            "known_times": [iso(each.committed_at) for each in files.table.commits[::-1][:KNOWN_TIMES]],
+            "known_times": [iso(commit.committed_at) for commit in files.table.commits[::-1][:KNOWN_TIMES]],
             "empty": files.table.newest is None,
         }
         following = None
@@ -118,7 +118,7 @@ def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | 
             return source.times(files)
         except Unreadable:
             return None
-    made = sorted((each.committed_at - EPOCH) // _LEAST for each in files.table.commits)
+    made = sorted((commit.committed_at - EPOCH) // _LEAST for commit in files.table.commits)
     instants = np.unique(np.array(made, np.int64))
     return ChangeTimes(instants, np.ones_like(instants), np.zeros_like(instants))
 
@@ -167,10 +167,10 @@ def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> 
         return None
     places = times.some(PLACES)
     here = (question.instant if lasting else question.time_of_knowledge) or now()
-    place = max(sum(each <= here for each in places) - 1, 0)
+    place = max(sum(position <= here for position in places) - 1, 0)
     last = times.until(here)
     return Slider(
-        [iso(each) for each in places],
+        [iso(position) for position in places],
         place,
         _bars(times),
         times.before(last or here) is not None,
@@ -183,7 +183,7 @@ def _bars(times: ChangeTimes) -> list[tuple[float, str]]:
     """The height of each bar, from 0 to 1, and its tooltip."""
     edges = np.linspace(times.instants[0], times.instants[-1] + 1, BARS + 1)
     starts, ends = (
-        np.histogram(times.instants, edges, weights=each)[0] for each in (times.starts, times.ends)
+        np.histogram(times.instants, edges, weights=counts)[0] for counts in (times.starts, times.ends)
     )
     heights = np.sqrt(starts + ends)
     most = heights.max() or 1
@@ -224,7 +224,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
         if not whole.versions:
             raise UsageError("no-record", f"There is no record with {whole.title}.", "Look for another key.")
         shown = Timeline(whole.versions[-MOST_VERSIONS:], whole.columns, whole.axis, whole.title)
-        commits = {each.id: commit_summary(each) for each in files.table.commits}
+        commits = {commit.id: commit_summary(commit) for commit in files.table.commits}
 
         def link(bar: Bar) -> str | None:
             return value_of(question, bar.column, bar.start).address() if bar.column else None
@@ -239,7 +239,9 @@ def record_view(source: CatalogReader, question: Question) -> View:
             "link": link,
             "hidden": len(whole.versions) - len(shown.versions),
             "both": files.table.shape.layout in RECORDING,
-            "axes": [n for n in AXES if n in TIMES or any(each[n] is not None for each in whole.versions)],
+            "axes": [
+                n for n in AXES if n in TIMES or any(version[n] is not None for version in whole.versions)
+            ],
             "commits": commits,
             "layout": files.table.shape.layout,
             "snapshot": files.table.newest and files.table.newest.id,
@@ -307,11 +309,11 @@ def diff_view(source: CatalogReader, question: Question) -> View:
         more = {
             "kinds": differences.kinds(),
             "groups": differences.common_changes(GROUPS),
-            "records": [(each, key_words(each["key"])) for each in records],
+            "records": [(record, key_words(record["key"])) for record in records],
             "begin": begin,
             "lasting": files.table.shape.layout in HISTORIES,
         }
-        document = [as_object(each, whole=bool(change)) for each in records]
+        document = [as_object(record, whole=bool(change)) for record in records]
         return View(question, document, more, following, diff_snippets(question, files.table))
 
 

@@ -74,7 +74,7 @@ class Question:
     @property
     def values_by_column(self) -> dict[str, str]:
         """The values to filter by, by column name."""
-        pairs = [each.partition("=") for each in self.where]
+        pairs = [word.partition("=") for word in self.where]
         if wrong := [name for name, equals, _ in pairs if not equals]:
             raise UsageError("bad-option", f"{wrong[0]!r} has no value.", "Write it as column=value.")
         return {name: value for name, _, value in pairs}
@@ -88,11 +88,11 @@ class Question:
     def address(self, ending: str = "") -> str:
         """The link to the page. With an ending, it links to another format of the page."""
         words: list[tuple[str, str]] = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            word = _SPELLED.get(each.name, each.name)
-            if each.name != "view" and value:
-                words += [(word, one) for one in ([value] if isinstance(value, str) else value)]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            word = _SPELLED.get(field.name, field.name)
+            if field.name != "view" and value:
+                words += [(word, part) for part in ([value] if isinstance(value, str) else value)]
         path = "/" if self.view == "tables" and not ending else f"/{self.view}{ending}"
         return path + (f"?{urlencode(words)}" if words else "")
 
@@ -101,8 +101,8 @@ class Question:
         return replace(self, **changes)
 
 
-_MANY: Final = {each.name for each in fields(Question) if "tuple" in str(each.type)}
-_WORDS: Final = {each.name for each in fields(Question)} - {"view"}
+_MANY: Final = {field.name for field in fields(Question) if "tuple" in str(field.type)}
+_WORDS: Final = {field.name for field in fields(Question)} - {"view"}
 
 
 def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:

@@ -63,8 +63,12 @@ class BoundedConnection(H11Protocol):
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > self.most:
-            idle = [each for each in self.connections if isinstance(each, BoundedConnection) and each.idle]
-            min(idle, key=lambda each: each.idle_since).transport.close()
+            idle = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, BoundedConnection) and connection.idle
+            ]
+            min(idle, key=lambda connection: connection.idle_since).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting for a request."""

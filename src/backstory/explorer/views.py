@@ -42,7 +42,7 @@ class View:
 def tables_view(source: CatalogReader, question: Question) -> View:
     """The tables of the warehouse, as in `tables`, with the key and the status of each."""
     catalog = source.catalog()
-    names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
+    names = [name for name in catalog.tables() if not question.after or str(name) > question.after[0]]
     shown = names[:TABLES_OF_A_PAGE]
     rows, health, keys = [], {}, {}
     for name in shown:
@@ -134,8 +134,8 @@ def calendar(table: TableMetadata) -> list[list[Day | None]]:
     first = max(min(by_day), last - timedelta(weeks=WEEKS - 1, days=last.weekday()))
     begin = first - timedelta(days=first.weekday())
     days = [
-        _day_of_commits(each, by_day.get(each, [])) if each <= last else None
-        for each in (begin + timedelta(days=number) for number in range((last - begin).days + 7))
+        _day_of_commits(day, by_day.get(day, [])) if day <= last else None
+        for day in (begin + timedelta(days=number) for number in range((last - begin).days + 7))
     ]
     return [days[place : place + 7] for place in range(0, (last - begin).days + 1, 7)]
 

@@ -32,7 +32,7 @@ def declared_options(*declarations: type, request: type | None = None) -> Iterat
         request: The dataclass whose fields have the defaults, if they do not follow from the types.
     """
     names = set()
-    defaults = {each.name: _default(each) for each in fields(request)} if request else {}
+    defaults = {field.name: _default(field) for field in fields(request)} if request else {}
     for declaration in declarations:
         hints = get_type_hints(declaration, localns={"Column": str})
         for name, lines in _ATTRIBUTE.findall(declaration.__doc__ or ""):

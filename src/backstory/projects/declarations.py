@@ -171,9 +171,7 @@ def _declare_table(
         _place_of(entry, path, "at"),
         lambda: times_of_copies(source, expand(options_written.get("at") or "", table), kind),
     )
-    options = {
-        each: value for each, value in _options(options_written).items() if each != "at" or times.fixed
-    }
+    options = {key: value for key, value in _options(options_written).items() if key != "at" or times.fixed}
     declared = Declaration(
         name,
         kind,
@@ -190,7 +188,7 @@ def _declare_table(
 
 
 def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snapshot"]:
-    return "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
+    return "apply" if any(options_written.get(option) for option in _OF_FEEDS) else "snapshot"
 
 
 def _options_of_table(
@@ -216,7 +214,7 @@ def _options_of_table(
     # Defaults for other kinds of tables are left out; the table's own options must fit.
     mine = entry.model_fields_set | _OPTIONS_OF[_kind_of_table(merged)] | {"source"}
     mine |= ScheduledEntry.model_fields.keys()
-    return {each: value for each, value in merged.items() if each in mine}
+    return {key: value for key, value in merged.items() if key in mine}
 
 
 def _declare_pattern(name: str, entry: TableEntry, entries: Histories, document: Document) -> TablePattern:
@@ -380,7 +378,8 @@ def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -
 
 def refuse_unknown(project: Project) -> None:
     """Raise UsageError if `after` names no declaration, no pattern and no table that matches a pattern."""
-    names = [each.name for each in project.declarations] + [each.name for each in project.patterns]
+    names = [declared.name for declared in project.declarations]
+    names += [pattern.name for pattern in project.patterns]
     for declared in project.declarations:
         for other in declared.after:
             if other not in names and not any(pattern.fits(other) for pattern in project.patterns):
@@ -430,7 +429,7 @@ def select(
     """
     if not wanted:
         return list(project.declarations)
-    downstream = {name: frozenset(each for each, up in upstream.items() if name in up) for name in upstream}
+    downstream = {name: frozenset(other for other, up in upstream.items() if name in up) for name in upstream}
     selected: set[str] = set()
     for word in wanted:
         bare = word.removeprefix("+").removesuffix("+")

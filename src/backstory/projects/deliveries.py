@@ -76,7 +76,7 @@ def carry_out(
 
 def _with_pattern(declared: Declaration, receipt: RunReceipt) -> RunReceipt:
     """The receipt. The first receipt of a table that belongs to a pattern reports the pattern and the key."""
-    if declared.pattern is None or not any(each.startswith(NEW_TABLE) for each in receipt.schema_changes):
+    if declared.pattern is None or not any(change.startswith(NEW_TABLE) for change in receipt.schema_changes):
         return receipt
     key = declared.options["key"]
     names = key if isinstance(key, str) else ", ".join(key)
@@ -219,11 +219,11 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
     """The receipt of several datasets. Its error is the first one."""
     counts: Counter[str] = Counter()
-    for each in receipts:
-        counts.update({_WORDS.get(name, name): count for name, count in each.counts.items()})
-    error = next((each.error for each in receipts if each.error is not None), None)
-    changed = any(each.status not in _UNCHANGED for each in receipts)
-    parts = [each.to_dict() for each in receipts]
+    for part in receipts:
+        counts.update({_WORDS.get(name, name): count for name, count in part.counts.items()})
+    error = next((part.error for part in receipts if part.error is not None), None)
+    changed = any(part.status not in _UNCHANGED for part in receipts)
+    parts = [part.to_dict() for part in receipts]
     changes = [change for part in parts for change in part.get("schema_changes") or ()]
     receipt = RunReceipt(
         declared.name,

@@ -252,7 +252,7 @@ def _identity(source: str) -> tuple[str, str | None]:
 
 def _tables_of_databases(project: Project) -> set[tuple[str, str | None]]:
     """The tables of databases that the project reads."""
-    return {_identity(each.source) for each in project.declarations if _has_table(each.source)}
+    return {_identity(declared.source) for declared in project.declarations if _has_table(declared.source)}
 
 
 def _has_table(source: str) -> bool:
@@ -284,10 +284,12 @@ def _group_of(draft: _Draft, entries: Histories) -> str | None:
 def _files_of(project: Project) -> set[Path]:
     """The files that the project reads."""
     files = set[Path]()
-    for each in project.declarations:
-        if each.times is not None and names_files(each.source):
+    for declared in project.declarations:
+        if declared.times is not None and names_files(declared.source):
             try:
-                files.update(copy.path.absolute() for copy in copies(each.source, each.times, project.folder))
+                files.update(
+                    copy.path.absolute() for copy in copies(declared.source, declared.times, project.folder)
+                )
             except (BackstoryError, OSError):
                 continue  # the run reports the error of the files
     return files

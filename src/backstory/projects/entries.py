@@ -109,7 +109,7 @@ def _options() -> dict[str, Any]:
 def _written_type(hint: Any) -> Any:
     """The type of an option in YAML. A list may also be a string with comma-separated names."""
     lists = {Sequence[str], str | Sequence[str]}
-    if any(hint == each or hint == each | None for each in lists):
+    if any(hint == list_type or hint == list_type | None for list_type in lists):
         return Names
     return str if hint == str | date | None else hint
 

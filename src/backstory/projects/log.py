@@ -123,7 +123,9 @@ Found = TypeVar("Found", bound=Shaped)
 
 def find_log(table: Callable[[TableName], Found | None]) -> Found | None:
     """The log of runs, looked up with `table`, or None if it does not exist yet."""
-    return next((each for each in map(table, PLACES) if each is not None and _is_log(each.shape)), None)
+    return next(
+        (stored for stored in map(table, PLACES) if stored is not None and _is_log(stored.shape)), None
+    )
 
 
 def _is_log(shape: Shape) -> bool:
@@ -135,7 +137,10 @@ def append_beginning(
     store: IcebergStore, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
 ) -> None:
     """Log the beginning of a run. Raises the errors of `append_run`."""
-    receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
+    receipts = (
+        RunReceipt(declaration.name, declaration.kind, BEGUN, run_id, started_at=began)
+        for declaration in declared
+    )
     _append(store, project, [_row(project, receipt, (), None) for receipt in receipts])
 
 
@@ -157,7 +162,7 @@ def append_run(
 
 def _append(store: IcebergStore, project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
     """Append rows in one commit, to the log or to a new log under its first free name."""
-    declared = frozenset[str]().union(*(each.writes for each in project.declarations))
+    declared = frozenset[str]().union(*(declaration.writes for declaration in project.declarations))
 
     def is_free(place: TableName) -> bool:
         return str(place) not in declared and not is_view(store, place)

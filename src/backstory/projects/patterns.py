@@ -47,9 +47,9 @@ def declare_tables(
             mine = _declare_listed(pattern, known, taken, exists, list_keys)
         tables[pattern.name] = mine
         taken |= {declared.name for declared in mine}
-    declarations = [*project.declarations, *(each for mine in tables.values() for each in mine)]
-    names_of = {name: tuple(each.name for each in mine) for name, mine in tables.items()}
-    followed = tuple(_with_tables(each, project.patterns, names_of) for each in declarations)
+    declarations = [*project.declarations, *(declaration for mine in tables.values() for declaration in mine)]
+    names_of = {name: tuple(declaration.name for declaration in mine) for name, mine in tables.items()}
+    followed = tuple(_with_tables(declaration, project.patterns, names_of) for declaration in declarations)
     expanded = Project(project.path, followed)
     if list_keys is not None:
         refuse_unknown(expanded)
@@ -171,7 +171,11 @@ def _with_tables(
     """
     after = list[str]()
     for other in declared.after:
-        failed = [each.name for each in patterns if each.fits(other) and each.name in names_of[each.name]]
+        failed = [
+            pattern.name
+            for pattern in patterns
+            if pattern.fits(other) and pattern.name in names_of[pattern.name]
+        ]
         known = any(other in names for names in names_of.values())
         after += names_of.get(other) or ([other] if known or not failed else failed)
     return replace(declared, after=tuple(after))

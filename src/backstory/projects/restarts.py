@@ -92,7 +92,7 @@ def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName
     """
     form = re.compile(f"{re.escape(table.name)}{_UNTIL}{_TIME}")
     loaded = (load(store, name) for name in sorted(names) if form.fullmatch(name.name))
-    return [each for each in loaded if each is not None and RESTARTED in each.properties]
+    return [stored for stored in loaded if stored is not None and RESTARTED in stored.properties]
 
 
 def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapping[str, Any]]) -> str | None:

@@ -146,7 +146,9 @@ def names_to_repeat(
     }
     # The tables of a pattern that could not be listed are not in the log if they are new.
     patterns = {name for name, row in last.items() if row["status"] in UNDONE}
-    left |= {each.name for each in selected if each.name not in last and each.pattern in patterns}
+    left |= {
+        declared.name for declared in selected if declared.name not in last and declared.pattern in patterns
+    }
     if running and not left:
         raise TryAgain(
             "run-under-way",
@@ -281,8 +283,8 @@ def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
 
 def _needs_log(project: Project, request: RunRequest) -> bool:
     """Whether past runs matter. They do for patterns, and for declarations whose files are delivered once."""
-    each_once = (each.times is not None and each.times.each for each in project.declarations)
-    return request.failed or bool(project.patterns) or any(each_once)
+    once = (declared.times is not None and declared.times.each for declared in project.declarations)
+    return request.failed or bool(project.patterns) or any(once)
 
 
 def _exists(store: IcebergStore, name: str) -> bool:
@@ -333,7 +335,7 @@ class _Run:
                 for receipt in self._without_turn(waiting, ended):
                     ended[receipt.name] = self._end(receipt)
                     yield receipt
-                left = turns.keys() - {each.name for each in ended.values() if each.status in WELL}
+                left = turns.keys() - {receipt.name for receipt in ended.values() if receipt.status in WELL}
                 for turn in self._ready(waiting, left, self.request.jobs - len(running)):
                     del waiting[turn.declared.name]
                     running[pool.submit(self._attempt, turn)] = turn
@@ -421,7 +423,7 @@ class _Run:
             run_id=self.run_id,
             started_at=started,
             seconds=round(seconds, 3),
-            stages={name: round(each, 3) for name, each in stages.items()},
+            stages={name: round(duration, 3) for name, duration in stages.items()},
             way=notes.way,
             attempts=turn.attempts,
             archives=[*dict.fromkeys([*(turn.receipt.archives if turn.receipt else ()), *notes.archives])],

@@ -226,7 +226,7 @@ def is_of_each_row(rows: "DataFrame", alone: "DataFrame") -> bool:
     Windows, aggregates and generators become separate plan nodes, and subqueries remain in the plan.
     Expressions that use the current time are marked.
     """
-    analyzed, plan = (each._jdf.queryExecution().analyzed() for each in (rows, alone))  # noqa: SLF001
+    analyzed, plan = (frame._jdf.queryExecution().analyzed() for frame in (rows, alone))  # noqa: SLF001
     computed, jvm = plan.expressions().head(), cast("Any", alone.sparkSession._jvm)  # noqa: SLF001
     by_row = plan.nodeName() == "Project" and plan.child().sameResult(analyzed)
     now = computed.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())

@@ -34,7 +34,7 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
         **metadata,
         _CURRENT: head,
         "refs": {**metadata["refs"], MAIN: {"snapshot-id": head, "type": "branch"}},
-        "snapshot-log": sorted(log, key=lambda each: each["timestamp-ms"]),
+        "snapshot-log": sorted(log, key=lambda entry: entry["timestamp-ms"]),
         "properties": {name: value for name, value in properties.items() if value is not None},
     }
 

@@ -187,7 +187,7 @@ class RemoteFile:
         if not self.is_whole:
             least, most = span
             self._pieces = [
-                each for each in self._pieces if each[0] < most and each[0] + len(each[1]) > least
+                piece for piece in self._pieces if piece[0] < most and piece[0] + len(piece[1]) > least
             ]
 
     def open(self) -> IO[bytes]:

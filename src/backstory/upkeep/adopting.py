@@ -102,7 +102,7 @@ def key_or_identifiers(table: IcebergTable, key: str | Sequence[str]) -> tuple[s
 def _refuse_columns(shape: Shape, layout: Layout) -> None:
     span = layout.span
     assert span is not None
-    shown = next((each.value for each in Layout if each.is_adopted and _fits(shape, each)), None)
+    shown = next((other.value for other in Layout if other.is_adopted and _fits(shape, other)), None)
     refuse_times(shape, (span.start, span.end), layout, shown)
     if layout is Layout.AUTOCDC and {*SYSTEM_TIMES} <= set(shape.names):
         raise UsageError(

@@ -92,12 +92,12 @@ class ForgottenRecord:
         """
         spelt = {how(str(value)) for value in self.key.values() for how in (str, quote, quote_plus)}
         texts = (text.casefold(), unquote(text).casefold())
-        words = {each for one in texts for each in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", one)}
+        words = {word for spelling in texts for word in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", spelling)}
         long = {spelling.casefold() for spelling in spelt if len(spelling) >= SHORTEST_VALUE}
         own = "|".join(map(re.escape, self.folders))
         foreign = re.sub(rf"(?<=/)(?:{own})=[^/=]*(?=/)", "", text) if own else text
         may_contain_key = "=" in foreign or bool({spelling.casefold() for spelling in spelt} & words)
-        may_contain_key = may_contain_key or any(spelling in one for spelling in long for one in texts)
+        may_contain_key = may_contain_key or any(spelling in whole for spelling in long for whole in texts)
         return f"(SHA-256 with the salt {self.salt}) {self.digest_of(text)}" if may_contain_key else text
 
     def without_paths(self, files: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:

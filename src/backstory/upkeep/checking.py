@@ -120,15 +120,16 @@ def check_tables(
 
 
 def _refuse_unchecked(all_records: Sequence[dict[str, Any]], results: Mapping[TableName, object]) -> None:
-    failed = {str(table): each for table, each in results.items() if isinstance(each, BackstoryError)}
+    failed = {str(table): result for table, result in results.items() if isinstance(result, BackstoryError)}
     left = {table: error for table, error in failed.items() if error.code != STRANGE}
     if not left:
         return
-    kinds = {each.exit_code: each for each in (Failed, UsageError, Refused, TryAgain)}
+    kinds = {kind.exit_code: kind for kind in (Failed, UsageError, Refused, TryAgain)}
+    tables = {record["table"] for record in all_records}
     why = ", ".join(f"{table} ({error.code})" for table, error in list(left.items())[:MAX_KEYS])
     error = kinds[exit_code(left.values())](
         UNCHECKED,
-        f"{len(left)} of {len({each['table'] for each in all_records})} tables could not be checked: {why}.",
+        f"{len(left)} of {len(tables)} tables could not be checked: {why}.",
         "Read the records, and each table's error, in the `results` of this exception.",
         list(left),
     )
@@ -202,7 +203,7 @@ def _own_names(table: TableLike) -> list[str]:
     names += table.shape.layout.required_columns
     if table.shape.layout is Layout.ODF and table.rows:
         columns = _parse_object(table.properties.get(SYSTEM_COLUMNS))
-        names += [each for each in map(columns.get, REQUIRED) if each]
+        names += [name for name in map(columns.get, REQUIRED) if name]
     if table.shape.layout is Layout.VERSIONS:
         names += [column.name for column in versions_layout.OWN_COLUMNS]
     return [name for name in names if name]

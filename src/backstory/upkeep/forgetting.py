@@ -89,8 +89,12 @@ def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
     """Raise Refused if old rows may still be read: by branches, tags, or cursors that are behind."""
     current = newest_snapshot(table)
     current_references = references(table)
-    foreign = [each.name for each in current_references if not each.name.startswith(CURSOR)]
-    behind = [each.name for each in current_references if current is None or each.snapshot_id != current.id]
+    foreign = [reference.name for reference in current_references if not reference.name.startswith(CURSOR)]
+    behind = [
+        reference.name
+        for reference in current_references
+        if current is None or reference.snapshot_id != current.id
+    ]
     if foreign:
         raise Refused(
             "foreign-reference",
@@ -122,7 +126,7 @@ def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
     if properties.get(FORMAT, PARQUET).upper() != PARQUET:
         raise _other_format(sql, name, [properties[FORMAT].upper()])
     named_by_table = named_files(store, table)
-    rows = [named_by_table.files[each] for each in sorted(named_by_table.now.all)]
+    rows = [named_by_table.files[location] for location in sorted(named_by_table.now.all)]
     if ENCRYPTED in properties or any(row.secret for row in rows):
         raise Refused(
             "encrypted-table",
@@ -196,7 +200,7 @@ def _remaining_files(
     reported: Collection[str],
 ) -> Iterator[str]:
     places = places_of(table.iceberg)
-    known = {name for each in reported for name in (bare_location(each), record.show(each))}
+    known = {name for file in reported for name in (bare_location(file), record.show(file))}
     elsewhere = {path for path in search_result.foreign if not places.owns(path)}
     for shown in outside_files(table, record, search_result):
         yield f"{OUTSIDE}, which holds the record: {shown}"
@@ -223,7 +227,7 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
     for reference in references(table):
         if record.occurs_in(reference.name):
             yield f"cursor {record.show(reference.name)}"
-    ids = {each["name"]: each["id"] for each in fields_of(store.jvm, table.iceberg.schema())}
+    ids = {field["name"]: field["id"] for field in fields_of(store.jvm, table.iceberg.schema())}
     for schema in dict(table.iceberg.schemas()).values():
         for field in fields_of(store.jvm, schema):
             if field["name"] in record.key and field["id"] != ids.get(field["name"]):
@@ -241,7 +245,7 @@ def _remaining_positions(
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return
-    live = {bare_location(each) for each in search_result.named.now.data}
+    live = {bare_location(location) for location in search_result.named.now.data}
     name = store.sql_name(table.shape.table, "position_deletes")
     for row in store.spark.table(name).select("file_path").distinct().collect():
         path = str(row["file_path"])
@@ -274,21 +278,21 @@ def forget(
     """
     stored = existing(store, name)
     refuse_other_layouts(store, stored)
-    tables = [stored, *(existing(store, each) for each in _related_tables(store, stored))]
+    tables = [stored, *(existing(store, related) for related in _related_tables(store, stored))]
     folders = frozenset(name for table in tables for name in table.shape.layout.folders)
     record = ForgottenRecord(key_of(stored.shape, key), folders)
     for table in tables:
         refuse_readers(table, drop_cursors=drop_cursors)
     files_by_table = [refuse_other_files(store, table) for table in tables]
     places_around = [
-        surroundings(store, each, files.now.all) for each, files in zip(tables, files_by_table, strict=True)
+        surroundings(store, table, files.now.all) for table, files in zip(tables, files_by_table, strict=True)
     ]
-    searches = [_search_record(store, *each, record) for each in zip(tables, places_around, strict=True)]
+    searches = [_search_record(store, *pair, record) for pair in zip(tables, places_around, strict=True)]
     for record_search in searches if apply else ():
         if record_search.open:
             refuse_unfinished(record_search.table, record_search.search_result)
     first, *others = (
-        _forget_in_table(store, each, record) if apply else each.certificate for each in searches
+        _forget_in_table(store, search, record) if apply else search.certificate for search in searches
     )
     return replace(first, also=[certificate.seal().to_dict() for certificate in others]).seal()
 
@@ -348,9 +352,11 @@ def _related_tables(store: IcebergStore, table: IcebergTable) -> list[TableName]
         return []
     names = (name.name.removesuffix(HIST_SUFFIX), name.name + ARCHIVE_SUFFIX)
     return [
-        each
-        for each in (TableName(name.schema, other) for other in names)
-        if each != name and (stored := load(store, each)) and set(table.shape.key) <= set(stored.shape.names)
+        related
+        for related in (TableName(name.schema, other) for other in names)
+        if related != name
+        and (stored := load(store, related))
+        and set(table.shape.key) <= set(stored.shape.names)
     ]
 
 
@@ -373,9 +379,9 @@ def _forget_in_table(
             for reference in references(stored)
         }
         properties = {
-            each: text for each, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
+            key: text for key, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
         }
-        known = (record.show(each) for each in (*before.kept, *files_left_outside(stored)))
+        known = (record.show(file) for file in (*before.kept, *files_left_outside(stored)))
         mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
         if again.holding:
             mark = replace(mark, record=record.mark)
@@ -420,7 +426,7 @@ def _certify(
         metadata_deleted=record.without_paths(done.metadata),
         statistics_deleted=record.without_paths(done.statistics),
         searched=again.searched,
-        consumers=[record.show(each) for each in consumers],
+        consumers=[record.show(consumer) for consumer in consumers],
         left=[*files, *left] or 0,
     )
 

@@ -173,9 +173,9 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
         table = existing(store, name)
         moving = _bounds_to_move(store, table, bounds)
         removable = [
-            each
-            for each in (_facts_before(moving.settle_before), _past_before(moving.known_from))
-            if each is not None
+            condition
+            for condition in (_facts_before(moving.settle_before), _past_before(moving.known_from))
+            if condition is not None
         ]
         if not removable:
             return table, None
@@ -371,10 +371,12 @@ def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
     """Run `act` for each table. An error becomes the receipt of its table and does not stop the others."""
-    results = ((name, each) for name, each in attempt_each(names, act, every=every).items())
+    results = ((name, result) for name, result in attempt_each(names, act, every=every).items())
     return [
-        Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
-        for name, each in results
+        Maintained(str(name), "", status="failed", error=result)
+        if isinstance(result, BackstoryError)
+        else result
+        for name, result in results
     ]
 
 

@@ -68,19 +68,19 @@ def archive_columns(history: StoredHistory) -> list[TableColumn]:
     return [
         TableColumn(
             name,
-            each.datatype,
-            each.max_length,
-            each.decimal_precision,
-            each.decimal_scale,
-            former_names=each.former_names,
+            column.datatype,
+            column.max_length,
+            column.decimal_precision,
+            column.decimal_scale,
+            former_names=column.former_names,
         )
-        for each, name in zip(columns, names, strict=True)
+        for column, name in zip(columns, names, strict=True)
     ]
 
 
 def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: datetime) -> list[str]:
     """The statements that copy versions to the archive, and replace copies of an interrupted run."""
-    names = [history.dialect.render_identifier(each.name) for each in archive_columns(history)]
+    names = [history.dialect.render_identifier(column.name) for column in archive_columns(history)]
     values = [history.of("h", column.name) for column in history.columns]
     values += [history.dialect.timestamp_literal(instant), history.text(run_id)]
     left = f"EXISTS (SELECT 1 FROM {history.table} AS h WHERE {_same_version(history)})"
@@ -187,9 +187,9 @@ def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key
     """
     attributes = {attribute.name for attribute in history.model.attributes}
     own_columns = {name for name in history.names if name not in attributes}
-    own_columns |= {each.name for each in archive_columns(history)[len(history.columns) :]}
+    own_columns |= {column.name for column in archive_columns(history)[len(history.columns) :]}
     name = history.dialect.render_identifier
-    values = {name(each): "NULL" for each in stored if each not in own_columns}
+    values = {name(column): "NULL" for column in stored if column not in own_columns}
     values[name(ROW_HASH)] = history.text(ERASED)
     return history.dialect.render_update_exists(table, "h", values, history.is_record("h", key))
 

@@ -92,10 +92,11 @@ def relocate(
         folders = _warehouse_folders_of(folder, catalog, former)
         _refuse_split(folders, catalog)
         files = {
-            each: _files_of(each, folders, java, dry_run=dry_run) for each in _moved_entries(folders, catalog)
+            entry: _files_of(entry, folders, java, dry_run=dry_run)
+            for entry in _moved_entries(folders, catalog)
         }
         with _remove_on_failure(files.values()):
-            places = {each: rewriting.relocate(each.location) for each, rewriting in files.items()}
+            places = {entry: rewriting.relocate(entry.location) for entry, rewriting in files.items()}
             if not dry_run:
                 _switch(connection, folders, catalog, places)
     if not dry_run:
@@ -120,9 +121,9 @@ def _warnings(
     for entry in catalog.entries:
         if entry.kind == TABLE and entry not in files and not folders.is_here(entry.location):
             yield f"All files of {entry.table} {where}: {shared}."
-    for entry, each in files.items():
-        if each.outside:
-            yield f"{len(each.outside)} files or folders of {entry.table} {where}: {shared}."
+    for entry, relocation in files.items():
+        if relocation.outside:
+            yield f"{len(relocation.outside)} files or folders of {entry.table} {where}: {shared}."
 
 
 def _folder(settings: Settings) -> Path:

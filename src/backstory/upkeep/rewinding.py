@@ -200,11 +200,13 @@ def _target_commit(
         )
     schemas, now = table.iceberg.schemas(), table.iceberg.schema()
     then = schemas.get(target.java.schemaId()) or now
-    names = {int(each.fieldId()): str(each.name()) for each in now.columns()}
-    before = {int(each.fieldId()): str(each.name()) for each in then.columns()}
+    names = {int(field.fieldId()): str(field.name()) for field in now.columns()}
+    before = {int(field.fieldId()): str(field.name()) for field in then.columns()}
     lost = [column for id_, column in before.items() if id_ not in names]
     new = [names[id_] for id_ in names.keys() - before.keys()]
-    own = [each for each in new if table.shape.layout.owns(each, name.name) or each in table.shape.key]
+    own = [
+        column for column in new if table.shape.layout.owns(column, name.name) or column in table.shape.key
+    ]
     if lost or own:
         raise Refused(
             "columns-changed",
@@ -319,7 +321,7 @@ def _plan_terms(
     untold = frozenset(json.loads(stored.properties.get(OVERWRITE) or "[]"))
     terms = RewindTerms(columns, key, micros_of(known), micros_of(now), untold)
     ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in touched.columns else []
-    added = pa.schema([*arrow_schema({each.name: each.type for each in columns}), *ids])
+    added = pa.schema([*arrow_schema({column.name: column.type for column in columns}), *ids])
     schema = pa.schema([*added, *PLACE])
     side = Side(schema, lambda: touched.select(*map(column, schema.names)))
     kinds = {REMOVED: PLACE, ADDED: added}

@@ -152,7 +152,7 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     span = Layout.AUTOCDC.span
     assert span is not None
     assert span.far is not None
-    kinds = {each.name: each.type.kind for each in shape.columns}
+    kinds = {col.name: col.type.kind for col in shape.columns}
     instants = [SPARK.read_instant(quote(name), kinds.get(name)) for name in _OWN]
     # Either end may be a time in the far future, which means no end.
     instants[1::2] = [f"CASE WHEN {end} < {SPARK.at(span.far)} THEN {end} END" for end in instants[1::2]]
@@ -209,8 +209,8 @@ def _faults(source: _Source, recorded: datetime) -> dict[str, Column]:
     ahead = [since > now, until > now]
     return {
         _NO_KEY: reduce(or_, (column(name).isNull() for name in source.key)),
-        _EMPTY: reduce(or_, (coalesce(each, lit(False)) for each in empty)),
-        _AHEAD: reduce(or_, (coalesce(each, lit(False)) for each in ahead)),
+        _EMPTY: reduce(or_, (coalesce(condition, lit(False)) for condition in empty)),
+        _AHEAD: reduce(or_, (coalesce(condition, lit(False)) for condition in ahead)),
     }
 
 
@@ -294,8 +294,8 @@ def new_name(into: str | None) -> TableName:
 
 def refuse_into(layout: str, into: object, note: str | None, author: str | None) -> None:
     """Raise UsageError for the options of an import, if the layout is not imported."""
-    given = {"into": into, "note": note, "author": author}
-    if wrong := [name for name, value in given.items() if value]:
+    values = {"into": into, "note": note, "author": author}
+    if wrong := [name for name, value in values.items() if value]:
         raise UsageError(
             "bad-option",
             f"`{wrong[0]}=` is for layout {BITEMPORAL}, whose rows are imported.",

@@ -109,7 +109,7 @@ def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
     with translate_jdbc(database, server.password):
         rows = server.rows(store.spark, _KEYS).collect()
     keys: dict[str, tuple[str, ...]] = {}
-    for row in sorted(rows, key=lambda each: (each["name"], each["place"] or 0)):
+    for row in sorted(rows, key=lambda row: (row["name"], row["place"] or 0)):
         keys[row["name"]] = (*keys.get(row["name"], ()), *([row["key"]] if row["key"] else ()))
     return keys
 

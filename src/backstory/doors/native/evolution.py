@@ -179,8 +179,8 @@ def new_table(
     """The shape of the table that a first delivery creates. Raises UsageError for missing key columns."""
     key = request.key
     if key is None:
-        told = f"{table} does not exist yet; its first delivery needs `key=`."
-        raise bad_option(told, "Name the key columns.")
+        message = f"{table} does not exist yet; its first delivery needs `key=`."
+        raise bad_option(message, "Name the key columns.")
     if lacking := [new for new in request.rename.values() if new not in {column.name for column in columns}]:
         raise bad_option(
             f"`rename=` names {lacking[0]}, which the delivery does not have.",

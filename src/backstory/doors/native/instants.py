@@ -343,8 +343,8 @@ def newest_instant(stored: StoredInstants) -> datetime | None:
 
 def is_newest(stored: StoredInstants, at: datetime) -> bool:
     """Whether an instant is later than every copy and version of the table."""
-    known = (newest_instant(stored), *(stored.ends() or ()))
-    return all(each is None or each < at for each in known) and not stored.marks_since(at)
+    instants = (newest_instant(stored), *(stored.ends() or ()))
+    return all(instant is None or instant < at for instant in instants) and not stored.marks_since(at)
 
 
 def newest_recorded(stored: StoredInstants) -> datetime:
@@ -355,9 +355,9 @@ def newest_recorded(stored: StoredInstants) -> datetime:
     if recorded := current.get_property(RECORDED):
         return parse_instant(recorded)
     recorded_times = [
-        parse_instant(each)
+        parse_instant(text)
         for snapshot in all_snapshots(stored.table)
-        if (each := snapshot.get_property(RECORDED))
+        if (text := snapshot.get_property(RECORDED))
     ]
     if recorded_times and current.get_property(DOOR) is None:
         return max(recorded_times)

@@ -199,9 +199,10 @@ def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
     """Raise Refused for a copy of whole rows with other columns. A row with another value is another row."""
     if not missing and not added:
         return
-    lacks = [f"the copy lacks {', '.join(missing)}"] if missing else []
-    has = [f"the copy has the new {', '.join(added)}"] if added else []
-    text = " and ".join([*lacks, *has])
+    clauses = [f"the copy lacks {', '.join(missing)}"] if missing else []
+    if added:
+        clauses.append(f"the copy has the new {', '.join(added)}")
+    text = " and ".join(clauses)
     raise Refused(
         "columns-changed",
         f"{text[:1].upper()}{text[1:]}. The key is the whole row, so each row with a value there "
@@ -224,13 +225,13 @@ def refuse_mass_null(
         return
     counts = "; ".join(f"{name}: {lost} of {had} records" for name, (lost, had) in excessive.items())
     allowed = max(_share(lost, had) for lost, had in excessive.values())
-    some = dict.fromkeys(key for name in excessive for key in keys(name))
+    few_keys = dict.fromkeys(key for name in excessive for key in keys(name))
     raise Refused(
         "mass-null",
         f"Too many values would become NULL ({counts}), "
         f"more than the allowed share of {request.max_null_ratio}.",
         f"Nothing was written; fix the source, or use {option('max_null_ratio', allowed)} to allow it.",
-        list(some)[:MAX_KEYS],
+        list(few_keys)[:MAX_KEYS],
     )
 
 

@@ -221,9 +221,9 @@ class _FileSearch:
 
     def _has_key(self, file: str) -> bool:
         for schema in self.readings:
-            has = reduce(or_, (column(name).isNotNull() for name in schema.names))
+            has_key = reduce(or_, (column(name).isNotNull() for name in schema.names))
             with _by_ids(self.store.spark):
-                if self._read(schema, [file]).where(has).limit(1).collect():
+                if self._read(schema, [file]).where(has_key).limit(1).collect():
                     return True
         return False
 

@@ -521,8 +521,8 @@ def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> l
         "files": "java.util.Set",
     }
     named = jvm.java.util.HashSet()
-    for each in files:
-        named.add(each)
+    for location in files:
+        named.add(location)
     text: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, named)
     return [Neighbour(*line.split("\t", 2)) for line in text.split("\n")[:-1]]
 

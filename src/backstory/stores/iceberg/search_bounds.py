@@ -48,7 +48,7 @@ class SearchBounds:
         if not self.exact or not self.least:
             return None
         if self.least is self.greatest and len(self.least) <= LISTED:
-            values = {"type": "in", "term": name, "values": [_json_value(each) for each in self.least]}
+            values = {"type": "in", "term": name, "values": [_json_value(value) for value in self.least]}
         else:
             lower = {"type": "gt-eq", "term": name, "value": _json_value(self.least[0])}
             values = all_of(lower, lower | {"type": "lt-eq", "value": _json_value(self.greatest[-1])})
@@ -79,7 +79,7 @@ def is_null(name: str) -> Any:
 
 def all_of(*conditions: Any) -> Any:
     """The conjunction of the conditions that are not None, in Iceberg's JSON form, or None."""
-    present = [each for each in conditions if each is not None]
+    present = [condition for condition in conditions if condition is not None]
     return reduce(lambda a, b: {"type": "and", "left": a, "right": b}, present) if present else None
 
 

@@ -72,10 +72,10 @@ def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
     Commits to other branches are excluded until they are published.
     """
     snapshots = [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
-    elsewhere = [each for each in snapshots if each.get_property(BRANCH) is not None]
-    ours = {each.id for each in ancestry(table)} if elsewhere else set()
-    left_out = {each.id for each in elsewhere} - ours
-    return [each for each in snapshots if each.id not in left_out]
+    elsewhere = [snapshot for snapshot in snapshots if snapshot.get_property(BRANCH) is not None]
+    ours = {snapshot.id for snapshot in ancestry(table)} if elsewhere else set()
+    left_out = {snapshot.id for snapshot in elsewhere} - ours
+    return [snapshot for snapshot in snapshots if snapshot.id not in left_out]
 
 
 def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:

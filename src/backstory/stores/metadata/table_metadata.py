@@ -81,10 +81,10 @@ class TableMetadata:
         Commits to other branches are excluded until they are published.
         """
         commits = [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
-        if not any(BRANCH in each.properties for each in commits):
+        if not any(BRANCH in commit.properties for commit in commits):
             return commits
         ours = {snapshot["snapshot-id"] for snapshot in self.ancestry}
-        return [each for each in commits if BRANCH not in each.properties or each.id in ours]
+        return [commit for commit in commits if BRANCH not in commit.properties or commit.id in ours]
 
     @property
     def newest(self) -> CommitMetadata | None:

@@ -135,10 +135,13 @@ def _kept_fields(source: SourceRows, request: ApplyRequest) -> StructType:
 
 def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
     names = fields.names
-    some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
+    columns_by_option = {
+        "drop": request.drop or (),
+        "columns_to_update": {request.columns_to_update} - {None},
+    }
     if isinstance(request.ignore_nulls, frozenset):
-        some["ignore_null_updates"] = request.ignore_nulls
-    for option, names_asked in some.items():
+        columns_by_option["ignore_null_updates"] = request.ignore_nulls
+    for option, names_asked in columns_by_option.items():
         if lacking := sorted(set(map(str, names_asked)) - set(names)):
             raise bad_option(
                 f"`{option}=` names no column of the source: {', '.join(lacking)}.",
