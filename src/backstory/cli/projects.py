@@ -246,8 +246,8 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
 def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
     """List the last delivery of each declaration, and the declarations that are late.
 
-    A delivery without changes counts. A declaration that was never delivered is late. The exit code is 4 if
-    one is late.
+    A delivery without changes is a delivery too. A declaration that was never delivered is late. The exit
+    code is 4 if one is late.
 
     Args:
         file: Project file. Default: histories.yaml.

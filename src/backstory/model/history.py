@@ -97,7 +97,7 @@ class History:
         return [column for column in self.user_columns if column.name not in self.shape.key]
 
     def require_unpruned(self, instant: datetime) -> datetime:
-        """The instant. Raises Refused if versions that were valid at that time may have been pruned."""
+        """The instant, if no version that was valid at it can have been pruned. Raises Refused otherwise."""
         if self.whole_since and instant < self.whole_since:
             raise Refused(
                 "PRUNED",

@@ -102,7 +102,7 @@ def _summary(snapshot: Json) -> Mapping[str, str]:
 
 
 def require_branch_name(branch: str) -> str:
-    """The name. Raises UsageError if a branch of a preview cannot have it."""
+    """The name, if a branch of a preview can have it. Raises UsageError otherwise."""
     if not branch.isidentifier() or not branch.isascii() or branch == MAIN:
         raise UsageError(
             "bad-option",

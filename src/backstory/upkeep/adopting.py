@@ -77,7 +77,7 @@ def _layout_of(name: str) -> Layout:
 
 
 def require_iceberg(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The table. Raises UsageError if the catalog has no Iceberg table with this name."""
+    """The Iceberg table with this name. Raises UsageError if the catalog has none."""
     stored = load(store, table)
     if stored is None:
         raise UsageError(

@@ -153,7 +153,7 @@ def records(
 
 
 def require_known_layout(table: Known) -> Known:
-    """The table. Raises UsageError if its layout is unknown."""
+    """The table, if its layout is known. Raises UsageError otherwise."""
     if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,

@@ -311,10 +311,10 @@ class Maintained(Receipt):
     """The result of maintaining a table, or its plan in a dry run.
 
     `files` and `files_after` count data files, and `bytes_rewritten` is the size of the rewritten files.
-    `cursors_dropped` were too old. `left` are unused files outside of the table's folder, which are not
-    deleted. `rows_settled` counts rows of memory that were settled or pruned. `memory_share` is the share of
-    rows that are memory. If it is more than a fifth, `propose_settle_before` is a time up to which to settle.
-    A failed receipt has only the table and the error.
+    `cursors_dropped` are cursors that were too old. `left` are unused files outside of the table's folder,
+    which are not deleted. `rows_settled` counts rows of memory that were settled or pruned. `memory_share` is
+    the share of rows that are memory. If it is more than a fifth, `propose_settle_before` is a time up to
+    which to settle. A failed receipt has only the table and the error.
     """
 
     table: str

@@ -144,7 +144,7 @@ def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[s
 
 
 def _require_mendable(table: Table) -> Table:
-    """The table. Raises UsageError if its rows cannot be repaired."""
+    """The table, if its rows can be repaired. Raises UsageError otherwise."""
     table = require_known_layout(table)
     name, layout = table.shape.table, table.shape.layout
     if layout.span is None:

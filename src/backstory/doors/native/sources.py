@@ -86,7 +86,7 @@ class SourceRows:
 
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
-    """The rows of a frame."""
+    """The rows of a frame, as a source."""
     return SourceRows(frame_fields(frame), lambda: frame, size)
 
 
@@ -134,7 +134,7 @@ def _is_open(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
-    """The rows of an Arrow table."""
+    """The rows of an Arrow table, as a source."""
     bare = rows.replace_schema_metadata()
 
     def batches(names: Sequence[str]) -> Iterable[pa.Table]:

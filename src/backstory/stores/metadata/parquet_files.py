@@ -34,7 +34,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave) -> list[int]:
-    """The row groups for which `may_have` is true. It may use the statistics of these fields."""
+    """The row groups for which `may_have` returns true. It may use the statistics of these fields."""
     names, metadata = {field_id(field): field.name for field in file.schema_arrow}, file.metadata
     paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     places = {field["name"]: paths.get(names.get(field["id"], "")) for field in fields}
