@@ -1,6 +1,7 @@
-"""What a process does in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
+"""The actions of a process in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
 
-A process has sessions of one kind: once it has one of Spark Connect, pyspark's functions are those of Connect.
+A process has sessions of only one kind. After a session of Spark Connect, pyspark's functions are those of
+Connect.
 """
 
 import os
@@ -52,7 +53,7 @@ def branches(session, table):
 
 
 def series():
-    """In order, late, restated: the rule's rows, and every row that stays keeps its id."""
+    """Deliver in order, late and again. The rows are the rule's, and every row that remains keeps its id."""
     _, warehouse = opened()
     native, random = Native(warehouse), Random(int(WORDS[0]))
     native.name = f"series.t{WORDS[0]}"
@@ -85,7 +86,7 @@ def series():
 
 
 def reads():
-    """Snapshots, a feed, new columns, and files; the caller's own session reads what was committed."""
+    """Deliver snapshots, a feed, new columns and files. The caller's own session reads the commits."""
     session, warehouse = opened()
     options = {"into": "crm.c", "key": "id"}
     first = warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
@@ -116,7 +117,7 @@ def reads():
 
 
 def feeds(session, warehouse):
-    """Late events and deletions of a feed; the same feed again makes no commit."""
+    """Deliver late events and deletions of a feed. The same feed makes no second commit."""
 
     def events(*cells):
         rows = [cell.split(":") for cell in cells]
@@ -150,7 +151,7 @@ def feeds(session, warehouse):
 
 
 def values(state):
-    """Records with values of each type at its ends, in columns of which some have names of statements."""
+    """Deliver records with the extreme values of each type. Some columns have the names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
     return pa.table(
         {
@@ -176,7 +177,7 @@ def values(state):
 
 
 def types():
-    """Values stay exact, in a version that closes too; names of tables and columns are any."""
+    """Check that values remain exact, even in a closed version, with any names of tables and columns."""
     _, warehouse = opened()
     name, options = "types.we{ir}d [t]*", {"key": "id"}
     for month in (1, 2):
@@ -189,7 +190,7 @@ def types():
 
 
 def refusals():
-    """Whatever needs Java is refused by one code, before anything is written."""
+    """Check that everything that needs Java is refused with one code, before anything is written."""
     session, warehouse = opened()
     options = {"into": "no.c", "key": "id"}
     warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
@@ -238,7 +239,7 @@ FIRST, SECOND = copy("1:Bonn", "2:Ulm"), copy("1:Köln", "3:Rom")
 
 
 def deliver(after=""):
-    """A second copy with a new column; the process ends after the statement that contains these words."""
+    """Deliver a second copy with a new column. The process ends after the statement with these words."""
     session, warehouse = opened()
     if after:
         kind = type(session)
@@ -260,7 +261,7 @@ def killed():
 
 
 def kills():
-    """A table is as before or as after a kill, and the same delivery completes it."""
+    """Check that a kill leaves the table as before or as after, and that the same delivery completes it."""
     session, warehouse = opened()
     point, done = " ".join(WORDS), " ".join(WORDS) in {"CALL", "DROP BRANCH"}
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.kills.c")
@@ -280,7 +281,7 @@ def kills():
 
 
 def writes():
-    """Events of some records, each in a delivery of its own."""
+    """Deliver events of some records, one delivery for each event."""
     _, warehouse = opened()
     for number in range(4):
         rows = pa.table(
@@ -294,7 +295,7 @@ def writes():
 
 
 def writers():
-    """Two processes that write to one table: nothing is lost, and each commit follows from the one before."""
+    """Write to one table from two processes. Nothing is lost, and each commit follows the previous one."""
     session, warehouse = opened()
     words = [sys.executable, __file__, ADDRESS, CATALOG, "writes"]
     processes = [subprocess.Popen([*words, str(number)]) for number in (1, 2)]
@@ -310,7 +311,7 @@ def writers():
 
 
 def conflicts():
-    """Another program's commit between plan and publication: the delivery is planned again on its rows."""
+    """Commit as another program between plan and publication. The delivery is planned again on its rows."""
     session, warehouse = opened()
     options = {"into": "late.c", "key": "id"}
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.late.c")
