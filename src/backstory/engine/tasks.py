@@ -8,7 +8,7 @@ special meaning in Spark.
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import pairwise
@@ -18,9 +18,21 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import structlog
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
 
+from backstory.engine.driver import plan_collected
 from backstory.engine.plans import PlanResult, PlanTerms
-from backstory.engine.sift import count_values, counts_of_unchanged, sift_frames, with_counts
+from backstory.engine.sift import (
+    FrameSift,
+    SiftTerms,
+    count_values,
+    counts_of_unchanged,
+    sift_frames,
+    with_counts,
+)
+from backstory.formats.memory import TooLarge
 from backstory.model.layout import FILE
 from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk
 from backstory.stores.iceberg.frames import (
@@ -98,8 +110,6 @@ class Wire:
     @property
     def spark_schema(self) -> "StructType":
         """The columns of the form as a Spark schema."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
@@ -122,17 +132,13 @@ class Wire:
 
     def rows(self, answers: "DataFrame", kind: str) -> "DataFrame":
         """The rows of a kind in the answers, with their own column names."""
-        from pyspark.sql.functions import col
-
         number = [*self.kinds].index(kind)
-        rows = answers.where(col(KIND) == number).select(*self.columns(kind))
+        rows = answers.where(sf.col(KIND) == number).select(*self.columns(kind))
         return rows.toDF(*self.kinds[kind].names)
 
     def sums(self, answers: "DataFrame") -> list[PlanSums]:
         """The sums of each part."""
-        from pyspark.sql.functions import col
-
-        packed = arrow_of(answers.where(col(KIND) == SUM).select(SUMS))
+        packed = arrow_of(answers.where(sf.col(KIND) == SUM).select(SUMS))
         return [_unpack_sums(bytes_) for bytes_ in packed[SUMS].to_pylist()]
 
 
@@ -199,25 +205,35 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     """
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
-    answers, sums = _answers(terms, stack)
+    frames, by = _frames(terms, stack), terms.sift
+    if by is not None and max(side.count or 0 for side in terms.sides.values()) >= SIFTED_FROM:
+        return _plan_sifted(terms, by, frames, stack)
+    answers, sums = _answers_of(terms, frames, 1, stack)
     return TaskPlan(terms, sums, answers, {})
 
 
-def _answers(terms: PlanTerms, stack: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
-    """The answers of all tasks and their sums. The answers are None if every row is unchanged."""
-    frames, by, share = _frames(terms, stack), terms.sift, 1.0
-    if by is None or max(side.count or 0 for side in terms.sides.values()) < SIFTED_FROM:
-        return _answers_of(terms, frames, share, stack)
+def _plan_sifted(
+    terms: PlanTerms, by: SiftTerms, frames: "Mapping[str, DataFrame]", stack: ExitStack
+) -> PlanResult:
+    """Plan the records that may differ, on the driver if it can hold their rows, and count all others."""
     schemas = {name: side.schema for name, side in terms.sides.items()}
-    sift = sift_frames(by, terms.key, frames, schemas, stack)
-    answers, sums = None, PlanSums()
-    if sift.share:
-        named = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
-        counted = replace(terms, plan=with_counts(terms.plan, by), sides=named)
-        answers, sums = _answers_of(counted, sift.frames, sift.share, stack)
-    totals = count_values(sift.totals, frames, schemas, by.columns_to_count(sums.counts))
-    sums.counts.update(counts_of_unchanged(by, totals, sums.counts))
-    return answers, sums
+    sift = sift_frames(by, terms.key, frames, schemas, terms.spark_store, stack)
+    counted = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
+    planned = _plan_left(replace(terms, plan=with_counts(terms.plan, by), sides=counted), sift, stack)
+    totals = count_values(sift.totals, frames, schemas, by.columns_to_count(planned.sums.counts))
+    planned.sums.counts.update(counts_of_unchanged(by, totals, planned.sums.counts))
+    return planned
+
+
+def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResult:
+    """The plan of the rows that a sift leaves."""
+    if not sift.share:
+        return TaskPlan(terms, PlanSums(), None, {})
+    if sift.rows_left is not None and not terms.only_tasks:
+        with suppress(TooLarge):
+            return plan_collected(terms, sift.frames, sift.rows_left, stack)
+    answers, sums = _answers_of(terms, sift.frames, sift.share, stack)
+    return TaskPlan(terms, sums, answers, {})
 
 
 def _answers_of(
@@ -251,7 +267,7 @@ def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
     for name, side in terms.sides.items():
         frame = side.frame()
         frame = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
-        if not side.cached and (name in met or (side.count is None and terms.key)):
+        if not side.repeatable and (name in met or (side.count is None and terms.key)):
             frame = persist_on_disk(frame)
             stack.callback(frame.unpersist)
         frames[name] = frame
@@ -277,28 +293,25 @@ def within_bounds(
     frame: "DataFrame", other: "DataFrame", mine: Sequence[str], theirs: Sequence[str]
 ) -> "DataFrame":
     """The rows between the least and the greatest key of `other`. Files with only other keys are not read."""
-    from pyspark.sql.functions import col, count_if, unix_micros
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import min as least
-    from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
-
     bounds: list[tuple[str, Column, Callable[[Any], Column]]] = []
     for name, key in zip(mine, theirs, strict=True):
         type_ = other.schema[key].dataType
         if isinstance(type_, TimestampType):  # Python would convert it to the time zone of this machine
-            bounds.append((name, unix_micros(key), instant))
+            bounds.append((name, sf.unix_micros(key), instant))
         elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
-            bounds.append((name, col(key), literal))
+            bounds.append((name, sf.col(key), literal))
     if not bounds:
         return frame
     aggregates = (
-        aggregate(value) for _, value, _ in bounds for aggregate in (least, greatest, _count_nulls(count_if))
+        aggregate(value)
+        for _, value, _ in bounds
+        for aggregate in (sf.min, sf.max, _count_nulls(sf.count_if))
     )
     row = other.agg(*(value.alias(f"b{place}") for place, value in enumerate(aggregates))).collect()[0]
     for place, (name, _, built) in enumerate(bounds):
         low, high, lacking = row[3 * place : 3 * place + 3]
         if low is not None and not lacking:
-            frame = frame.where(col(name).between(built(low), built(high)))
+            frame = frame.where(sf.col(name).between(built(low), built(high)))
     return frame
 
 
@@ -313,18 +326,16 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
 
 def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> tuple[TaggedRows, int]:
     """The rows of all sides in one frame, each with its bucket, and the number of buckets."""
-    from pyspark.sql.functions import col, lit
-
     count, size = (int(share * number) for number in _sizes(terms, frames)) if terms.key else (0, 0)
     buckets, sides = buckets_for(count, size), {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
         values = (
-            file_code(terms.salt, f"c{place}") if column == FILE else col(f"c{place}")
+            file_code(terms.salt, f"c{place}") if column == FILE else sf.col(f"c{place}")
             for place, column in enumerate(names)
         )
-        keys = [col(column) for column in _key_columns(terms, name)]
-        bucket = bucket_of(keys, buckets) if keys else lit(0).cast("bigint").alias(BUCKET)
+        keys = [sf.col(column) for column in _key_columns(terms, name)]
+        bucket = bucket_of(keys, buckets) if keys else sf.lit(0).cast("bigint").alias(BUCKET)
         sides[name] = frame.select(bucket, *values)
     tagged = tag_sides(sides)
     (shared,) = {columns[0] for columns in tagged.shared.values()}

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from backstory.doors.native.feeds.ordering import LOG_NUMBER
 from backstory.doors.native.options import ApplyRequest
 from backstory.errors import Refused, option
-from backstory.formats.envelopes.log_source import LogSource
+from backstory.formats.envelopes.unwrapped import LogSource
 from backstory.model.instant import EPOCH, iso
 from backstory.model.versions_layout import LOG, FactKind
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FormerLogs
@@ -66,7 +66,7 @@ class LogProgress:
         return FormerLogs(until, latest, None if last is None else (self.number, *last))
 
     def properties(self) -> dict[str, str]:
-        """The table property."""
+        """The expressions and their types, as JSON for the table's property."""
         values = {name: getattr(self, name) for name in _KEPT}
         return {LOG: json.dumps(values, ensure_ascii=False)}
 
