@@ -1,4 +1,4 @@
-"""The meaning of a table's layout for readers: key, history, system columns, and the commit of a known time.
+"""The meaning of a table's layout for readers: key, history, system columns, state at a recorded time.
 
 Readers of files and of Spark share it; it reads no rows.
 """

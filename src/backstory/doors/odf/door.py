@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+
 from backstory.doors.odf import registry
 from backstory.doors.odf.adding import add, add_each, add_one
 from backstory.doors.odf.arguments import Argument, find_datasets, require_some
@@ -148,11 +150,9 @@ def inspect(store: IcebergStore, name: str, *, namespace: str = ODF) -> Inspecte
 
 def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
     """The newest `count` rows by offset, except the last `skip` rows, oldest first."""
-    from pyspark.sql.functions import col
-
     assert dataset.table is not None
     rows = store.spark.table(store.sql_name(dataset.name))
-    offset = col(quote(dataset.columns.vocab.offset_column))
+    offset = sf.col(quote(dataset.columns.vocab.offset_column))
     end = head_of(store, dataset).next_offset - skip
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 

@@ -1,4 +1,4 @@
-"""A request for the changes of a table: its rows and columns and its commits, for Spark and for files."""
+"""The rows and commits of a feed of changes, and the query that pairs the rows, in DuckDB and in Spark."""
 
 # ruff: noqa: S608 - all names in these queries are our own
 
