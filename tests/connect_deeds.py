@@ -1,6 +1,7 @@
-"""What a process does in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
+"""The actions of a process in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
 
-A process has sessions of one kind: once it has one of Spark Connect, pyspark's functions are those of Connect.
+A process has sessions of only one kind. After a session of Spark Connect, pyspark's functions are those of
+Connect.
 """
 
 import os
@@ -93,7 +94,7 @@ def series():
 
 
 def reads():
-    """Snapshots, a feed, new columns, and files; the caller's own session reads what was committed."""
+    """Deliver snapshots, a feed, new columns and files. The caller's own session reads the commits."""
     session, warehouse = opened()
     options = {"into": "crm.c", "key": "id"}
     first = warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
@@ -124,7 +125,7 @@ def reads():
 
 
 def feeds(session, warehouse):
-    """Late events and deletions of a feed; the same feed again makes no commit."""
+    """Deliver late events and deletions of a feed. The same feed makes no second commit."""
 
     def events(*cells):
         rows = [cell.split(":") for cell in cells]
@@ -158,7 +159,7 @@ def feeds(session, warehouse):
 
 
 def values(state):
-    """Records with values of each type at its ends, in columns of which some have names of statements."""
+    """Deliver records with the extreme values of each type. Some columns have the names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
     return pa.table(
         {
@@ -184,7 +185,7 @@ def values(state):
 
 
 def types():
-    """Values stay exact, in a version that closes too; names of tables and columns are any."""
+    """Check that values remain exact, even in a closed version, with any names of tables and columns."""
     _, warehouse = opened()
     name, options = "types.we{ir}d [t]*", {"key": "id"}
     for month in (1, 2):
@@ -241,7 +242,7 @@ def shapes():
 
 
 def refusals():
-    """Whatever needs Java is refused by one code, before anything is written."""
+    """Check that everything that needs Java is refused with one code, before anything is written."""
     session, warehouse = opened()
     options = {"into": "no.c", "key": "id"}
     warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
@@ -350,7 +351,7 @@ EACH = deep(4, 2)
 
 
 def writes():
-    """Events of some records, each in a delivery of its own."""
+    """Deliver events of some records, one delivery for each event."""
     _, warehouse = opened()
     for number in range(EACH):
         rows = pa.table(
@@ -364,7 +365,7 @@ def writes():
 
 
 def writers():
-    """Two processes that write to one table: nothing is lost, and each commit follows from the one before."""
+    """Write to one table from two processes. Nothing is lost, and each commit follows the previous one."""
     session, warehouse = opened()
     words = [sys.executable, __file__, ADDRESS, CATALOG, "writes"]
     processes = [subprocess.Popen([*words, str(number)]) for number in (1, 2)]
@@ -380,7 +381,7 @@ def writers():
 
 
 def conflicts():
-    """Another program's commit between plan and publication: the delivery is planned again on its rows."""
+    """Commit as another program between plan and publication. The delivery is planned again on its rows."""
     session, warehouse = opened()
     options = {"into": "late.c", "key": "id"}
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.late.c")
