@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from pyspark.sql.types import ByteType, StringType, StructField, StructType
+
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import UsageError
 from backstory.model.change import NOTHING, Change, Commit, Note
@@ -183,8 +185,6 @@ def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> 
 
 
 def _schema(frame: Any, names: Sequence[str]) -> Any:
-    from pyspark.sql.types import ByteType, StringType, StructField, StructType
-
     stored = [StructField(name, frame.schema[name].dataType) for name in names]
     return StructType([StructField(ACT, ByteType()), StructField(REPORTED, StringType()), *stored])
 
