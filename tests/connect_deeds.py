@@ -308,7 +308,7 @@ def deliver(after=""):
         die(type(session), after)
     rows = EARLIER.rename_columns(["id", "town"]).append_column("more", pa.array(["x", None, None]))
     options = {"at": "2025-12-01", "backfill": True, "rename": {"city": "town"}}
-    return warehouse.snapshot(rows.append_column("n", pa.array([1, 1 << 40, 2])), into="kills.c", **options)
+    return warehouse.snapshot(rows.append_column("n", pa.array([1, 2, 1 << 40])), into="kills.c", **options)
 
 
 def killed():
