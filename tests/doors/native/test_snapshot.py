@@ -500,6 +500,19 @@ def test_a_mark_knows_the_columns_of_its_copy(native):
     assert native.copy(6, whole).snapshot_id is None
 
 
+def test_a_mark_knows_a_new_column_beside_a_new_field(native):
+    """V31: a copy that lacks a column, brings another, and has a struct with one more field."""
+    first = native.spark.sql("SELECT 'a' AS k, named_struct('x', 1) AS s, 'w' AS w")
+    native.copy(5, first, backfill=True)
+    second = native.spark.sql("SELECT 'a' AS k, named_struct('x', 1, 'y', 2) AS s, 'n' AS n")
+    native.copy(6, second)
+    row = native.spark.table(f"backstory.{native.name}").where(
+        "_memory.kind = 'copy' AND _memory.columns IS NOT NULL"
+    )
+    names = {field.fieldId(): field.name() for field in native.stored.iceberg.schema().columns()}
+    assert [names.get(each) for each in row.collect()[0]._memory["columns"]] == ["k", "s", "n"]
+
+
 def test_a_restatement_says_nothing_of_columns_that_it_lacks(native):
     """L11: what the copy whose place it takes said of them is taken back; the version before goes on."""
     native.copy(10, native.frame("k:a:1", "k string, v string, w string"))

@@ -1,7 +1,7 @@
 """The only way to change a table: a Change becomes one commit, of rows, shape, properties and tags."""
 
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
@@ -13,7 +13,7 @@ from backstory.errors import BackstoryError
 from backstory.model.change import COLUMNS_STATE, NOTHING, Change, Commit, Note, RowBatches, Tag
 from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
-from backstory.model.types import added_fields, widens
+from backstory.model.types import AddedField, added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
 from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
@@ -438,6 +438,7 @@ def _evolve_columns(
     for name in known.keys() - set(into.names):
         schema.deleteColumn(name)
     present = [name for name in known if into.column(name)]
+    grown: dict[str, tuple[AddedField, ...]] = {}
     for column in into.columns:
         stored = known.get(column.name)
         if stored == column.type:
@@ -446,17 +447,26 @@ def _evolve_columns(
             _widen_column(store, schema, column, iceberg_name(stored), called.get(column.name, column.name))
             continue
         if stored is not None and (added := added_fields(stored, column.type)) is not None:
-            for part in added:
-                parent = ".".join((former.get(column.name, column.name), *part.within))
-                schema.addColumn(parent, part.name, iceberg_type(store.jvm, part.type))
+            grown[former.get(column.name, column.name)] = added
             continue
         if stored is not None:
             schema.deleteColumn(former.get(column.name, column.name))
             present.remove(column.name)
         schema.addColumn(None, column.name, iceberg_type(store.jvm, column.type), column.doc)
         present.append(column.name)
+    for name, added in grown.items():
+        _grow_structs(store, schema, name, added)
     _order_columns(schema, present, into.names, called)
     schema.commit()
+
+
+def _grow_structs(store: IcebergStore, schema: Any, name: str, added: Iterable[AddedField]) -> None:
+    """Add fields to the structs of a column.
+
+    New columns must be added before: they get the next field ids, on which marks of copies rely.
+    """
+    for part in added:
+        schema.addColumn(".".join((name, *part.within)), part.name, iceberg_type(store.jvm, part.type))
 
 
 def _widen_column(store: IcebergStore, schema: Any, column: Column, stored: str, called: str) -> None:
