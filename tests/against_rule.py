@@ -1,4 +1,4 @@
-"""A batch through the server and the real store against the rule in plain Python."""
+"""Comparisons of a batch through the server and the real store with the rule in plain Python."""
 
 from itertools import groupby
 
@@ -15,8 +15,10 @@ HISTORY = f"{LIVE} start* end active"
 
 
 def write(place, batch):
-    """The batch; rows that name other columns go into files of their own. An update file always has
-    the end (3.5): a row of the batch that lacks it leaves it unmodified."""
+    """Write the batch. Rows with other columns go into separate files.
+
+    An update file always has the end (3.5). A row of the batch without an end leaves it unmodified.
+    """
     if place.history:
         updates = [{END: UNMODIFIED} | row for row in batch["update"]]
         batch = batch | {"update": updates}
@@ -33,7 +35,7 @@ def write(place, batch):
 
 
 def whole(rows):
-    """The rows with every column of the table, as Spark gives them."""
+    """The rows with every column of the table, as Spark returns them."""
     return in_order({c: row.get(c) for c in sorted([*COLUMNS, LEFT_OVER])} for row in rows)
 
 
@@ -42,7 +44,7 @@ def live(rows):
 
 
 def check(place, history):
-    """One batch gives the rule's table, with history or without."""
+    """Check that one batch leads to the rule's table, with or without history."""
     rule, columns, all_of = (
         (history_rule, COLUMNS, whole) if place.history else (live_rule, LIVE_COLUMNS, live)
     )

@@ -1,4 +1,4 @@
-"""Commands as processes of their own, which are killed at a moment that a test waits for."""
+"""Commands as separate processes, which tests kill at a certain moment."""
 
 import os
 import signal
@@ -25,26 +25,29 @@ def configure(folder: Path) -> None:
 
 @dataclass(frozen=True)
 class Command:
-    """A command that runs, and the folder for temporary files by which its family is known."""
+    """A running command, and the folder for temporary files that identifies its processes."""
 
     process: subprocess.Popen
     temp: Path
 
     def reach(self, moment: Callable[[], object], pause: float = 0.01) -> None:
-        """Wait until something holds while the command runs; `pause` is short where that passes soon."""
+        """Wait until a condition holds while the command runs.
+
+        `pause` is short for conditions that hold briefly.
+        """
         reached = within(SECONDS, lambda: moment() or self.process.poll() is not None, pause)
         assert reached, "the moment never came"
         assert self.process.poll() is None, self.process.communicate()
 
     def kill(self) -> None:
-        """End it at once, and its Java, which is a session of its own."""
+        """Kill the command, and its Java, which has its own session."""
         for each in [self.process.pid, *family_by(self.temp)]:
             with suppress(ProcessLookupError):
                 os.kill(each, signal.SIGKILL)
         self.process.wait()
 
     def end(self) -> tuple[int, str, str]:
-        """Its exit code once it ends, and what it printed to both streams."""
+        """The exit code of the command once it ends, and its output on both streams."""
         said, warned = self.process.communicate(timeout=SECONDS)
         return self.process.returncode, said, warned
 
@@ -53,14 +56,17 @@ class Command:
 def command(
     folder: Path, *words: object, before: Sequence[object] = (), **environment: str
 ) -> Iterator[Command]:
-    """A command that runs in a folder, behind the words `before` it; nothing of it runs on after."""
+    """A command that runs in a folder, after the words in `before`.
+
+    None of its processes outlives the block.
+    """
     with program(folder, *before, BACKSTORY, *words, "--output", "json", **environment) as running:
         yield running
 
 
 @contextmanager
 def program(folder: Path, *words: object, **environment: str) -> Iterator[Command]:
-    """Any other program, alike."""
+    """Any other program, run in the same way."""
     temp = Path(tempfile.mkdtemp(prefix="temp-", dir=folder))
     kept = {name: os.environ[name] for name in KEPT if name in os.environ}
     process = subprocess.Popen(
@@ -81,7 +87,7 @@ def program(folder: Path, *words: object, **environment: str) -> Iterator[Comman
 
 @contextmanager
 def locked(catalog: Path) -> Iterator[None]:
-    """The catalog's file while another program writes to it: commits wait, readers do not."""
+    """The catalog's file while another program writes to it. Commits wait, but readers do not."""
     with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
         yield
@@ -89,7 +95,7 @@ def locked(catalog: Path) -> Iterator[None]:
 
 
 def metadata_of(catalog: Path, table: str) -> str | None:
-    """Where the catalog says that a table's metadata is; None for a table that is not there."""
+    """The location of a table's metadata according to the catalog, or None if the table does not exist."""
     with closing(sqlite3.connect(f"file:{catalog}?mode=ro", uri=True)) as connection:
         query = "SELECT metadata_location FROM iceberg_tables WHERE table_name = ?"
         row = connection.execute(query, [table]).fetchone()

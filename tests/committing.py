@@ -1,4 +1,4 @@
-"""Changes that tests make of tables without a door."""
+"""Changes that tests make to tables without a door."""
 
 import uuid
 from pathlib import Path
@@ -21,12 +21,12 @@ def commit(store, table, change, note=BY_TEST):
 
 
 def make(store, shape):
-    """An empty table."""
+    """Create an empty table."""
     commit(store, None, Change(into=shape))
 
 
 def append_past(store, target, rows):
-    """Rows, dicts or tuples in the columns' order, written by a program that knows nothing of backstory."""
+    """Append rows, given as dicts or tuples, as a program that is not backstory would."""
     table = existing(store, target)
     names = table.shape.names
     told = [row if isinstance(row, dict) else dict(zip(names, row, strict=True)) for row in rows]
@@ -37,7 +37,7 @@ def append_past(store, target, rows):
 
 
 def hide_by_value(store, table, column, value):
-    """What another writer does: an equality delete file for one value of a column."""
+    """Write an equality delete file for one value of a column, as another writer would."""
     stored = existing(store, table).iceberg
     java, field = store.jvm, stored.schema().findField(column)
     location = stored.locationProvider().newDataLocation(f"{uuid.uuid4()}-equality.parquet")

@@ -1,4 +1,4 @@
-"""One Spark session for the whole run, a real PostgreSQL server, and how thorough the properties are."""
+"""One Spark session for the whole run, a real PostgreSQL server, and the depth of the property tests."""
 
 import os
 import shutil
@@ -65,12 +65,12 @@ DATABASES = {
 
 
 def _on_spark(chosen):
-    """Whether the parameters put the test on Spark: a history's place, or where a door's tables stand."""
+    """Whether the parameters make the test use Spark: the place of a history, or of a door's tables."""
     return chosen.get("place") == "spark" or str(chosen.get("tables_on")).startswith(("iceberg", "own "))
 
 
 def pytest_collection_modifyitems(items):
-    """Whatever asks for the session, by whatever fixture, is marked `spark`; for a database, `database`."""
+    """Mark tests that request the session as `spark`, and tests that request a database as `database`."""
     for item in items:
         fixtures = set(getattr(item, "fixturenames", ()))
         chosen = getattr(item, "callspec", None)
@@ -82,7 +82,7 @@ def pytest_collection_modifyitems(items):
 
 @pytest.fixture(autouse=True)
 def _logs_as_before():
-    """A command that runs in this process says where and how much is logged: in its own test alone."""
+    """Reset the logging after each test, because a command in this process configures it."""
     yield
     structlog.reset_defaults()
 
@@ -94,7 +94,7 @@ def warehouse(tmp_path_factory) -> Path:
 
 @pytest.fixture(scope="module", autouse=True)
 def _tables_of_a_file(warehouse):
-    """No file of tests meets the tables of others: hundreds, which each list of all tables would read."""
+    """Drop the tables of other test files, because every list of all tables would read hundreds of them."""
     yield
     if read_catalog(warehouse).entries:
         with closing(sqlite3.connect(warehouse / CATALOG_FILE, timeout=PATIENCE)) as connection, connection:
@@ -126,7 +126,7 @@ def store(spark):
 
 
 def program(name: str) -> str:
-    """A program of the PostgreSQL server: Debian keeps them out of the PATH."""
+    """The path of a program of the PostgreSQL server. On Debian it is not in the PATH."""
     found = sorted(Path("/usr/lib/postgresql").glob(f"*/bin/{name}"))
     path = str(found[-1]) if found else shutil.which(name)
     assert path, f"{name} is not installed: scripts/setup.sh --tests"
@@ -135,7 +135,7 @@ def program(name: str) -> str:
 
 @pytest.fixture
 def python(store):
-    """The warehouse of all tests, as Python has it."""
+    """The warehouse of all tests, opened in Python."""
     from backstory.warehouse import Warehouse
 
     return Warehouse(store, embedded=False)
@@ -143,9 +143,10 @@ def python(store):
 
 @pytest.fixture(scope="session")
 def postgresql():
-    """The JDBC address of an empty database; the server refuses to run as root, so it does not.
+    """The JDBC address of an empty database.
 
-    Its folder is not among pytest's own, which other users cannot enter.
+    The server refuses to run as root, so it runs as another user. Its folder is outside of pytest's own
+    folders, which other users cannot enter.
     """
     with tempfile.TemporaryDirectory(prefix="backstory-postgresql-") as folder:
         owner = {"user": "postgres"} if os.getuid() == 0 else {}
@@ -169,6 +170,6 @@ def postgresql():
 
 @pytest.fixture(scope="session")
 def postgresql_url(postgresql):
-    """The same server's address for libpq."""
+    """The address of the same server for libpq."""
     place, _, user = postgresql.removeprefix("jdbc:postgresql://").partition("?user=")
     return f"postgresql://{user}@{place}"

@@ -1,6 +1,7 @@
-"""What a process does in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
+"""The actions of a process in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
 
-A process has sessions of one kind: once it has one of Spark Connect, pyspark's functions are those of Connect.
+A process has sessions of only one kind. After a session of Spark Connect, pyspark's functions are those of
+Connect.
 """
 
 import os
@@ -16,6 +17,7 @@ from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parent / "doors" / "native"))
 
+from depth import deep
 from specification.copies import Copy, take
 from specification.stored import StoredVersions
 from test_snapshot import Native, by_rule, randomly
@@ -92,7 +94,7 @@ def series():
 
 
 def reads():
-    """Snapshots, a feed, new columns, and files; the caller's own session reads what was committed."""
+    """Deliver snapshots, a feed, new columns and files. The caller's own session reads the commits."""
     session, warehouse = opened()
     options = {"into": "crm.c", "key": "id"}
     first = warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
@@ -123,7 +125,7 @@ def reads():
 
 
 def feeds(session, warehouse):
-    """Late events and deletions of a feed; the same feed again makes no commit."""
+    """Deliver late events and deletions of a feed. The same feed makes no second commit."""
 
     def events(*cells):
         rows = [cell.split(":") for cell in cells]
@@ -157,7 +159,7 @@ def feeds(session, warehouse):
 
 
 def values(state):
-    """Records with values of each type at its ends, in columns of which some have names of statements."""
+    """Deliver records with the extreme values of each type. Some columns have the names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
     return pa.table(
         {
@@ -183,7 +185,7 @@ def values(state):
 
 
 def types():
-    """Values stay exact, in a version that closes too; names of tables and columns are any."""
+    """Check that values remain exact, even in a closed version, with any names of tables and columns."""
     _, warehouse = opened()
     name, options = "types.we{ir}d [t]*", {"key": "id"}
     for month in (1, 2):
@@ -240,7 +242,7 @@ def shapes():
 
 
 def refusals():
-    """Whatever needs Java is refused by one code, before anything is written."""
+    """Check that everything that needs Java is refused with one code, before anything is written."""
     session, warehouse = opened()
     options = {"into": "no.c", "key": "id"}
     warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
@@ -306,7 +308,7 @@ def deliver(after=""):
         die(type(session), after)
     rows = EARLIER.rename_columns(["id", "town"]).append_column("more", pa.array(["x", None, None]))
     options = {"at": "2025-12-01", "backfill": True, "rename": {"city": "town"}}
-    return warehouse.snapshot(rows.append_column("n", pa.array([1, 1 << 40, 2])), into="kills.c", **options)
+    return warehouse.snapshot(rows.append_column("n", pa.array([1, 2, 1 << 40])), into="kills.c", **options)
 
 
 def killed():
@@ -344,10 +346,14 @@ def kills():
     assert MEMORY_SINCE in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {CATALOG}.kills.c").collect()}
 
 
+# The deliveries of each of two writers.
+EACH = deep(4, 2)
+
+
 def writes():
-    """Events of some records, each in a delivery of its own."""
+    """Deliver events of some records, one delivery for each event."""
     _, warehouse = opened()
-    for number in range(4):
+    for number in range(EACH):
         rows = pa.table(
             {
                 "id": pa.array([int(WORDS[0])]),
@@ -359,23 +365,23 @@ def writes():
 
 
 def writers():
-    """Two processes that write to one table: nothing is lost, and each commit follows from the one before."""
+    """Write to one table from two processes. Nothing is lost, and each commit follows the previous one."""
     session, warehouse = opened()
     words = [sys.executable, __file__, ADDRESS, CATALOG, "writes"]
     processes = [subprocess.Popen([*words, str(number)]) for number in (1, 2)]
     assert [process.wait(300) for process in processes] == [0, 0]
     rows = session.table(f"{CATALOG}.both.f").where("_memory.role IS NULL").toArrow().to_pylist()
     assert sorted((row["id"], row["city"]) for row in rows) == [
-        (id_, str(number)) for id_ in (1, 2) for number in range(4)
+        (id_, str(number)) for id_ in (1, 2) for number in range(EACH)
     ]
     history = session.table(f"{CATALOG}.both.f.history").where("is_current_ancestor").count()
-    assert history == 8
+    assert history == 2 * EACH
     assert branches(session, "both.f") == []
     assert [each for each in warehouse.table("both.f").check() if each["violations"]] == []
 
 
 def conflicts():
-    """Another program's commit between plan and publication: the delivery is planned again on its rows."""
+    """Commit as another program between plan and publication. The delivery is planned again on its rows."""
     session, warehouse = opened()
     options = {"into": "late.c", "key": "id"}
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.late.c")

@@ -1,4 +1,4 @@
-"""A server of Spark Connect, as pyspark brings it, with catalogs of Iceberg."""
+"""A server of Spark Connect, as pyspark includes it, with Iceberg catalogs."""
 
 import os
 import socket
@@ -21,7 +21,7 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 @contextmanager
 def serving_connect(folder: Path, catalogs: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
-    """The address of a server with these catalogs, each by the settings below its name."""
+    """The address of a server with these catalogs, each given by the settings below its name."""
     (port,) = free_ports()
     settings = {
         **jar_properties({}),

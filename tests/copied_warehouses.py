@@ -1,4 +1,4 @@
-"""Embedded warehouses in the session of the tests, copies of their folders, and what lies in these."""
+"""Embedded warehouses in the session of the tests, copies of their folders, and the contents of the folders."""
 
 import shutil
 import sqlite3
@@ -11,7 +11,7 @@ from backstory.warehouse import Warehouse
 
 
 def embedded(spark, name, folder, version=3):
-    """The warehouse in a folder, as a catalog of this name, which its database has the tables by."""
+    """The warehouse in a folder, as a catalog with this name, which its database records with the tables."""
     folder.mkdir(exist_ok=True)
     (folder / "catalog.db").touch()
     catalog = f"spark.sql.catalog.{name}"

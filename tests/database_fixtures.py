@@ -1,4 +1,4 @@
-"""Databases to keep histories on: DuckDB files, and PostgreSQL databases of a real server."""
+"""Databases that hold histories: DuckDB files, and PostgreSQL databases of a real server."""
 
 import itertools
 import zlib
@@ -32,7 +32,7 @@ CREATE SCHEMA public;
 
 @contextmanager
 def database(server_url):
-    """The address of an empty database, the test's own while it runs."""
+    """The address of an empty database for this test."""
     server, _, _ = server_url.rpartition("/")
     name = FREE.pop() if FREE else _made(server_url)
     yield f"{server}/{name}"
@@ -70,8 +70,11 @@ def place(request, tmp_path):
 
 @pytest.fixture(params=["four_step", "merge"] if DEPTH == "laws" else ["either"])
 def engine(request):
-    """How histories are loaded: before a release in both ways at each place; else each place has one, the other
-    place the other, and which is which changes from test to test."""
+    """The engine that loads histories.
+
+    Before a release, both engines run at each place. Otherwise each place has one engine, and the choice
+    changes from test to test.
+    """
     if request.param != "either":
         return request.param
     told = request.node.callspec

@@ -39,18 +39,18 @@ def e(number: float) -> datetime:
 
 
 def counts(**outcomes: int) -> dict[str, int]:
-    """The counts of a receipt; those that are not named are 0."""
+    """The counts of a receipt. Counts that are not named are 0."""
     nothing = dict.fromkeys(("appended", "retracted", "corrected", "unchanged", "conflicts", "late"), 0)
     return nothing | outcomes
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a table as text, one blank between words."""
+    """The lines of a table as a string, with one blank between words."""
     return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 
 def word(value: object) -> str:
-    """A value as tables show it; NULL is `-`, an empty text `""`."""
+    """A value as tables show it. NULL is `-`, and an empty string is `""`."""
     if value is None:
         return "-"
     if isinstance(value, datetime):
@@ -67,11 +67,12 @@ def word(value: object) -> str:
 
 @dataclass
 class Dataset:
-    """A dataset, its manifest, and the files that were brought to it.
+    """A dataset, its manifest, and its delivered files.
 
-    `columns` are the DDL of what is read, none where that is inferred. With `fetch` the source is a
-    polling one; `file` is the name of the file that `pull` writes. The other fields are parts of
-    the manifest, in YAML; `after` are events that stand behind the source.
+
+    `columns` are the DDL of the columns that are read, or empty if they are inferred. With `fetch` the source is a
+    polling source, and `file` is the name of the file that `pull` writes. The other fields are parts of
+    the manifest, in YAML. `after` are events that follow the source.
     """
 
     store: IcebergStore
@@ -90,7 +91,7 @@ class Dataset:
     asked: dict[str, Any] = field(default_factory=dict)
 
     def manifest(self) -> str:
-        """The manifest as it stands."""
+        """The current manifest."""
         parts = {"read": self.read or self._reading(), "preprocess": self.preprocess, "prepare": self.prepare}
         parts = {name: part for name, part in parts.items() if part}
         source = polling(self.merge, fetch=self.fetch, **parts) if self.fetch else push(self.merge, **parts)
@@ -116,20 +117,20 @@ class Dataset:
         return path
 
     def add(self, text: str | None = None, **changed: Any) -> door.Added:
-        """Add the manifest, after these fields of it were changed."""
+        """Add the manifest after these changes of its fields."""
         for name, value in changed.items():
             setattr(self, name, value)
         [added] = door.add(self.store, self.namespace, self.write_manifest(text))
         return added
 
     def push(self, *texts: str, **options: Any) -> door.DatasetReceipt:
-        """Push rows, a file for each text, under a header of the columns unless another is given."""
+        """Push rows, one file for each string. Its header has the columns, unless another header is given."""
         header = options.pop("header", self.header)
         files = ["\n".join([header, *text.split(), ""]) for text in texts]
         return self.push_texts(*files, **options)
 
     def push_texts(self, *texts: str, ending: str = "csv", **options: Any) -> door.DatasetReceipt:
-        """Push files of these texts."""
+        """Push files with these contents."""
         self.folder.mkdir(parents=True, exist_ok=True)
         paths = []
         for number, text in enumerate(texts, 1):
@@ -146,7 +147,7 @@ class Dataset:
         return door.ingest(self.store, self.name, pushed, asked, namespace=self.namespace)
 
     def pull(self, text: str | None = None, **options: Any) -> door.DatasetReceipt:
-        """Pull, after the file was written if there is a text for it; it is modified at `e(n)`."""
+        """Pull. If a string is given, first write it to the file, modified at `e(n)`."""
         self._added()
         if text is not None:
             path = self.folder / self.file
@@ -167,28 +168,28 @@ class Dataset:
 
     @property
     def known(self) -> bool:
-        """Whether it was added."""
+        """Whether the dataset was added."""
         return registry.stored_datasets(self.store, self.namespace).find(self.name) is not None
 
     @property
     def table(self):
-        """Its table as it stands."""
+        """The current state of its table."""
         return existing(self.store, TableName(self.namespace, self.name))
 
     @property
     def frame(self):
-        """Its rows, for Spark."""
+        """Its rows, as a frame."""
         return self.store.spark.table(self.store.sql_name(TableName(self.namespace, self.name)))
 
     def rows(self, version: int | None = None) -> list[dict[str, Any]]:
-        """Its rows by offset, as they stand or as a snapshot had them."""
+        """Its rows by offset, now or in a snapshot."""
         name = self.store.sql_name(TableName(self.namespace, self.name))
         as_of = "" if version is None else f" VERSION AS OF {version}"
         rows = self.store.spark.sql(f"SELECT * FROM {name}{as_of}").toArrow().to_pylist()
         return sorted(rows, key=lambda row: next(iter(row.values())))
 
     def log(self, start: int = 0) -> list[str]:
-        """Its rows from an offset on, a line each, `op` by its symbol."""
+        """Its rows from an offset on, one line for each, with `op` as its symbol."""
         rows = self.rows()
         for row in rows:
             if isinstance(row.get("op"), int):
@@ -200,7 +201,7 @@ class Dataset:
         return [tuple(row[name] for name in names) for row in self.rows()]
 
     def commits(self) -> int:
-        """How many snapshots its table has."""
+        """The number of snapshots of its table."""
         return self.table.iceberg.snapshots().__len__()
 
     def newest(self):
@@ -209,7 +210,7 @@ class Dataset:
 
     @contextmanager
     def unchanged(self):
-        """The law that a block of a test leaves the table, its head and its columns as they were (R21)."""
+        """Check that a block of a test does not change the table, its head and its columns (R21)."""
         self._added()
         before = self._standing()
         yield
@@ -221,7 +222,7 @@ class Dataset:
         return location, self.commits(), head.hash if head else None
 
     def refused(self, *texts: str, code: str, exit_code: int = 3, **options: Any) -> BackstoryError:
-        """The error of a push that changes nothing."""
+        """The error of a push, which changes nothing."""
         with self.unchanged():
             receipt = self.push(*texts, **options)
         assert (receipt.offsets, receipt.counts) == (None, counts())

@@ -1,7 +1,7 @@
-"""A real Debezium: its engine follows a real PostgreSQL or MariaDB, and leaves its messages in a file.
+"""A real Debezium, whose engine follows a real PostgreSQL or MariaDB and writes its messages into a file.
 
-`tests/debezium` has what happens in the database, and the messages that were recorded of it; run as a program
-with the address of a server it records them again.
+`tests/debezium` has the database's statements and the recorded messages. Run as a program with the address of
+a server, this module records them again.
 """
 
 import gzip
@@ -67,13 +67,13 @@ def engine() -> Path:
 
 
 def engine_of_mariadb() -> Path:
-    """The jars of the engine that follows a MariaDB."""
+    """The jars of the engine that follows MariaDB."""
     names = ("debezium-embedded", "debezium-connector-mariadb")
     return jars("debezium-mariadb", *(f"io.debezium:{name}:{VERSION_OF_MARIADB}" for name in names))
 
 
 def run(connection, script: str) -> None:
-    """The statements of a script, each by itself: what they are told of is committed one by one."""
+    """Run the statements of a script one by one, each in its own transaction."""
     for statement in (HERE / script).read_text("utf-8").split(";\n"):
         if statement.strip():
             connection.execute(statement)
@@ -81,7 +81,7 @@ def run(connection, script: str) -> None:
 
 @contextmanager
 def empty_database(server_url):
-    """The address of a database that is dropped at the end, with what Debezium leaves in it."""
+    """The address of a database that is dropped at the end, with everything that Debezium leaves in it."""
     name = f"debezium_{next(NUMBERS)}"
     with psycopg.connect(server_url, autocommit=True) as server:
         server.execute(f"CREATE DATABASE {name}")
@@ -113,7 +113,7 @@ class Engine:
     log: Path
 
     def wait(self, happened):
-        """Until something happened; the engine must not end before."""
+        """Wait until something has happened. The engine must not end before."""
         deadline = time.monotonic() + 240
         while not happened():
             assert self.running.poll() is None, self.log.read_text("utf-8")
@@ -121,11 +121,11 @@ class Engine:
             time.sleep(0.2)
 
     def wait_for(self, connection, query):
-        """Until a query gives a row."""
+        """Wait until a query returns a row."""
         self.wait(lambda: connection.execute(query).fetchone())
 
     def wait_for_table(self, table):
-        """Until it has a message of a table."""
+        """Wait until a message of a table has arrived."""
         self.wait(lambda: f'"table":"{table}"' in self.messages.read_text("utf-8"))
 
 
@@ -148,7 +148,7 @@ def following(url: str, folder: Path, **properties):
 
 @contextmanager
 def following_mariadb(port: int, folder: Path, **properties):
-    """An engine that follows the MariaDB at a port of this machine from now on, as its user `debezium`."""
+    """An engine that follows the MariaDB at a port of this machine, as its user `debezium`."""
     place = {"hostname": "127.0.0.1", "port": port, "user": "debezium", "password": "debezium"}
     told = {**OF_MARIADB, **_of_database(place), **properties}
     with _running(engine_of_mariadb(), folder, told) as recorder:
@@ -179,7 +179,7 @@ STREAMING = "SELECT 1 FROM pg_stat_replication WHERE state = 'streaming'"
 
 
 def record(url: str, folder: Path, **properties) -> Path:
-    """What Debezium says of `snapshot.sql`, which it finds, and `changes.sql`, which it follows."""
+    """Record Debezium's messages about the state after `snapshot.sql`, and about `changes.sql`."""
     with psycopg.connect(url, autocommit=True) as connection:
         run(connection, "snapshot.sql")
         with following(url, folder, **properties) as recorder:
@@ -190,7 +190,7 @@ def record(url: str, folder: Path, **properties) -> Path:
 
 
 def messages_of(path: Path, table: str) -> tuple[pa.Array, pa.Array]:
-    """Keys and values of the messages of a table, and of the deletes after which a key is compacted."""
+    """Keys and values of the messages of a table, including tombstones."""
     whole = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
     rows = [line.split("\t") for line in whole.decode().split("\n")[:-1]]
     follows, kept = False, []
@@ -203,7 +203,7 @@ def messages_of(path: Path, table: str) -> tuple[pa.Array, pa.Array]:
 
 
 def last_rows(events, key) -> dict[tuple, dict]:
-    """What the events leave, by key: one after the other in their order, as slowly as can be."""
+    """The rows after the events, by key, computed one by one in their order."""
     order = [
         (instant, *sequence.values())
         for instant, sequence in zip(events.instants.to_pylist(), events.sequence.to_pylist(), strict=True)

@@ -1,4 +1,4 @@
-"""Messages as Debezium writes them, for tests: texts with and without schemas, and a value of each type."""
+"""Debezium's messages for tests: strings with and without schemas, and a value of each type."""
 
 import base64
 import json
@@ -15,13 +15,13 @@ CONNECT = "org.apache.kafka.connect.data."
 
 
 def message(op, before=None, after=None, source=None, **more):
-    """A message without a schema; `source` over that of a PostgreSQL."""
+    """A message without a schema. `source` overrides fields of a PostgreSQL source."""
     told = {"connector": "postgresql", "ts_us": MICROS, "ts_ms": MICROS // 1000, "lsn": 7} | (source or {})
     return {"op": op, "before": before, "after": after, "source": told, "ts_ms": MICROS // 1000 + 5} | more
 
 
 def field(type_, name=None, /, **parameters):
-    """A schema of a wire type and a logical name."""
+    """A schema with a wire type and a logical name."""
     named = {"name": name, "version": 1} if name else {}
     return {"type": type_, "optional": True, **named, **({"parameters": parameters} if parameters else {})}
 
@@ -41,7 +41,7 @@ def b64(number, size=None):
 
 
 def sent(after, schema=None, **more):
-    """The text of a message, with a schema if there is one of `after`."""
+    """The string of a message, with a schema if `after` has one."""
     payload = {"op": "c", "after": after, **more}
     whole = None if schema is None else struct(op=TEXT, after=schema)
     return json.dumps({"schema": whole, "payload": payload} if schema else payload)

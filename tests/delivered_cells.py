@@ -1,4 +1,4 @@
-"""Bytes that a test writes by hand are read as one delivered file."""
+"""Bytes that a test writes are read as one delivered file."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -36,7 +36,7 @@ def types(columns: Mapping[str, str]) -> dict[str, ColumnType]:
 
 
 def dicts(rows: Rows) -> list[dict[str, object]]:
-    """The rows as Python values, UNMODIFIED where a cell carries none."""
+    """The rows as Python values, with UNMODIFIED for cells without a value."""
     pairs = zip(rows.values.to_pylist(), rows.known.to_pylist(), strict=True)
     return [
         {name: value if known[name] else UNMODIFIED for name, value in row.items()} for row, known in pairs
@@ -50,7 +50,7 @@ def read(
     wanted: set[str] | None = None,
     key: bytes | None = None,
 ) -> list[dict[str, object]]:
-    """The rows of one file with this content; `columns` are those of the table."""
+    """The rows of one file with this content. `columns` are the columns of the table."""
     content = content.encode() if isinstance(content, str) else content
     with a_file(content, key) as file:
         parts = read_files([file], encoding, types(columns), frozenset(wanted or columns))
@@ -61,14 +61,14 @@ def read(
 
 
 def refusal(*args: object, **kwargs: object) -> str:
-    """The text with which a file is refused, which names the file and gives nothing away."""
+    """The message with which a file is refused, which names the file and contains no secret."""
     with pytest.raises(Refused) as caught:
         read(*args, **kwargs)
     return checked(str(caught.value))
 
 
 def checked(text: str) -> str:
-    """The text, once it is known to name the file, to be short and to hold no secret."""
+    """The message, after checks that it names the file, is short and contains no secret."""
     assert NAME in text
     assert len(text) < 2000
     secrets = [FOLDER, CANARY, KEY.decode(), KEY.hex(), str(KEY)]

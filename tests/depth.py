@@ -1,6 +1,7 @@
-"""How often a law is tried: `fast` while one works, `gate` before a change lands, `laws` before a release.
+"""The number of examples of a law: `fast` during work, `gate` before a change lands, `laws` before a release.
 
-`BACKSTORY_DEPTH` names the depth. The meaning is the same at each; what chance finds is not.
+`BACKSTORY_DEPTH` names the depth. The meaning of a test is the same at each depth, but more examples may find
+more faults.
 """
 
 import os
@@ -13,5 +14,5 @@ EXAMPLES = {"fast": 15, "gate": 25, "laws": 600}
 
 
 def deep(laws: int, gate: int) -> int:
-    """The count that the depth asks for; while one works, that of the gate."""
+    """The count for the depth. During work it is the count of the gate."""
     return laws if DEPTH == "laws" else gate

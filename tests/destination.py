@@ -1,7 +1,7 @@
-"""A table of a destination in the words of a test: text tables go in by RPC and are read back.
+"""A table of a destination in the words of a test: text tables are sent by RPC and read back.
 
-Columns are told as `id:LONG* v n:DECIMAL(12,2) synced`: a star marks the key, a name without a type
-is STRING, and `synced`, `start`, `end`, `active`, `deleted` are the `_fivetran_` columns.
+Columns are written as `id:LONG* v n:DECIMAL(12,2) synced`. A star marks the key, a name without a type is
+STRING, and `synced`, `start`, `end`, `active`, `deleted` are the `_fivetran_` columns.
 """
 
 import re
@@ -56,7 +56,7 @@ def fresh() -> str:
 
 @contextmanager
 def serving(stores: Mapping[str, Store], tls: object = None, **more: object) -> Iterator[str]:
-    """The address of a server of its own over these stores."""
+    """The address of a separate server with these stores."""
     from backstory.doors.fivetran.server import listen
     from backstory.doors.fivetran.service import Destination
 
@@ -85,7 +85,7 @@ def definition(name: str, columns: str) -> common.Table:
 
 
 def add_column(told: common.Table, name: str, type_: str = "STRING", *, key: bool = False) -> None:
-    """Add a column to a definition; the type may be `DECIMAL(12,2)` or `STRING(64)`."""
+    """Add a column to a definition. The type may be `DECIMAL(12,2)` or `STRING(64)`."""
     kind, *numbers = re.findall(r"\w+", type_)
     column = told.columns.add(name=name, type=common.DataType.Value(kind), primary_key=key)
     if kind == "STRING" and numbers:
@@ -95,7 +95,7 @@ def add_column(told: common.Table, name: str, type_: str = "STRING", *, key: boo
 
 
 def told(definition: common.Table) -> dict[str, str]:
-    """A definition's columns by name as `TYPE`, `TYPE*` for a key column."""
+    """A definition's columns by name as `TYPE`, or `TYPE*` for a key column."""
     return {c.name: _type(c) + "*" * c.primary_key for c in definition.columns}
 
 
@@ -122,7 +122,7 @@ class Place:
     def made(
         cls, sender: Sender, store: Store, schema: str, columns: str = LIVE, rows: str | Rows = ()
     ) -> "Place":
-        """A new table, with these rows brought by replace files."""
+        """A new table with these rows, which replace files deliver."""
         place = cls(sender, store, schema, definition(fresh(), columns))
         sender.create(schema, place.table)
         if rows:
@@ -138,22 +138,24 @@ class Place:
         return any(column.name == "_fivetran_active" for column in self.table.columns)
 
     def having(self, columns: str) -> "Place":
-        """The same table as a request with other columns tells it."""
+        """The same table, as a request with other columns describes it."""
         return replace(self, table=definition(self.table.name, columns))
 
     def sent(self, **sender: object) -> "Place":
-        """The same table by a sender with other settings."""
+        """The same table, as a sender with other settings writes it."""
         return replace(self, sender=replace(self.sender, **sender))
 
     def alter(self, columns: str, *, drop_columns: bool = False) -> "Place":
-        """The table, brought to these columns."""
+        """The table, after it was altered to have these columns."""
         altered = self.having(columns)
         self.sender.alter(self.schema, altered.table, drop_columns=drop_columns)
         return altered
 
     def write(self, **kinds: str | Rows) -> None:
-        """One batch; a kind's file has the columns that its rows have, and a new file begins with
-        the first row that has others."""
+        """Write one batch.
+
+        A file has the columns of its rows, and the first row with other columns begins a new file.
+        """
         self.send(**{kind: self.files(rows) for kind, rows in kinds.items()})
 
     def files(self, rows: str | Rows) -> list[BatchFile]:
@@ -163,12 +165,12 @@ class Place:
         return [write_batch_file(self.sender.folder, part, columns, encoding) for columns, part in parts]
 
     def send(self, **kinds: Sequence[BatchFile]) -> None:
-        """One batch of these files."""
+        """Send one batch of these files."""
         files = {_list(kind): listed for kind, listed in kinds.items()}
         self.sender.send_files(self.schema, self.table, files)
 
     def reply(self, **kinds: Sequence[BatchFile]) -> sdk.WriteBatchResponse:
-        """The reply to one batch of these files, whatever it is."""
+        """The reply to one batch of these files."""
         encoding = self.sender.encoding
         make = sdk.WriteHistoryBatchRequest if self.history else sdk.WriteBatchRequest
         request = make(
@@ -190,7 +192,7 @@ class Place:
     def truncate(
         self, before: datetime | None, soft: str | None = None, synced: str = "_fivetran_synced"
     ) -> sdk.TruncateResponse:
-        """The reply to a truncate, a soft one if `soft` names the deleted column."""
+        """The reply to a truncate, which is soft if `soft` names the deleted column."""
         request = sdk.TruncateRequest(
             schema_name=self.schema, table_name=self.table.name, synced_column=synced
         )
@@ -201,20 +203,20 @@ class Place:
         return self.sender.stub.Truncate(request)
 
     def migrate(self, entity: str, **asked: object) -> sdk.MigrateResponse:
-        """The reply to a migration of the table, told by the innermost name of its kind."""
+        """The reply to a migration of the table, given by the innermost name of its kind."""
         return self.sender.stub.Migrate(migration(self.schema, self.table.name, entity, **asked))
 
     def named(self, name: str) -> "Place":
-        """Another table beside this one."""
+        """Another table next to this one."""
         return replace(self, table=definition(name, ""))
 
     def described(self) -> dict[str, str] | None:
-        """The columns as DescribeTable tells them, None if there is no table."""
+        """The columns according to DescribeTable, or None if the table does not exist."""
         found = self.sender.describe(self.schema, self.table.name)
         return None if found is None else told(found)
 
     def rows(self, columns: str | None = None) -> list[dict[str, object]]:
-        """What the table holds, as Spark reads it where it runs: all columns or these."""
+        """The rows of the table, as Spark reads them if it runs, with all columns or these columns."""
         found = existing(self.store, self.name)
         read = rows_of(self.store, found)
         read = read if isinstance(self.store, MemoryStore) else read.toArrow()
@@ -222,19 +224,19 @@ class Place:
         return in_order({c: _utc(v) for c, v in row.items()} for row in read.to_pylist())
 
     def metadata(self) -> object:
-        """The table's state, of Iceberg the file of its metadata: another one after every commit of any kind."""
+        """The state of the table, which differs after every commit. In Iceberg, this is the metadata file."""
         found = existing(self.store, self.name)
         return found.state if isinstance(self.store, MemoryStore) else found.metadata
 
     def files_below(self) -> set[str]:
-        """Every data and delete file below the table's folder; a table in memory has none."""
+        """Every data file and delete file below the table's folder. A table in memory has none."""
         if isinstance(self.store, MemoryStore):
             return set()
         folder = Path(existing(self.store, self.name).iceberg.location(), "data")
         return {str(path) for path in folder.rglob("*") if path.is_file() and path.suffix != ".crc"}
 
     def snapshots(self) -> list[dict[str, str]]:
-        """What each commit of rows said of itself, oldest first."""
+        """The properties of each commit of rows, oldest first."""
         return [dict(each.properties) for each in existing(self.store, self.name).snapshots]
 
     def drop(self) -> None:
@@ -250,7 +252,7 @@ KINDS_OF_MIGRATION = {
 
 
 def migration(schema: str, table: str, entity: str, **asked: object) -> sdk.MigrateRequest:
-    """The request for a migration; `drop_table` takes `drop`, other kinds take their fields."""
+    """The request for a migration. `drop_table` takes `drop`, and other kinds take their fields."""
     request = sdk.MigrateRequest()
     details = request.details
     details.schema, details.table = schema, table
@@ -276,19 +278,19 @@ def _utc(value: object) -> object:
 
 
 def gives(rows: str | Rows) -> list[dict[str, object]]:
-    """The rows as `Place.rows` gives them."""
+    """Check that `Place.rows` returns these rows."""
     return in_order(dict(row) for row in as_rows(rows))
 
 
 def refusal(reply: object) -> str:
-    """The text of a reply that is a task and nothing else."""
+    """The message of a reply that is a task and nothing else."""
     assert [field.name for field, _ in reply.ListFields()] == ["task"], reply
     assert reply.task.message
     return reply.task.message
 
 
 def status(call: object, request: object) -> grpc.RpcError | None:
-    """The status that a call ends with, None if it answers."""
+    """The status with which a call ends, or None if it succeeds."""
     try:
         call(request)
     except grpc.RpcError as error:
@@ -297,12 +299,12 @@ def status(call: object, request: object) -> grpc.RpcError | None:
 
 
 def done(reply: object) -> None:
-    """The reply says success."""
+    """Check that the reply is a success."""
     assert reply.success, reply
 
 
 def twice(place: Place, entity: str, **asked: object) -> None:
-    """The migration succeeds; the same again succeeds and leaves the table as it is."""
+    """Check that the migration succeeds, and that a second one succeeds and leaves the table unchanged."""
     done(place.migrate(entity, **asked))
     rows, told, metadata = place.rows(), place.described(), place.metadata()
     done(place.migrate(entity, **asked))

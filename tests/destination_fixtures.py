@@ -6,7 +6,7 @@ from destination import HISTORY, VERSIONS, Place, serving
 
 @pytest.fixture(scope="session")
 def iceberg_address(spark):
-    """Where a CSV destination over the embedded catalog listens."""
+    """The address of a CSV destination with the embedded catalog."""
     from backstory.stores.iceberg.store import IcebergStore
 
     with serving({"backstory": IcebergStore(spark)}) as found:
@@ -20,7 +20,7 @@ def address(iceberg_address):
 
 @pytest.fixture(scope="session")
 def spreading(spark):
-    """Where a destination listens whose driver may hold nothing: every batch with rows is spread."""
+    """The address of a destination whose driver may hold no rows, so that every batch is spread over tasks."""
     from backstory.formats.memory import Memory
     from backstory.stores.iceberg.store import IcebergStore
 
@@ -43,5 +43,5 @@ def history(sender, store, schema):
 
 @pytest.fixture
 def schema(request):
-    """A schema of the test's own, so that tests do not meet."""
+    """A schema for this test only."""
     return request.node.name.partition("[")[0]

@@ -1,4 +1,4 @@
-"""What Markdown pages show: their blocks of code, the commands in them, links and headings."""
+"""The contents of Markdown pages: blocks of code, commands, links and headings."""
 
 import json
 import re
@@ -19,7 +19,7 @@ SETTING = re.compile(r"^(\w+=\S+\s+)+")
 
 @dataclass(frozen=True)
 class Block:
-    """Code of a page, the line that it begins in, and the file that it is, if its fence has a title."""
+    """A block of code on a page, its first line, and its file name if its fence has a title."""
 
     language: str
     text: str
@@ -28,7 +28,7 @@ class Block:
 
     @property
     def commands(self):
-        """The words of each command line of ours, without what it is piped into."""
+        """The words of each command line of ours, without the programs that it is piped into."""
         if self.language == "python":
             return []
         joined = self.text.replace("\\\n", " ")
@@ -44,7 +44,7 @@ class Block:
 
 
 def blocks(page):
-    """Every fenced block of a page; every cell of a notebook."""
+    """Every fenced block of a page, or every cell of a notebook."""
     text = page.read_text("utf-8")
     if page.suffix == ".ipynb":
         cells = enumerate(json.loads(text)["cells"], 1)
@@ -64,7 +64,7 @@ def links(page):
 
 
 def anchors(page):
-    """The names by which the headings of a page are linked."""
+    """The anchors of the headings of a page."""
     text = FENCE.sub("", page.read_text("utf-8"))
     titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
     return {re.sub(r"[^\w\- ]", "", title.lower()).replace(" ", "-") for title in titles}

@@ -1,6 +1,6 @@
-"""Many logs of one dataset, each with its life by the rule, for the plans that are held to it.
+"""Many logs of one dataset, each with its life according to the rule, to compare plans with.
 
-`d` is part of every key and tells the logs apart, so that one delivery of a plan is a delivery to each.
+`d` is part of every key and distinguishes the logs, so that one delivery of a plan is a delivery to each log.
 """
 
 import math
@@ -45,7 +45,7 @@ def second(number):
 
 
 class Lives:
-    """Many logs under the same terms, by the rule; and what each is sent."""
+    """Many logs under the same terms according to the rule, and the deliveries to each."""
 
     def __init__(self, terms, chance, logs):
         self.terms, self.chance = terms, chance
@@ -106,7 +106,7 @@ class Lives:
         return rows
 
     def grow(self, expected):
-        """Take in the events of a delivery by the rule."""
+        """Apply the events of a delivery according to the rule."""
         for number, events in expected.items():
             log = self.logs[number]
             log += [
@@ -115,7 +115,7 @@ class Lives:
             ]
 
     def by_the_rule(self, deliveries, moment):
-        """For each log its new events, or None where it refuses; and the counts of all."""
+        """The new events of each log by the rule, or None if it refuses, and the counts of all logs."""
         counts, found = Counter(), {}
         for number, rows in deliveries.items():
             try:
@@ -139,5 +139,5 @@ def told(op, time, values):
 
 
 def moment_of(number):
-    """When the n-th delivery comes."""
+    """The time of the n-th delivery."""
     return Moment(second(1000 + number), second(100 + 10 * number), second(2) if number else None)

@@ -1,6 +1,7 @@
-"""A table that keeps every fact that ever came, and folds them anew for each question: slow, and right.
+"""A table that keeps every fact and folds all of them for each question, which is slow but right.
 
-It stores no versions, reads nothing off a table and shares no code with the rule: the oracle of the rule.
+It stores no versions, reads nothing from a table and shares no code with the rule. It is the oracle of the
+rule.
 """
 
 from dataclasses import dataclass, field, replace
@@ -30,7 +31,7 @@ class EveryFact:
             self.events += delivery
 
     def versions(self):
-        """What the table tells: key, start, end and values."""
+        """The content of the table: key, start, end and values."""
         return sorted(version for key in KEYS for version in self._life(key))
 
     def _life(self, key):
@@ -53,7 +54,7 @@ class EveryFact:
 
 
 def _instants(events):
-    """Each event at its instant: of a log by the definition of V131, one event at a time."""
+    """The instant of each event, for a log computed with the definition of V131, one event at a time."""
     log = [each for each in events if each.logged]
     for one in events:
         if not one.logged:
@@ -64,7 +65,10 @@ def _instants(events):
 
 
 def _time(event, log):
-    """The own time of a change; of a read, if it is earlier, that of the first change after it."""
+    """The own time of a change.
+
+    For a read, this is the time of the first change after it, if that is later.
+    """
     later = [each for each in log if each.sequence > event.sequence and each.sequence[-1]]
     if event.sequence[-1] or not later:
         return event.at
@@ -113,7 +117,7 @@ def events(draw, instants=INSTANTS):
 
 @st.composite
 def copies(draw):
-    """The copies of one instant: one of all records, perhaps of fewer columns, or the parts of one."""
+    """The copies of one instant: one copy of all records, perhaps with fewer columns, or the parts of a copy."""
     at, rows = draw(INSTANTS), draw(st.dictionaries(st.sampled_from(KEYS), ROWS))
     if draw(st.booleans()):
         columns = draw(st.sampled_from([COLUMNS, COLUMNS, ("v",), ()]))
@@ -128,7 +132,7 @@ def copies(draw):
 
 @st.composite
 def logged(draw, instants=INSTANTS):
-    """A message of a log whose clock runs as it likes; now and then a read, some of these without a position."""
+    """A message of a log whose clock may jump. Sometimes it is a read, and some reads have no position."""
     one = replace(draw(events(instants)), sequence=())
     read = one.kind is FactKind.UPSERT and draw(st.integers(0, 2)) == 0
     if read and draw(st.integers(0, 3)) == 0:
@@ -149,7 +153,7 @@ COPIES = st.lists(copies(), max_size=3, unique_by=lambda each: each[0].copy.at)
 
 @st.composite
 def arrivals(draw):
-    """The same facts twice: each time split into deliveries, and these in an order."""
+    """The same facts twice, each time in other deliveries and in another order."""
     told, parts = draw(EVENTS), [each for group in draw(COPIES) for each in group]
     return tuple(draw(_split(told, parts)) for _ in range(2))
 

@@ -1,4 +1,4 @@
-"""The explorer at a small scale: a real server, its answers, and tables of every layout to look at."""
+"""The explorer on a small scale: a real server, its answers, and tables of every layout."""
 
 import json
 import socket
@@ -27,7 +27,7 @@ HOSTILE = ("<script>alert(1)</script>", '"><img src=x onerror=alert(1)>', "';--{
 
 @dataclass(frozen=True)
 class Answer:
-    """What a server answered."""
+    """The answer of a server."""
 
     status: int
     headers: dict
@@ -39,7 +39,7 @@ class Answer:
 
 
 class Straight(urllib.request.HTTPRedirectHandler):
-    """Redirections are answers."""
+    """A handler that does not follow redirections."""
 
     def redirect_request(self, *_):
         return None
@@ -47,7 +47,7 @@ class Straight(urllib.request.HTTPRedirectHandler):
 
 @dataclass(frozen=True)
 class Asked:
-    """A running explorer, and how it is asked."""
+    """A running explorer, and requests to it."""
 
     link: str
 
@@ -76,7 +76,7 @@ def exploring(warehouse, token=""):
 
 
 def raw(asked, text):
-    """What the server says to bytes that no client would send."""
+    """The server's answer to bytes that no client would send."""
     port = int(asked.base.rpartition(":")[2])
     with socket.create_connection(("127.0.0.1", port), timeout=10) as connection:
         connection.sendall(text.encode("latin-1"))
@@ -84,7 +84,7 @@ def raw(asked, text):
 
 
 def foreign_warehouse(folder, rows, name="crm.t", **properties):
-    """A warehouse with one table that another program made."""
+    """A warehouse with one table that another program created."""
     folder.mkdir(exist_ok=True)
     with SqlCatalog("backstory", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file:{folder}") as catalog:
         schema, _, table = name.partition(".")
@@ -113,7 +113,7 @@ DBT = "id BIGINT, state STRING, dbt_valid_from TIMESTAMP, dbt_valid_to TIMESTAMP
 
 
 def fill(store, folder):
-    """Tables of every layout in a warehouse, as their doors make them; those of earlier tests go."""
+    """Create tables of every layout in a warehouse with their doors. Tables of earlier tests are dropped."""
     for table in tables(store):
         if table.schema in {"explored", "rawcore"} or str(table) in {"odf.cities", "odf.cities__log"}:
             drop(store, table)

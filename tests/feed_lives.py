@@ -43,7 +43,7 @@ def event(text, columns=("v",)):
 
 
 class Life:
-    """A table of one or more columns, and what it told after each commit."""
+    """A table of one or more columns, and its content after each commit."""
 
     def __init__(self, *columns, settled=(), **settings):
         self.table = StoredVersions(columns or ("v",), settled=settled, **settings)
@@ -54,13 +54,13 @@ class Life:
         return len(self.told)
 
     def feed(self, text, late="refuse", window=None, all_keys=False):
-        """Apply events; the counts that are not 0."""
+        """Apply events. Returns the counts that are not 0."""
         events = tuple(event(each, self.table.columns) for each in text.split())
         window = window and Window(*window)
         return self._take(apply(self.table, Feed(events, late == "drop", window, all_keys), self.commits + 1))
 
     def copy(self, at, text, scope=None, columns=None, **options):
-        """Take a copy of all records, or of a scope such as `w=e`; the counts that are not 0."""
+        """Take a copy of all records, or of a scope such as `w=e`. Returns the counts that are not 0."""
         names = columns or self.table.columns
         rows = {}
         for each in text.split():
@@ -77,7 +77,7 @@ class Life:
         return {outcome: int(number) for outcome, number in taken.counts.items() if number}
 
     def refused(self, taking, *given, **options):
-        """The code with which a delivery is refused, and the table stays as it is."""
+        """The code with which a delivery is refused. The table is unchanged."""
         before = self.table
         with pytest.raises(Refused) as told:
             taking(*given, **options)
@@ -94,31 +94,32 @@ class Life:
         )
 
     def rows(self, *roles):
-        """How many stored rows have each of these roles; None is a version."""
+        """The number of stored rows with each of these roles. None is a version."""
         return tuple(sum(row.role == role for row in self.table.rows) for role in roles)
 
 
 def now(table):
-    """What a table tells, comparable."""
+    """The current content of a table, in comparable form."""
     return sorted((row.key, row.start, row.end or 0, repr(row.values)) for row in table.versions)
 
 
 def known(table, recorded):
-    """What it told at a recorded time."""
+    """The content of the table at a recorded time."""
     return sorted(
         (key, start, end or 0, repr(values)) for key, start, end, values in table.statements_at(recorded)
     )
 
 
 def forgetful(table):
-    """The table as copies in order alone would have left it."""
+    """The table as it would be if copies in order were its only deliveries."""
     return replace(table, rows=tuple(table.versions), settled=None)
 
 
 def settled_before(table, instant):
-    """The table once facts up to an instant are settled (V33); what is settled stays so.
+    """The table after facts up to an instant are settled (V33). Settled facts remain settled.
 
-    Of each log the last position of a record stays, and so do truncates, which each record has its instant of.
+    In a log, the last position of each record and the truncates remain. Each record has its own instant of a
+    truncate.
     """
     instant = max([instant, *table.settled[1:]])
     settled = replace(table, settled=(None, instant))
@@ -134,7 +135,7 @@ def _stays(row, last):
 
 
 def rewound_to(table, recorded, now_):
-    """The table as it was known, by the rule of rewinds on its rows."""
+    """The table as it was known at a time, computed with the rule of rewinds on its rows."""
     rows = rewound([_mapping(row) for row in table.rows], recorded, now_, ("k",))
     return replace(table, rows=tuple(_row(table, row) for row in rows))
 
@@ -154,7 +155,7 @@ def _row(table, row):
 
 
 def judged(table, newest):
-    """The laws of `check` that the rows break, by the rule of `check`; no column was ever renamed."""
+    """The laws that the rows break, according to the rule of `check`. No column was ever renamed."""
     numbers = {name: number for number, name in enumerate(table.columns)}
     rows = [_record_row(place, row, numbers) for place, row in enumerate(table.rows)]
     marks = [row for row in rows if not row.keyed and row.ended_at is None]

@@ -1,4 +1,4 @@
-"""The plan of feeds on the rule's rows: rows as a table has them, and a delivery planned whole or in parts."""
+"""The plan of feeds on the rule's rows, for one whole delivery or in parts."""
 
 import json
 from collections import Counter
@@ -64,7 +64,7 @@ def terms_of(table, recorded, *, log=False, **more):
 
 
 def stored(rows):
-    """The rule's rows as a table has them; instants and recorded times are microseconds."""
+    """The rule's rows as a table contains them. Instants and recorded times are in microseconds."""
     found = []
     for row in rows:
         memory = {
@@ -104,7 +104,7 @@ def _sequence(values):
 
 
 def differences(rows, others):
-    """The rows, without their ids and places, that only one of two tables has; lists have no order."""
+    """The rows that only one of two tables has, without ids and places. The order of lists is ignored."""
     one, other = (Counter(_plain(row) for row in each.to_pylist()) for each in (rows, others))
     return sorted((one - other).elements()), sorted((other - one).elements())
 
@@ -133,9 +133,9 @@ def placed(rows):
 
 
 def slice_of(rows, since, low=None):
-    """The rows that are open or end at or after an instant (V78), or are of a log and not before a position.
+    """The rows that are open or end at or after an instant (V78), or are not before a position of a log.
 
-    These count from their own times on (V134).
+    Rows of a log count from their own times on (V134).
     """
     if low is not None:
         own, position = micros(memory_field(rows, "time")), memory_field(rows, "sequence").to_pylist()
@@ -148,7 +148,7 @@ def slice_of(rows, since, low=None):
 
 
 def planned(terms, events, rows, parts=1, since=None, low=None):
-    """The plan, and the rows of the table after it; rows that are written anew keep their ids."""
+    """The plan, and the rows of the table after it. Rewritten rows keep their ids."""
     rows = placed(rows)
     live = live_rows(rows)
     live = live if since is None else slice_of(live, since, low)
@@ -179,7 +179,7 @@ def with_marks(arrival, plans):
 
 
 def copied(terms, place, copy, rows, parts=1):
-    """The same of a copy: its counts by outcome, the keys that appear, and the rows after it."""
+    """The plan of a copy: its counts by outcome, the keys that appear, and the rows after it."""
     rows = placed(rows)
     live = slice_of(live_rows(rows), place.at, (float("inf"), True) if terms.log else None)
     is_mark = pc.is_in(
@@ -238,7 +238,7 @@ def _copy_terms(terms, place, copy, marks, *, restated):
 
 @dataclass(frozen=True)
 class CopyPlace:
-    """A copy among events: its instant, the field ids of its columns, and its scope; None for all."""
+    """A copy among events: its instant, the field ids of its columns (None for all), and its scope."""
 
     at: int
     columns: tuple | None = None
@@ -254,7 +254,7 @@ def _places_of(marks):
 
 
 def _after(rows, gone_places, come):
-    """The rows after a plan; rows that are written anew keep their ids."""
+    """The rows after a plan. Rewritten rows keep their ids."""
     gone = np.zeros(len(rows), bool)
     gone[np.asarray(gone_places[POSITION])] = True
     assert gone.sum() == len(gone_places)

@@ -1,4 +1,4 @@
-"""Tables that tests change commit by commit, and the feeds that they are to give."""
+"""Tables that tests change commit by commit, and the feeds that they should produce."""
 
 from contextlib import suppress
 
@@ -31,7 +31,7 @@ EXPIRE = (
 
 
 class Fed:
-    """A table whose rows come and go by commits that name them."""
+    """A table whose rows are added and removed by commits with these rows."""
 
     def __init__(self, store, name, columns, key, layout, **properties):
         self.store, self.name = store, TableName(SCHEMA, name)
@@ -58,7 +58,7 @@ class Fed:
         return self.store.sql_name(self.name)
 
     def change(self, come=(), gone=None):
-        """One commit: rows as dicts that come, and a condition of SQL for those that go."""
+        """Make one commit, which adds rows given as dicts, and removes rows that meet a condition in SQL."""
         now = self.now
         if Kind.STRUCT in {each.type.kind for each in now.shape.columns}:
             spark = self.store.spark
@@ -77,19 +77,19 @@ class Fed:
         commit(self.store, now, Change(added=rows if come else None, removed=places))
 
     def do(self, *statements):
-        """Statements of Spark SQL, as any other writer makes them; `{t}` is the table."""
+        """Run statements of Spark SQL, as any other writer would. `{t}` is the table."""
         for statement in statements:
             self.store.spark.sql(statement.format(t=self.sql, name=str(self.name))).collect()
 
     def rows(self, **asked):
-        """The rows of the feed, in the order in which they are collected, and as files tell them too."""
+        """The rows of the feed in the order in which Spark collects them. Files must return the same rows."""
         with self.table.changes(**asked) as feed:
             rows = feed.frame.toArrow()
             self.tell_the_same(feed, rows_of(rows), asked)
             return rows.to_pylist()
 
     def tell_the_same(self, feed, rows, asked):
-        """The files give the same feed, or say that Spark alone reads them."""
+        """Check that files produce the same feed, or that only Spark can read them."""
         catalog = EmbeddedCatalog(self.store.folder)
         with Memory(1 << 30).lease() as lease, suppress(Unreadable):
             small = read_changes(

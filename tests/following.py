@@ -1,8 +1,9 @@
-"""Do what pages show, one after the other, in the working folder: a program of its own, for it starts Spark.
+"""Run the commands of pages, one after the other, in the working folder, in a separate process with Spark.
 
-Before a release each command has a session of its own, as for users; else the first one's serves them all.
 
-Its arguments are the pages. It ends with the first command that fails, and tells of page and line.
+Before a release each command has its own session, as for users. Otherwise one session serves all commands.
+
+Its arguments are the pages. It ends with the first command that fails, and prints the page and the line.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""A real FTP server on loopback: it gives files in passive mode, as it is told to, and writes down what it heard."""
+"""A real FTP server on loopback. It sends files in passive mode and records the commands that it receives."""
 
 import socketserver
 import threading
@@ -12,12 +12,13 @@ from socket import create_server
 class Ftp:
     """The server.
 
+
     Attributes:
-        files: what it has, by the path as it comes over the wire.
-        users: whom it lets in with which password; anybody if there are none.
-        sized: whether it knows the command SIZE.
-        cuts: after how many bytes the next transfers end, and what the server says then.
-        heard: the commands, in their order.
+        files: Its files, by their paths in commands.
+        users: The accepted users and their passwords. Anybody is accepted if there are none.
+        sized: Whether it supports the command SIZE.
+        cuts: The numbers of bytes after which the next transfers end, and the replies then.
+        heard: The received commands, in their order.
     """
 
     port: int = 0
@@ -28,7 +29,7 @@ class Ftp:
     heard: list[str] = field(default_factory=list)
 
     def play(self, path: str, body: bytes) -> str:
-        """The address of a file, which is there from now on."""
+        """Serve a file from now on. Returns its address."""
         self.files[path.encode()] = body
         return self.url(path)
 
@@ -37,7 +38,7 @@ class Ftp:
         return f"ftp://{user}127.0.0.1:{self.port}/{path}"
 
     def transfers(self) -> int:
-        """How many files were asked for."""
+        """The number of requested files."""
         return sum(command.startswith("RETR") for command in self.heard)
 
 
@@ -61,7 +62,7 @@ class _Server(socketserver.ThreadingTCPServer):
     daemon_threads = True
 
     def handle_error(self, *told: object) -> None:
-        """A client that went away is no trouble of the server's."""
+        """Ignore a client that closed the connection."""
 
 
 class _Handler(socketserver.StreamRequestHandler):

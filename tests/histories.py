@@ -1,8 +1,9 @@
-"""Random deliveries for tests: what a Fivetran sender makes, and what nobody should send.
+"""Random deliveries for tests: those of a Fivetran sender, and others that nobody should send.
 
-`batches()` plays a source: ordered operations on a few records, cut into batches as sections 3.5
-and 7.11 describe, some of them sent from an earlier point again. `wild_batches()` fills the four
-lists of a history batch with whatever has valid types; `live_batches()` does so for live tables.
+
+`batches()` simulates a source: ordered operations on a few records, split into batches as sections 3.5
+and 7.11 describe, some of them sent again from an earlier point. `wild_batches()` fills the four
+lists of a history batch with any values of valid types. `live_batches()` does so for live tables.
 """
 
 from dataclasses import dataclass, replace
@@ -35,7 +36,7 @@ ENDS = st.sampled_from([*INSTANTS, TMAX])
 
 @dataclass(frozen=True)
 class History:
-    """A table, the batches sent to it, and (of `batches()` only) the table after each of them."""
+    """A table, the batches sent to it, and for `batches()` the table after each batch."""
 
     stored: list[Row]
     batches: list[Batch]
@@ -44,7 +45,10 @@ class History:
 
 @dataclass(frozen=True)
 class Operation:
-    """What the source did to one record: upsert, update or delete; `values` are those it set."""
+    """An operation of the source on one record: upsert, update or delete.
+
+    `values` are the values that it set.
+    """
 
     kind: str
     key: tuple[object, ...]
@@ -60,7 +64,7 @@ class Operation:
 
 @st.composite
 def operations(draw: st.DrawFn) -> list[Operation]:
-    """Operations in ascending time; only records that exist are updated or deleted."""
+    """Operations in ascending time. Only records that exist are updated or deleted."""
     made, alive, at = [], set(), instant("T1")
     for _ in range(draw(st.integers(1, 12))):
         key = draw(st.sampled_from(KEYS[:3]))
@@ -76,7 +80,7 @@ def operations(draw: st.DrawFn) -> list[Operation]:
 
 
 def table_after(done: list[Operation]) -> list[Row]:
-    """The source's own history: what a table must hold after these operations."""
+    """The source's own history, which a table must contain after these operations."""
     rows, current = [], {}
     for operation in done:
         before = current.pop(operation.key, None)
@@ -94,7 +98,7 @@ def table_after(done: list[Operation]) -> list[Row]:
 
 @dataclass(frozen=True)
 class Habits:
-    """How one sender writes deletes: their shape, and whether the earliest rows cover them."""
+    """The way in which one sender writes deletes: their shape, and whether the earliest rows include them."""
 
     delete: str = "tester"
     earliest_covers_deletes: bool = False
@@ -108,7 +112,7 @@ HABITS = st.builds(
 
 
 def batch_of(done: list[Operation], habits: Habits = Habits()) -> Batch:
-    """The four lists of a batch that carries these operations (sections 3.5 and 7.11)."""
+    """The four lists of a batch with these operations (sections 3.5 and 7.11)."""
     batch: Batch = {"earliest": [], "replace": [], "update": [], "delete": []}
     begun = set()
     for place, operation in enumerate(done):
@@ -154,8 +158,8 @@ def _delete_row(operation: Operation, shape: str) -> tuple[str, Row]:
 def batches(draw: st.DrawFn) -> History:
     """A table with a history and the well-formed batches that follow, in order.
 
-    A batch may begin with operations already sent, as after a failed sync, but it always brings
-    the table as far as it was: `tables[i]` is the source's own history up to batch i.
+    A batch may begin with operations that were sent before, as after a failed sync, but it never brings the
+    table back: `tables[i]` is the source's own history up to batch i.
     """
     done = draw(operations())
     reached = draw(st.integers(0, len(done)))
@@ -169,7 +173,7 @@ def batches(draw: st.DrawFn) -> History:
 
 @st.composite
 def stored_versions(draw: st.DrawFn) -> list[Row]:
-    """A history without overlap: each version ends before the next one starts, gaps allowed."""
+    """A history without overlap. Each version ends before the next one starts, with gaps."""
     rows = []
     for key in draw(st.lists(st.sampled_from(KEYS), unique=True, max_size=3)):
         starts = sorted(draw(st.sets(MOMENTS, min_size=1, max_size=3)))
@@ -184,7 +188,7 @@ def stored_versions(draw: st.DrawFn) -> list[Row]:
 
 
 def _rows(**cells: st.SearchStrategy[object]) -> st.SearchStrategy[list[Row]]:
-    """Up to four rows over few keys; a cell drawn as ABSENT is not in the row."""
+    """Up to four rows with few keys. A cell drawn as ABSENT is not in the row."""
     row = st.fixed_dictionaries({"key": st.sampled_from(KEYS), **cells}).map(_without_absent)
     return st.lists(row, max_size=4)
 
@@ -195,7 +199,7 @@ def _without_absent(cells: Row) -> Row:
 
 
 def _maybe(cells: st.SearchStrategy[object], *marks: object) -> st.SearchStrategy[object]:
-    """A cell that may carry one of the marks; about one row in four lets it out."""
+    """A cell that may have one of the marks. It is absent from about one row in four."""
     return st.one_of(cells, cells, st.sampled_from([None, *marks]), st.just(ABSENT))
 
 
@@ -246,9 +250,9 @@ _deleted = _rows(
 
 @st.composite
 def wild_batches(draw: st.DrawFn) -> History:
-    """A well-formed table that has one column more than COLUMNS, and one batch of anything.
+    """A well-formed table that has one column more than COLUMNS, and one arbitrary batch.
 
-    Nothing in it raises: the types are valid, and starts and ends are given where rows need them.
+    Nothing in it raises an error: the types are valid, and starts and ends exist where rows need them.
     """
     batch = {
         "earliest": draw(_rows(**{START: MOMENTS})),
@@ -261,7 +265,7 @@ def wild_batches(draw: st.DrawFn) -> History:
 
 @st.composite
 def live_batches(draw: st.DrawFn) -> History:
-    """A live table that has one column more than LIVE_COLUMNS, and one batch of anything."""
+    """A live table that has one column more than LIVE_COLUMNS, and one arbitrary batch."""
     cells = {"a": LETTERS, "b": NUMBERS, LEFT_OVER: LETTERS, SYNCED: MOMENTS}
     stored = {tuple(row[c] for c in KEY): row for row in draw(_rows(**cells))}
     replaced = {"a": _maybe(LETTERS), "b": _maybe(NUMBERS), SYNCED: _maybe(MOMENTS)}

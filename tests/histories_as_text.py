@@ -1,4 +1,4 @@
-"""Histories of every layout as text, written past every door: what somebody's program may do to a table."""
+"""Histories of every layout as text, written without a door, as another program may change a table."""
 
 from committing import append_past, make
 from tables_as_text import table
@@ -51,7 +51,7 @@ COLUMNS = {
 
 
 def written(store, name, layout_, text):
-    """A table of a layout with these rows; what a row does not name is NULL, or what its layout gives."""
+    """A table of a layout with these rows. Values that a row omits are NULL, or the layout's default."""
     target = TableName("spoilt", name)
     drop(store, target)
     make(store, Shape(target, COLUMNS[layout_], ("k",), layout_))
@@ -60,7 +60,7 @@ def written(store, name, layout_, text):
 
 
 def append(store, target, text):
-    """The rows of a text, written by a program that knows no law."""
+    """Append the rows of a text, as a program that ignores all laws."""
     names = existing(store, target).shape.names
     append_past(store, target, [_row(line, names) for line in table(text)])
 

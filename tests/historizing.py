@@ -1,7 +1,8 @@
-"""Historization at a small scale, for tests: a model, a database, and its tables as text.
+"""Historization on a small scale, for tests: a model, a database, and its tables as text.
 
-A base is written `a:1 b:-`: business key and attribute, `-` is NULL. `a:1!key` has no surrogate key,
-`a:1!hash` no row hash. A history has one version a line, `key attribute [start,end) state run`; instants
+
+A base is written `a:1 b:-`, with business key and attribute, and `-` is NULL. `a:1!key` has no surrogate key,
+`a:1!hash` no row hash. A history has one version per line, `key attribute [start,end) state run`. Instants
 are seconds of a fixed day, and `-` is no end.
 """
 
@@ -35,12 +36,12 @@ VERSION = re.compile(
 
 
 def second(number: object) -> datetime:
-    """The instant of a number: that many seconds into the day."""
+    """The instant of a number, which counts the seconds of the day."""
     return DAY + timedelta(microseconds=int(Decimal(str(number)) * 1_000_000))
 
 
 def column(word: str) -> dict[str, Any]:
-    """A column of the model from `name:DECIMAL(10,2)`; a star marks a business key."""
+    """A column of the model from `name:DECIMAL(10,2)`. A star marks a business key."""
     told = COLUMN.fullmatch(word)
     made: dict[str, Any] = {"target_column_name": told["name"], "datatype": told["type"] or "STRING"}
     numbers = [int(each) for each in (told["numbers"] or "").split(",") if each]
@@ -52,7 +53,7 @@ def column(word: str) -> dict[str, Any]:
 
 
 def dataset(columns: str = "k* a", name: str = "rc_c", **more: Any) -> dict[str, Any]:
-    """A dataset of the model; `more` has its other keys."""
+    """A dataset of the model. `more` has its other keys."""
     written = {"target_schema": "rawcore", "target_dataset_name": name, "lineage_key": f"rawcore:{name}"}
     return written | {"target_columns": [column(word) for word in columns.split()], **more}
 
@@ -92,7 +93,7 @@ BACK = ["archived", "closed", "imported", "pruned"]
 
 
 def archived_pasts(place: "Place") -> None:
-    """`PASTS` as a history and its archive: all versions of one record in it, and the first of another."""
+    """`PASTS` as a history and its archive, which has all versions of one record, and the first of another."""
     gone = "k = 'archived' OR (k = 'pruned' AND version_state = 'changed')"
     place.put(PASTS)
     place.sql(f"CREATE TABLE rawcore.rc_c_hist_archive AS SELECT * FROM rawcore.rc_c_hist WHERE {gone}")
@@ -100,13 +101,13 @@ def archived_pasts(place: "Place") -> None:
 
 
 def versions(text: str) -> list[str]:
-    """The lines of a history, as `Place.history` gives them."""
+    """The lines of a history, as `Place.history` returns them."""
     return sorted(line.strip() for line in text.strip().splitlines() if line.strip())
 
 
 @dataclass
 class Place:
-    """A database with the tables of a model; the first dataset is meant where none is named."""
+    """A database with the tables of a model. The first dataset is the default."""
 
     name: str
     url: str
@@ -125,17 +126,17 @@ class Place:
         self.schema = schema_of(self.model, self.dataset)
 
     def mode(self, engine: str, columns: str = "k* a", **historization: Any) -> "Place":
-        """One dataset whose history is loaded this way."""
+        """Use a model with one dataset whose history is loaded in this way."""
         self.use(document(dataset(columns, historization={"engine": engine, **historization})))
         return self
 
     def connected(self) -> SqlTarget:
-        """A connection of its own."""
+        """A separate connection."""
         return SqlTarget(self.dialect, self.dialect.get_execution_engine(self.url), self.pepper)
 
     @contextmanager
     def connection(self) -> Iterator[SqlTarget]:
-        """A connection that is closed in the end."""
+        """A connection that is closed at the end."""
         target = self.connected()
         try:
             yield target
@@ -154,7 +155,7 @@ class Place:
         return self.target._engine.fetch_all(text)
 
     def insert(self, table: str, rows: Iterable[Mapping[str, Any]]) -> None:
-        """Rows, each a dict, into a table."""
+        """Insert rows, given as dicts, into a table."""
         found = list(rows)
         made = ", ".join("(" + ", ".join(map(self.literal, row.values())) + ")" for row in found)
         if found:
@@ -167,14 +168,14 @@ class Place:
         return self.dialect.render_literal(value)
 
     def create(self, schema: str, table: str, columns: Sequence[Any]) -> None:
-        """A table of the model's columns, none of which must be there."""
+        """Create a table with the model's columns, which may all be NULL."""
         self.sql(self.dialect.render_create_schema_if_not_exists(schema))
         free = [each.model_copy(update={"nullable": True}) for each in columns]
         name = self.dialect.render_table_identifier(schema, table)
         self.sql(self.dialect.render_create_table_if_not_exists_from_columns(name, free))
 
     def stage(self, name: str, columns: str, rows: Iterable[Mapping[str, Any]] = ()) -> None:
-        """A stage table with these rows and no others."""
+        """Create a stage table with exactly these rows."""
         made = [ModelColumn.model_validate(column(word)) for word in columns.split()]
         if self.has("stage", name):
             self.sql(f"DROP TABLE stage.{name}")
@@ -189,7 +190,7 @@ class Place:
         return self.target.columns(schema, table) is not None
 
     def dump(self, *tables: str) -> dict[str, list[tuple[Any, ...]]]:
-        """Every row and column of tables; None for one that is not there."""
+        """Every row and column of tables, or None for a table that does not exist."""
         chosen = tables or (f"rawcore.{self.dataset.name}", f"rawcore.{self.dataset.hist_name}")
         return {name: self._dumped(name) for name in chosen}
 
@@ -207,7 +208,7 @@ class Place:
         return Hashes(self.schema, self.pepper)
 
     def base(self, text: str) -> "Place":
-        """The base holds these rows and no others; the table is made if it is not there."""
+        """Make the base contain exactly these rows. It is created if it does not exist."""
         if not self.has("rawcore", self.dataset.name):
             self.create("rawcore", self.dataset.name, base_columns(self.dataset))
         self.sql(f"DELETE FROM rawcore.{self.dataset.name}")
@@ -215,7 +216,7 @@ class Place:
         return self
 
     def typed(self, value: str | None) -> Any:
-        """The value of the attribute, of the type that the model has for it: a text."""
+        """The value of the attribute as a string, in the model's type."""
         return value
 
     def _base_row(self, word: str) -> dict[str, Any]:
@@ -233,7 +234,7 @@ class Place:
     # The history
 
     def put(self, text: str) -> "Place":
-        """Versions that stand in the history already; `!hash` or `!start` at the end of a line is what one lacks."""
+        """Write versions into the history. A line that ends with `!hash` or `!start` lacks this value."""
         hist = sync_hist(self.dataset, None, DAY)
         if not self.has("rawcore", hist.target_dataset_name):
             self.create("rawcore", hist.target_dataset_name, hist.target_columns)
@@ -259,7 +260,7 @@ class Place:
         }
 
     def history(self, value: str = "a") -> list[str]:
-        """The history in text, and a look at its laws."""
+        """The history as text, after a check of its laws."""
         assert_lawful(self)
         key = business_keys(self.dataset)[0].name
         listed = f"{key}, {value}, version_started_at, version_ended_at, version_state, load_run_id"
@@ -272,25 +273,25 @@ class Place:
     # Loads
 
     def load(self, run: str | None, at: object = None, **asked: Any) -> HistoryReceipt:
-        """The first dataset's history loaded from the base as it stands."""
+        """Load the first dataset's history from the current base."""
         (receipt, *_) = self.loads(run, at, **{"skip_base": True, **asked})
         return receipt
 
     def loads(self, run: str | None, at: object = None, **asked: Any) -> list[HistoryReceipt]:
-        """All datasets loaded."""
+        """Load all datasets."""
         instant = None if at is None else second(at)
         return run_model(
             self.model, self.folder, self.target, LoadRequest(run_id=run, load_timestamp=instant, **asked)
         )
 
     def registered(self, *columns: str, run: str | None = None) -> list[tuple[Any, ...]]:
-        """Rows of the registry."""
+        """The rows of the registry."""
         where = "" if run is None else f" WHERE load_run_id = {self.literal(run)}"
         return self.rows(f"SELECT {', '.join(columns)} FROM meta.hist_run{where} ORDER BY load_timestamp")
 
 
 def assert_lawful(place: Place) -> None:
-    """The invariants of section 9.2: open versions, intervals, keys."""
+    """Check the invariants of section 9.2: open versions, intervals, keys."""
     key, hist_key, table = place.dataset.key, place.dataset.hist_key, f"rawcore.{place.dataset.hist_name}"
     found = place.rows(
         f"SELECT {hist_key}, {key}, version_started_at, version_ended_at, version_state FROM {table}"
@@ -310,7 +311,7 @@ def assert_lawful(place: Place) -> None:
 
 
 def aware(instant: datetime) -> datetime:
-    """An instant as the database gave it, in UTC."""
+    """An instant from the database, in UTC."""
     return instant.replace(tzinfo=UTC) if instant.tzinfo is None else instant.astimezone(UTC)
 
 

@@ -1,4 +1,4 @@
-"""Historization on Spark at a small scale: the same places as on databases (see `historizing`)."""
+"""Historization on Spark on a small scale, with the same places as on databases (see `historizing`)."""
 
 from dataclasses import replace
 from typing import Any
@@ -22,7 +22,7 @@ SCHEMAS = {"rawcore", "rawcore_us", "meta", "stage"}
 
 
 class SparkPlace(Place):
-    """A warehouse; its tables of earlier tests are dropped."""
+    """A warehouse. Tables of earlier tests are dropped."""
 
     def __init__(self, store: Any, folder: Any) -> None:
         self.store = store
@@ -38,11 +38,11 @@ class SparkPlace(Place):
         return SparkTarget(self.store, self.pepper)
 
     def in_tasks(self, *, always: bool) -> None:
-        """From now on Spark's tasks plan every load, as one that is too large for the driver; or only those."""
+        """Make Spark's tasks plan every load from now on, or only the loads that are too large for the driver."""
         self.with_memory(0 if always else None)
 
     def with_memory(self, most: int | None) -> None:
-        """From now on the driver holds so many bytes of clear text; None is as many as it has."""
+        """Limit the driver to this many bytes of plain rows from now on. None is no limit."""
         memory = self.store.memory if most is None else Memory(most * CLEAR_TEXT_SHARE)
         self.target = SparkTarget(replace(self.store, memory=memory), self.pepper)
 
@@ -68,7 +68,7 @@ class SparkPlace(Place):
             super().create(schema, table, columns)
 
     def insert(self, table: str, rows: Any) -> None:
-        """Rows, each a dict, as one commit, for which Spark runs nothing."""
+        """Insert rows, given as dicts, in one commit without Spark."""
         self._commit(table, list(rows), whole=False)
 
     def base(self, text: str) -> "SparkPlace":
@@ -85,7 +85,7 @@ class SparkPlace(Place):
             commit(self.store, table, Change(added=come, whole=whole and table.rows > 0))
 
     def snapshots(self, table: str) -> int:
-        """How many commits of rows a table has had."""
+        """The number of commits of rows to a table."""
         return len(self.rows(f"SELECT snapshot_id FROM rawcore.{table}.snapshots"))
 
     def drop(self, table: str) -> None:

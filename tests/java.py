@@ -1,8 +1,9 @@
-"""How every Java of the tests is started, and how it runs plans.
+"""The start of every Java of the tests, and the execution of its plans.
 
-Tests are many short queries, of which the JVM's second compiler would make most of the work. Half of what is left
-of a start is the loading of classes: `scripts/class_archive.py` keeps them as they are once loaded. What is compiled
-stays so: with the one compiler alone Java would have a fifth of the room for it, and compile much again and again.
+
+Tests run many short queries, and the JVM's second compiler would take most of their time. Half of the remaining
+time of a start is the loading of classes, so `scripts/class_archive.py` archives the loaded classes. Compiled code
+is kept. With only one compiler, Java would have a fifth of the space for it, and would compile much of it again.
 """
 
 from pathlib import Path
@@ -44,9 +45,9 @@ WORKERS = (
 
 
 def without_checksums(spark: "SparkSession") -> None:
-    """No file of the session has a second one beside it, with its checksums; before a release each has.
+    """Write no checksum files next to the files of the session, except before a release.
 
-    For each file that Hadoop writes it starts a process that says who may read it.
+    For each file that Hadoop writes, it starts a process that sets the permissions.
     """
     if DEPTH != "laws":
         java, session = spark._jvm, spark._jsparkSession

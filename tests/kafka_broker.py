@@ -33,7 +33,7 @@ transaction.state.log.min.isr=1
 
 @contextmanager
 def kafka(folder: Path) -> Iterator[str]:
-    """The address of a broker that keeps its topics, of two partitions each, in a folder."""
+    """The address of a broker that stores its topics, with two partitions each, in a folder."""
     port, own = free_ports(2)
     settings, log = folder / "server.properties", folder / "broker.log"
     settings.write_text(SETTINGS.format(port=port, own=own, folder=folder))
@@ -54,6 +54,6 @@ def kafka(folder: Path) -> Iterator[str]:
 
 
 def listens(port: int) -> bool:
-    """Whether somebody listens on a port of this machine."""
+    """Whether a program listens on a port of this machine."""
     with socket.socket() as probe:
         return not probe.connect_ex(("127.0.0.1", port))

@@ -1,6 +1,6 @@
-"""A topic of changes and the stream that keeps their history; as a program it says what it does, to be killed.
+"""A topic of changes, and the stream that keeps their history. As a program it reports its progress.
 
-python kafka_stream.py WAREHOUSE CONFIG BROKER TOPIC CHECKPOINT INTO
+It is run as `python kafka_stream.py WAREHOUSE CONFIG BROKER TOPIC CHECKPOINT INTO`, and tests kill it.
 """
 
 import random
@@ -38,19 +38,25 @@ CONNECTOR_3_5 = (
 
 
 def classes():
-    """Where Java finds the connector, fetched once."""
+    """The class path of the connector, which is fetched once."""
     if is_before_4():
         return f"{jars('kafka-connector-3.5', *CONNECTOR_3_5, alone=True)}/*"
     return f"{jars('kafka-connector', *CONNECTOR, alone=True)}/*"
 
 
 def class_path():
-    """The variable that puts the connector behind Spark's jars: before them, the archive of classes is of no use."""
+    """The variable that puts the connector after Spark's jars.
+
+    Before them, the archive of classes is not used.
+    """
     return "SPARK_DIST_CLASSPATH", classes()
 
 
 def changes(count, records, seed):
-    """Changes of some records, late ones and deletes among them; each has an order of its own."""
+    """Changes of some records, including late ones and deletes.
+
+    Each change has its own place in the order.
+    """
     chance = random.Random(seed)
     rows = []
     for number in range(count):
@@ -62,7 +68,7 @@ def changes(count, records, seed):
 
 
 def send(spark, broker, topic, rows):
-    """Messages of these changes; a row that is a text is sent as it is."""
+    """Send messages with these changes. A string is sent unchanged."""
     texts = [(str(row[0]), row) for row in rows if isinstance(row, str)]
     if texts:
         frame = spark.createDataFrame(texts, "key STRING, value STRING")
@@ -75,7 +81,7 @@ def send(spark, broker, topic, rows):
 
 
 def start(warehouse, broker, topic, checkpoint, into, said=lambda *_: None, most=MOST):
-    """A query that keeps the history of a topic; `said` is told of each batch."""
+    """A query that keeps the history of a topic. `said` is called for each batch."""
     from pyspark.sql.functions import col, from_json
 
     places = {"kafka.bootstrap.servers": broker, "subscribe": topic, "startingOffsets": "earliest"}

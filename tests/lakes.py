@@ -1,10 +1,10 @@
-"""Catalogs of a test's own beside the one that all tests share."""
+"""Catalogs for single tests, in addition to the one that all tests share."""
 
 from backstory.stores.iceberg.store import IcebergStore
 
 
 def lake(spark, name, folder):
-    """A store in an empty catalog of this name."""
+    """A store in an empty catalog with this name."""
     catalog = f"spark.sql.catalog.{name}"
     settings = {
         "type": "jdbc",

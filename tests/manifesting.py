@@ -1,4 +1,4 @@
-"""Manifests at a small scale, for tests: a few lines of YAML become a dataset, or an error."""
+"""Manifests on a small scale, for tests: a few lines of YAML become a dataset, or an error."""
 
 from pathlib import Path
 from textwrap import dedent, indent
@@ -12,13 +12,13 @@ HEAD = "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: cities\n  kind: Roo
 
 
 def manifest(*events: str) -> str:
-    """A manifest with these events; each is a block of YAML. The first event begins on line 7."""
+    """A manifest with these events, each a block of YAML. The first event begins on line 7."""
     lines = ["- " + indent(dedent(event).strip(), "  ").strip() for event in events]
     return HEAD + indent("\n".join(lines) or "[]", "    ") + "\n"
 
 
 def polling(merge: str = "{kind: append}", **parts: str) -> str:
-    """A polling source, a line a part: kind, fetch, read, the other parts, merge."""
+    """A polling source, one line per part: kind, fetch, read, the other parts, merge."""
     parts = {"fetch": "{kind: url, url: https://a.b/c.csv}", "read": "{kind: csv}"} | parts
     return "\n".join(
         ["kind: setPollingSource", *(f"{name}: {part}" for name, part in parts.items()), f"merge: {merge}"]
@@ -26,7 +26,7 @@ def polling(merge: str = "{kind: append}", **parts: str) -> str:
 
 
 def push(merge: str = "{kind: append}", name: str = "default", **parts: str) -> str:
-    """A push source, a line a part: kind, name, read, the other parts, merge."""
+    """A push source, one line per part: kind, name, read, the other parts, merge."""
     parts = {"sourceName": name, "read": "{kind: ndJson}"} | parts
     return "\n".join(
         ["kind: addPushSource", *(f"{key}: {part}" for key, part in parts.items()), f"merge: {merge}"]
@@ -34,20 +34,20 @@ def push(merge: str = "{kind: append}", name: str = "default", **parts: str) -> 
 
 
 def snapshots_of(text: str, folder: Path):
-    """The documents and manifests of a text."""
+    """The documents and manifests in a string."""
     path = Path(folder, "cities.yaml")
     path.write_text(text, encoding="utf-8")
     return read_manifests(path)
 
 
 def dataset_of(text: str, folder: Path, *, known: bool = False) -> Dataset:
-    """The dataset of a text with one manifest."""
+    """The dataset of a string with one manifest."""
     [found] = folded(text, folder, known=known)
     return found
 
 
 def folded(text: str, folder: Path, *, known: bool) -> list[Dataset]:
-    """The datasets of a text."""
+    """The datasets of a string."""
     return [
         fold(snapshot, Path(folder), known=known, written=document)
         for document, snapshot in snapshots_of(text, folder)
@@ -55,7 +55,7 @@ def folded(text: str, folder: Path, *, known: bool) -> list[Dataset]:
 
 
 def refusal(text: str, folder: Path, *, known: bool = False, code: str = "wrong-manifest") -> UsageError:
-    """The error of a text; its message begins behind the folder's name."""
+    """The error of a string. Its message begins after the folder's name."""
     with pytest.raises(UsageError) as refused:
         folded(text, folder, known=known)
     assert refused.value.code == code

@@ -1,4 +1,4 @@
-"""A real MariaDB server, and sessions in it that stay open: each is a client of its own that is written to."""
+"""A real MariaDB server, and sessions in it that stay open. Each session is a separate client."""
 
 import os
 import shutil
@@ -14,23 +14,23 @@ from serving import SECONDS, within
 
 @dataclass(frozen=True)
 class Server:
-    """Where a server listens; whoever asks is its owner."""
+    """The address of a server. Every client is its owner."""
 
     port: int
     socket: Path
 
     def client(self, database):
-        """The words of a client."""
+        """The command line of a client."""
         at = ["-S", self.socket, "-u", "root", *([database] if database else [])]
         return ["mariadb", "--no-defaults", "-N", "--unbuffered", *at]
 
     def do(self, statement, database="shop"):
-        """What statements answer."""
+        """The output of statements."""
         words = self.client(database)
         return subprocess.run(words, input=statement, text=True, check=True, capture_output=True).stdout
 
     def answers(self):
-        """Whether it is there."""
+        """Whether the server responds."""
         try:
             return self.do("SELECT 1", "")
         except subprocess.CalledProcessError:
@@ -60,7 +60,7 @@ def mariadb_server(*options):
 
 
 class Session:
-    """A session that stays open, with what it has begun."""
+    """A session that stays open, with its transaction."""
 
     def __init__(self, server, database="shop"):
         self.running = subprocess.Popen(
@@ -76,7 +76,7 @@ class Session:
         self.running.wait(60)
 
     def do(self, statement):
-        """The rows that a statement answers, each a list of texts."""
+        """The rows that a statement returns, each a list of strings."""
         self.running.stdin.write(f"{statement};\nSELECT 'that is all';\n")
         self.running.stdin.flush()
         lines = []

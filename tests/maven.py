@@ -1,4 +1,4 @@
-"""Programs of others, from Maven Central: folders of jars, fetched once by the resolver that Spark has."""
+"""Other programs from Maven Central: folders of jars, fetched once with Spark's resolver."""
 
 import shutil
 import subprocess
@@ -11,7 +11,7 @@ FETCHED = Path(__file__).parents[1] / ".pytest_cache"
 
 
 def jars(program: str, *modules: str, alone: bool = False) -> Path:
-    """The folder with the jars of modules (`group:name:version`), and unless `alone` of all that they need."""
+    """The folder with the jars of modules (`group:name:version`), and unless `alone`, of their dependencies."""
     folder, how = FETCHED / program, ["-notransitive"] if alone else []
     if not folder.exists():
         FETCHED.mkdir(exist_ok=True)

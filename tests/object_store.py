@@ -1,4 +1,4 @@
-"""S3's interface on this machine: moto's server, behind a small one of ours that counts requests and lets some fail."""
+"""S3's interface on this machine: moto's server behind a small one that counts requests and injects faults."""
 
 import http.client
 import os
@@ -26,7 +26,7 @@ HOPS = {"connection", "date", "keep-alive", "server", "transfer-encoding"}
 
 @dataclass
 class Fault:
-    """What becomes of the next requests like this one: `throttle`, `deny`, `lose` the answer, or `hold` them."""
+    """The fate of the next requests like this one: `throttle`, `deny`, `lose` the answer, or `hold` them."""
 
     what: str
     method: str
@@ -43,7 +43,7 @@ class Fault:
 
 @dataclass
 class ObjectStore:
-    """Where the store is, what was asked of it, and what it shall fail at."""
+    """The address of the store, its requests, and its injected faults."""
 
     port: int = 0
     requests: list[tuple[str, str, str]] = field(default_factory=list)
@@ -51,7 +51,10 @@ class ObjectStore:
     calls: set[str] = field(default_factory=set)
 
     def note(self, method: str, path: str, headers: Message) -> None:
-        """Write a request down; one that a client only repeats, as it may for an answer that is late, is no other."""
+        """Record a request.
+
+        A client may repeat a request whose answer is late, which is not counted again.
+        """
         call = headers.get("amz-sdk-invocation-id", "")
         if not call or call not in self.calls:
             self.requests.append((method, path, headers.get("Range", "")))
@@ -59,7 +62,7 @@ class ObjectStore:
 
     @property
     def reached(self) -> dict[str, str]:
-        """The properties of a catalog that reach it."""
+        """The properties of a catalog in this store."""
         return {
             "io-impl": "org.apache.iceberg.aws.s3.S3FileIO",
             "s3.endpoint": f"http://127.0.0.1:{self.port}",
@@ -71,7 +74,7 @@ class ObjectStore:
 
     @contextmanager
     def counting(self) -> Iterator[list[tuple[str, str, str]]]:
-        """The requests of a while: method, path and range."""
+        """The requests during the block: method, path and range."""
         seen: list[tuple[str, str, str]] = []
         before = len(self.requests)
         yield seen

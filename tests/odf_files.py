@@ -1,4 +1,4 @@
-"""Files as a manifest's `read` gives them, for tests."""
+"""Files as a manifest's `read` returns them, for tests."""
 
 from pathlib import Path
 
@@ -21,7 +21,7 @@ def ddl(*columns: str) -> pa.Schema:
 
 
 def declared(**types: object) -> pa.Schema:
-    """Columns of types as a manifest's `schema` has them."""
+    """Columns of these types as a manifest's `schema` declares them."""
     fields = [{"name": name, "type": type_} for name, type_ in types.items()]
     return arrow_schema(DataSchema.model_validate({"fields": fields}))
 

@@ -1,4 +1,4 @@
-"""Tests ask frames of Spark 3.5 for Arrow tables as they ask those of Spark 4."""
+"""Let tests get Arrow tables from frames of Spark 3.5 as from those of Spark 4."""
 
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -7,7 +7,10 @@ from backstory.spark.versions import arrow_of, condition_of, frame_of_arrow, is_
 
 
 def ask_as_spark_4() -> None:
-    """Give pyspark's classes the methods of Spark 4 that tests call; the product calls none of them itself."""
+    """Give pyspark's classes the methods of Spark 4 that tests call.
+
+    The product itself calls none of them.
+    """
     if not is_before_4():
         return
     DataFrame.toArrow = arrow_of

@@ -1,4 +1,4 @@
-"""Sessions as users make them: catalogs of any type, cached by default, and settings that are not ours."""
+"""Sessions as users create them: catalogs of any type, cached by default, and foreign settings."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,7 +17,7 @@ FIRST, SECOND, THIRD = "2026-01-01", "2026-01-02", "2026-01-03"
 
 
 def catalog_of(kind, folder, rest=None):
-    """The settings of a catalog of this type that has no table yet."""
+    """The settings of an empty catalog of this type."""
     if kind == "rest":
         return rest
     if kind == "in-memory":
@@ -31,7 +31,10 @@ def catalog_of(kind, folder, rest=None):
 
 
 def own_session(spark, name, settings, cached=None):
-    """A session beside this one, with a catalog; `cached` is what it says of caching, None for nothing."""
+    """A session in addition to this one, with a catalog.
+
+    `cached` sets its caching, or None for the default.
+    """
     session = spark.newSession()
     prefix = f"spark.sql.catalog.{name}"
     beside = name == "spark_catalog"
@@ -45,7 +48,7 @@ def own_session(spark, name, settings, cached=None):
 
 
 def copy(session, *letters):
-    """A full copy: the n-th letter is what is said of record n, a dot leaves the record out."""
+    """A full copy. The n-th letter is the value of record n, and a dot omits the record."""
     day, seen = date(1900, 1, 1), datetime(2026, 7, 1, 12, 30, tzinfo=UTC)
     rows = [
         (number, letter, Decimal("0.10") * number, day, seen)
@@ -56,7 +59,7 @@ def copy(session, *letters):
 
 
 def walk(session, catalog, other=None):
-    """One table through all that reads and writes it; the answers, which are the same in every session.
+    """Read and write one table in all ways. Returns the answers, which are the same in every session.
 
     `other` is a session of another program, whose writes this one must see although it cached the table.
     """

@@ -1,8 +1,9 @@
-"""Which tests come first, and what each file of tests takes.
+"""The order of tests, and the seconds of each file of tests.
 
-What needs nothing but Python comes first, so that its failures are seen first; then the longest files, so that no
-worker is left with one when the others are done. `seconds.toml` tells of a fresh clone what the last run here tells
-better; it names the files that take long, and why.
+
+Tests that need only Python come first, so that their failures appear first. Then the longest files follow, so that
+no worker runs one when the others are done. `seconds.toml` has seconds for a fresh clone, and the last run here has
+better ones. It lists the files that take long, with reasons.
 """
 
 import tomllib
@@ -36,12 +37,12 @@ def test_of(nodeid):
 
 
 def is_long(nodeid):
-    """Whether `make test` leaves a test out."""
+    """Whether `make test` omits a test."""
     return nodeid.startswith(OUTSIDE) or test_of(nodeid) in LISTED
 
 
 def pytest_itemcollected(item):
-    """What takes long is marked so."""
+    """Mark tests that take long."""
     if is_long(item.nodeid):
         item.add_marker(pytest.mark.long)
 
@@ -52,7 +53,7 @@ def file_of(nodeid):
 
 @pytest.hookimpl(trylast=True)
 def pytest_collection_modifyitems(config, items):
-    """Pure files first, then the others, the longest first; within a file as they stand."""
+    """Order the tests: pure files first, then the longest files. The order within a file is unchanged."""
     heavy = {
         file_of(item.nodeid)
         for item in items
@@ -69,14 +70,14 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_logreport(report):
-    """What each file of tests takes, fixtures included."""
+    """Add up the seconds of each file of tests, including fixtures."""
     SECONDS[file_of(report.nodeid)] += report.duration
     if report.when == "call" and not is_long(report.nodeid):
         OF_TESTS[test_of(report.nodeid)] += report.duration
 
 
 def pytest_terminal_summary(terminalreporter, config):
-    """The files that take longest, so that none grows unseen; whole runs are remembered."""
+    """Print the files that take longest, and remember the seconds of whole runs."""
     terminalreporter.section("seconds by file")
     reasons = table()["reasons"]
     for file, seconds in SECONDS.most_common(SHOWN):

@@ -1,4 +1,4 @@
-"""The plans of several parts as one, for tests that ask what a delivery comes to."""
+"""The plans of several parts as one plan, for tests of the result of a delivery."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +11,7 @@ from backstory.strategies.part_plan import ADDED, REMOVED, PlanSums
 
 @dataclass(frozen=True)
 class WholePlan:
-    """The rows of all parts by kind, with their counts and samples; of a refused delivery no rows."""
+    """The rows of all parts by kind, with their counts and samples. A refused delivery has no rows."""
 
     removed: Any
     added: Any
@@ -21,7 +21,7 @@ class WholePlan:
 
 
 def whole_plan(plans, counts=None):
-    """All parts; `counts` makes the counts of their sums."""
+    """The plan of all parts. `counts` makes the counts from their sums."""
     sums, plans = PlanSums(), list(plans)
     for plan in plans:
         sums.add(plan)

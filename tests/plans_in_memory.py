@@ -1,4 +1,4 @@
-"""Run a plan on plain rows, without Spark: rows in, the table's rows out."""
+"""Run a plan on plain rows, without Spark. The result is the table's rows."""
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
@@ -31,7 +31,7 @@ def schema(names: Sequence[str]) -> pa.Schema:
 
 
 def delivered(rows: Sequence[Row], names: Sequence[str]) -> Rows:
-    """Plain rows as delivered ones: an absent or unmodified cell is not known."""
+    """Plain rows as delivered ones. An absent or unmodified cell is unknown."""
     plain = [{n: None if row.get(n) is UNMODIFIED else row.get(n) for n in names} for row in rows]
     known = [{n: row.get(n, UNMODIFIED) is not UNMODIFIED for n in names} for row in rows]
     flags = pa.schema([pa.field(name, pa.bool_()) for name in names])
@@ -39,7 +39,7 @@ def delivered(rows: Sequence[Row], names: Sequence[str]) -> Rows:
 
 
 def stored_table(rows: Sequence[Row], names: Sequence[str]) -> pa.Table:
-    """Rows as a slice of a table gives them, in two files."""
+    """Rows as a slice of a table contains them, in two files."""
     table = delivered(rows, names).values
     files = [f"file-{place % 2}" for place in range(len(rows))]
     return table.append_column(FILE, pa.array(files, pa.string())).append_column(
@@ -55,7 +55,7 @@ def applied(stored: Sequence[Row], names: Sequence[str], actions: Actions) -> li
 
 
 def in_utc(rows: Sequence[Row]) -> list[Row]:
-    """Arrow names the zone in its own way; rows compare by their text in tests."""
+    """Times in the zone UTC. Arrow names the zone differently, and tests compare rows as strings."""
     return [{n: v.astimezone(UTC) if isinstance(v, datetime) else v for n, v in row.items()} for row in rows]
 
 

@@ -9,7 +9,7 @@ FIRST, LAST = 10_240, 32_000
 
 
 def free_ports(count: int = 1) -> list[int]:
-    """Ports that nobody listens on."""
+    """Ports that no program listens on."""
     ports: set[int] = set()
     while len(ports) < count:
         port = FIRST + secrets.randbelow(LAST - FIRST)

@@ -1,7 +1,7 @@
-"""Tables of layout `versions` as text, for tests: rows of the two axes as native.md draws them.
+"""Tables of layout `versions` as text, for tests: rows with both axes as native.md draws them.
 
-`k v from to recorded role ended before kind`, blanks between; instants and recorded times are numbers,
-`~` is NULL. `day(10)` is the instant of a number. `lives` writes versions as `k: a[10,20) b[20,)`.
+`k v from to recorded role ended before kind`, separated by blanks. Instants and recorded times are numbers,
+and `~` is NULL. `day(10)` is the instant of a number. `lives` writes versions as `k: a[10,20) b[20,)`.
 """
 
 from collections import defaultdict
@@ -47,7 +47,7 @@ def number(instant):
 
 
 def remembered(store, name, text, value="v"):
-    """A table `reading.<name>` of these rows, written by nobody who looks at them."""
+    """A table `reading.<name>` of these rows, which are not checked."""
     table = TableName("reading", name)
     drop(store, table)
     columns = (Column("k", ColumnType(Kind.STRING)), Column(value, ColumnType(Kind.STRING)), *OWN_COLUMNS)
@@ -68,7 +68,7 @@ def _row(words):
 
 
 def lives(rows):
-    """What rows with `k`, `v`, `valid_from` and `valid_to` tell: a line a record, in their order."""
+    """The rows with `k`, `v`, `valid_from` and `valid_to` as lines, one per record, in their order."""
     found = defaultdict(list)
     for row in sorted(rows, key=lambda row: (row["k"], row["valid_from"])):
         found[row["k"]].append(f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})")

@@ -1,7 +1,7 @@
-"""A REST catalog: Iceberg's own server, the one that its project tests clients with.
+"""A REST catalog: Iceberg's own server, with which its project tests clients.
 
-It is made for tests: one small jar, and beside it what its authors build it with. Another server (Nessie's, in
-one jar of 200 MB) would answer by rules of its own about who may commit what.
+It is made for tests, with one small jar and its dependencies. Another server (Nessie's, in one jar of 200 MB)
+would have its own rules about conflicting commits.
 """
 
 import os
@@ -58,13 +58,13 @@ OF_SPARK = ("hadoop-client-*", "jackson-*", "avro-1*", "slf4j-api*", "log4j-*", 
 
 
 def jars() -> list[Path]:
-    """The server's jars, fetched once; together some 27 MB."""
+    """The server's jars, some 27 MB in total, fetched once."""
     KEPT.mkdir(parents=True, exist_ok=True)
     return [_kept(artifact) for artifact in ARTIFACTS]
 
 
 def _central() -> str:
-    """Where the resolver that Spark brings looks for jars."""
+    """The repository in which Spark's resolver looks for jars."""
     (ivy,) = (Path(pyspark.__file__).parent / "jars").glob("ivy-*.jar")
     with zipfile.ZipFile(ivy) as classes:
         resolver = classes.read("org/apache/ivy/plugins/resolver/IBiblioResolver.class")
@@ -84,7 +84,7 @@ def _kept(artifact: str) -> Path:
 
 @contextmanager
 def serving_rest(folder: Path) -> Iterator[dict[str, str]]:
-    """The settings of a catalog that a server of its own serves from this folder."""
+    """The settings of a catalog that a separate server serves from this folder."""
     (port,) = free_ports()
     own = Path(pyspark.__file__).parent / "jars"
     path = [*jars(), *(jar for name in OF_SPARK for jar in sorted(own.glob(f"{name}.jar")))]

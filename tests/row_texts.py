@@ -1,4 +1,4 @@
-"""The logical hash of rows in plain Python: the rule that every other way is held to (section 6.5)."""
+"""The logical hash of rows in plain Python, with which every other implementation is compared (section 6.5)."""
 
 import hashlib
 import math
@@ -24,7 +24,7 @@ def micros(time):
 
 
 def hex_of(value):
-    """As Java writes it."""
+    """Hexadecimal digits as Java writes them."""
     if math.isnan(value) or math.isinf(value):
         return "NaN" if math.isnan(value) else "-Infinity" if value < 0 else "Infinity"
     digits, _, power = abs(value).hex().partition("p")
@@ -74,7 +74,7 @@ def fields_text(row, struct):
 
 
 def in_python(rows, struct):
-    """The hash of rows, the offset of each in its first column."""
+    """The hash of rows, with the offset of each in the first column."""
     words = [0, 0, 0, 0]
     for row in rows:
         digest = sha256(f"{row[0]} {fields_text(row, struct)}")

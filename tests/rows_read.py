@@ -1,11 +1,11 @@
-"""How many rows Spark's tasks read from tables."""
+"""The number of rows that Spark's tasks read from tables."""
 
 from contextlib import contextmanager
 
 
 @contextmanager
 def rows_read(spark):
-    """A list that gets, when the block ends, the number of rows that its jobs read."""
+    """A list that gets, at the end of the block, the number of rows that its jobs read."""
     seen = {stage.stageId() for stage in _stages(spark)}
     found = []
     yield found
@@ -13,7 +13,7 @@ def rows_read(spark):
 
 
 def _stages(spark):
-    """The stages that a session remembers having run."""
+    """The stages of a session that Spark still lists."""
     context, jvm = spark.sparkContext._jsc.sc(), spark._jvm
     context.listenerBus().waitUntilEmpty()
     quantiles = spark.sparkContext._gateway.new_array(jvm.double, 0)

@@ -1,7 +1,7 @@
-"""Which tests failed, for the second try that `scripts/test.sh` gives their files, alone.
+"""The failed tests, for the second try of their files that `scripts/test.sh` makes.
 
-`BACKSTORY_FAILED` names a file for the names of the tests that failed. `BACKSTORY_AGAIN` names such a file of the
-first try: only its files of tests run.
+`BACKSTORY_FAILED` names a file for the names of the tests that failed. `BACKSTORY_AGAIN` names such a file of
+the first try. Only its files of tests run.
 """
 
 import os
@@ -19,7 +19,7 @@ def file_of(nodeid):
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config, items):
-    """On the second try, only tests of the files in which one failed."""
+    """On the second try, keep only tests of the files in which one failed."""
     if AGAIN not in os.environ:
         return
     files = {file_of(name) for name in Path(os.environ[AGAIN]).read_text("utf-8").splitlines()}
@@ -29,12 +29,12 @@ def pytest_collection_modifyitems(config, items):
 
 
 def pytest_runtest_logreport(report):
-    """A test that failed, in its set-up or tear-down too, or that was running when its process crashed."""
+    """Record a test that failed, or that was running when its process crashed."""
     if report.failed:
         NAMES[report.nodeid] = None
 
 
 def pytest_sessionfinish(session):
-    """The names, written by the process that has the reports of all."""
+    """Write the names, in the process that has the reports of all tests."""
     if FAILED in os.environ and not hasattr(session.config, "workerinput"):
         Path(os.environ[FAILED]).write_text("".join(f"{name}\n" for name in NAMES), "utf-8")

@@ -1,7 +1,7 @@
-"""Real `backstory serve` processes on a warehouse of their own, and what is seen of it from outside.
+"""Real `backstory serve` processes with their own warehouses, observed from outside.
 
-A server is started by `Ground.server`, asked by `Request`, and ended by a signal. Tables are read over
-pyiceberg, which knows nothing of the server: `Ground.rows` once, `Watch` all the time.
+A server is started with `Ground.server`, gets a `Request`, and is ended by a signal. Tables are read with
+pyiceberg, independently of the server: `Ground.rows` reads once, and `Watch` reads all the time.
 """
 
 import json
@@ -51,14 +51,14 @@ Rows = list[dict[str, object]]
 
 @dataclass
 class Server:
-    """A server process; it may still be about to listen."""
+    """A server process, which may not listen yet."""
 
     process: subprocess.Popen
     folder: Path
 
     @property
     def address(self) -> str:
-        """Where it listens, once it says so."""
+        """The address of the server, once its log has it."""
         end = time.monotonic() + SECONDS
         while time.monotonic() < end and self.process.poll() is None:
             for _, message in self.lines():
@@ -73,15 +73,15 @@ class Server:
         return Sender.to(self.address, self.folder).stub
 
     def lines(self) -> list[tuple[str, str]]:
-        """The whole log lines so far: level and message."""
+        """The complete log lines so far: level and message."""
         written = (self.folder / "stdout").read_text("utf-8")
         whole = written[: written.rfind("\n") + 1].splitlines()
         return [(line["level"], line["message"]) for line in map(json.loads, whole)]
 
     def family(self) -> list[int]:
-        """The processes that run on behalf of this server, itself included.
+        """The processes that run for this server, including the server itself.
 
-        They are known by the folder for temporary files that they inherited.
+        They are identified by the folder for temporary files that they inherited.
         """
         return family_by(self.folder / "temp")
 
@@ -91,7 +91,7 @@ class Server:
         return found
 
     def kill(self, *, family: bool = False) -> None:
-        """End it at once; with `family` its Java and other children in the same moment."""
+        """Kill the server. If `family` is true, its Java and other children are killed at the same moment."""
         children = self.family() if family else []
         for process in [self.process.pid, *children]:
             with suppress(ProcessLookupError):
@@ -99,14 +99,14 @@ class Server:
         self.process.wait()
 
     def end(self) -> int:
-        """Ask it to end, and give its exit code."""
+        """Ask the server to end. Returns its exit code."""
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(SECONDS)
 
 
 @contextmanager
 def all_the_time(look: Callable[[], object]) -> Iterator[None]:
-    """Look at something again and again meanwhile, and once more after it."""
+    """Check something repeatedly during the block, and once more after it."""
     done = threading.Event()
 
     def looking() -> None:
@@ -130,7 +130,7 @@ def family_by(temp: Path) -> list[int]:
 
 
 def processes() -> list[int]:
-    """The processes that run; one that ended and was not fetched by its parent does not."""
+    """The running processes. Zombies are excluded."""
     found = []
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError):
@@ -141,21 +141,21 @@ def processes() -> list[int]:
 
 
 def command_line(process: int) -> bytes:
-    """A process's command line, empty if it is gone."""
+    """A process's command line. Empty if the process has ended."""
     with suppress(OSError):
         return Path("/proc", str(process), "cmdline").read_bytes()
     return b""
 
 
 def environment(process: int) -> list[bytes]:
-    """A process's environment as it began, empty if it is gone or not ours to look at."""
+    """A process's initial environment. Empty if the process has ended or belongs to another user."""
     with suppress(OSError):
         return Path("/proc", str(process), "environ").read_bytes().split(b"\0")
     return []
 
 
 def within(seconds: float, holds: Callable[[], object], pause: float = 0.02) -> bool:
-    """Whether a condition comes to hold in time."""
+    """Whether a condition becomes true in time."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if holds():
@@ -172,7 +172,7 @@ class Request:
     message: Any
 
     def outcome(self, stub: Any) -> tuple[str, str]:
-        """How it ends and in which words: the reply's member, or the name of a status."""
+        """The outcome and its name: the reply's member, or the name of a status."""
         try:
             reply = getattr(stub, self.rpc)(self.message, timeout=SECONDS)
         except grpc.RpcError as error:
@@ -181,7 +181,7 @@ class Request:
         return member, reply.task.message if member == "task" else ""
 
     def settled(self, stub: Any, attempts: int = 8) -> tuple[str, str]:
-        """How it ends when it is sent as a sender does: again as long as it is told to come later."""
+        """The outcome if it is sent as a sender does, which repeats it as long as the server asks for that."""
         for _ in range(attempts):
             member, words = self.outcome(stub)
             if member != "UNAVAILABLE":
@@ -219,7 +219,7 @@ def truncate(schema: str, name: str, before: datetime) -> Request:
 
 
 def described(stub: Any, schema: str, name: str) -> dict[str, str] | None:
-    """The columns as DescribeTable tells them, None if there is no such table."""
+    """The columns according to DescribeTable, or None if the table does not exist."""
     reply = stub.DescribeTable(describe(schema, name).message, timeout=SECONDS)
     assert reply.WhichOneof("response") in {"table", "not_found"}, reply
     return told(reply.table) if reply.WhichOneof("response") == "table" else None
@@ -243,7 +243,10 @@ class Ground:
     def server(
         self, *arguments: str, program: Sequence[object] = (BACKSTORY,), **environment: str
     ) -> Iterator[Server]:
-        """A server over the warehouse, on a port of its own choice; nothing of it is left after."""
+        """A server with the warehouse, on a port of its choice.
+
+        No process or file of it remains after the block.
+        """
         folder = self.folder / f"server-{next(self._numbers)}"
         temp = folder / "temp"
         temp.mkdir(parents=True)
@@ -265,7 +268,7 @@ class Ground:
             server.kill(family=True)
 
     def batch(self, schema: str, table: common.Table, **kinds: Sequence[Mapping[str, object]]) -> Request:
-        """One batch; a kind's rows all have the columns of its first one."""
+        """One batch. All rows of a kind have the columns of its first row."""
         history = any(column.name == "_fivetran_active" for column in table.columns)
         make = sdk.WriteHistoryBatchRequest if history else sdk.WriteBatchRequest
         files = {
@@ -279,7 +282,7 @@ class Ground:
 
     @contextmanager
     def catalog(self) -> Iterator[SqlCatalog]:
-        """The catalog as another program opens it."""
+        """The catalog, opened as by another program."""
         uri = f"sqlite:///{self.warehouse}/catalog.db"
         catalog = SqlCatalog("backstory", uri=uri, init_catalog_tables="false")
         try:
@@ -288,7 +291,7 @@ class Ground:
             catalog.engine.dispose()
 
     def rows(self, schema: str, name: str) -> Rows | None:
-        """The table's rows as another program reads them, None if there is no such table."""
+        """The table's rows, read as by another program, or None if the table does not exist."""
         with self.catalog() as catalog:
             try:
                 return rows_of(catalog.load_table((schema, name)))
@@ -296,12 +299,12 @@ class Ground:
                 return None
 
     def snapshots(self, schema: str, name: str) -> int:
-        """How many commits of data the table has."""
+        """The number of the table's commits of data."""
         with self.catalog() as catalog:
             return len(catalog.load_table((schema, name)).snapshots())
 
     def orphans(self, schema: str, name: str) -> set[str]:
-        """The files below the table's data folder that no snapshot of it names."""
+        """The files below the table's data folder that none of its snapshots names."""
         with self.catalog() as catalog:
             table = catalog.load_table((schema, name))
             manifests = [m for snapshot in table.snapshots() for m in snapshot.manifests(table.io)]
@@ -324,9 +327,9 @@ def _utc(value: object) -> object:
 
 @dataclass
 class Watch:
-    """A reader that looks at tables all the time, and keeps each state that it meets, in their order.
+    """A reader that reads tables all the time, and keeps each state that it sees, in order.
 
-    What a pointer of the catalog names never changes, so a table is read when its pointer is new.
+    The file that a catalog's pointer names never changes, so a table is read only if its pointer is new.
     """
 
     ground: Ground
@@ -378,9 +381,9 @@ class Watch:
         return pointer
 
     def strange(self, name: str, course: Sequence[Rows | None]) -> int | None:
-        """The place of the first state of a table that is not on its course; None if all are.
+        """The place of the first state of a table that is not on its course, or None if all are.
 
-        A course is the table's states in the order in which they may be met; some may be missed.
+        A course has the table's states in the order in which they may occur. Some may be missed.
         """
         place = 0
         for number, state in enumerate(self.states.get(name, [])):

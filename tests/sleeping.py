@@ -1,4 +1,4 @@
-"""A session that sleeps although Java runs, so that each question may be the first of its process."""
+"""A session whose Spark has not started although Java runs, as in the first question of a process."""
 
 from conftest import SPARK
 from pyspark import SparkContext
@@ -8,7 +8,7 @@ from backstory.spark.late_session import LateSpark
 
 
 class Sleeping(LateSpark):
-    """A session that sleeps in a Java where no other is to be seen, until it is asked for."""
+    """A session in a running Java whose Spark seems not to have started, until it is used."""
 
     def __init__(self, spark, warehouse):
         self._there = spark

@@ -1,4 +1,4 @@
-"""Histories with many records, of which each breaks a law, or none: one table for all laws."""
+"""Histories with many records, each of which breaks one law or none: one table for all laws."""
 
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.formats.memory import Memory
@@ -86,26 +86,26 @@ twice b  T1
 
 
 def checked_twice(store, table):
-    """What `check` finds: by Spark, and the same out of the table's files."""
+    """The results of `check`, with Spark and from the table's files, which are the same."""
     found = check(store, table)
     assert of_files(store, table) == found
     return found
 
 
 def of_files(store, table, ask=check_small):
-    """What is answered out of the table's files."""
+    """The answer from the table's files."""
     catalog = EmbeddedCatalog(store.folder)
     with Memory(1 << 30).lease() as lease:
         return ask(TableReader(catalog.describe(table), catalog, lease))
 
 
 def broken(records):
-    """The keys by law; that SQL spoilt the table is a note, and no law."""
+    """The keys by law, without the note about commits by SQL."""
     return {each["law"]: set(each["keys"]) for each in records if each["status"] != "noted"}
 
 
 def recorded(store, table, at):
-    """A commit that tells its recorded time."""
+    """A commit that records its time."""
     note = Note("native", "", {RECORDED: at})
     found = existing(store, table)
     deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))

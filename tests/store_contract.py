@@ -1,4 +1,4 @@
-"""What every Iceberg and every catalog has to do for a store: one walk through the life of tables."""
+"""The requirements of a store for every Iceberg and every catalog: one walk through the life of tables."""
 
 from destination import HISTORY, LIVE, VERSIONS, Place, gives
 from tables_as_text import instant
@@ -12,7 +12,10 @@ STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1 \n 4 d 4 T1"
 
 
 def check(sender: Sender, store: IcebergStore, schema: str) -> None:
-    """Create, write, read slices, commit, evolve, hide by vectors, keep ids, rewrite; raises what fails."""
+    """Create, write, read slices, commit, evolve, hide by vectors, keep ids, rewrite.
+
+    Raises the first error.
+    """
     live(sender, store, schema)
     history(sender, store, schema)
     other_writers(sender, store, schema)
@@ -35,7 +38,7 @@ def live(sender: Sender, store: IcebergStore, schema: str) -> None:
 
 
 def changes(table: Table) -> None:
-    """All that any commit did comes to the rows that there are, and a cursor moves without a snapshot."""
+    """Check that the changes of all commits sum up to the rows, and that a cursor moves without a snapshot."""
     with table.changes(cursor="reader", net=True) as feed:
         rows = feed.frame.toArrow().to_pylist()
     assert {row["id"]: (row["n"], row["_change_type"]) for row in rows} == {
@@ -83,7 +86,7 @@ def vectors(place: Place) -> set[str]:
 
 
 def compact(place: Place) -> None:
-    """Iceberg's own rewriting of every file."""
+    """Compact every file with Iceberg's own procedure."""
     name = f"{place.schema}.{place.table.name}"
     call = f"CALL {place.store.catalog}.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
     place.store.spark.sql(call).collect()

@@ -1,4 +1,4 @@
-"""All that files below a folder hold, unpacked: rows of Parquet, blocks of Avro, and every byte as it is."""
+"""The unpacked contents of all files below a folder: rows of Parquet, blocks of Avro, and raw bytes."""
 
 import zlib
 from pathlib import Path
@@ -8,7 +8,7 @@ import pyarrow.parquet as pq
 
 
 def holding(folder, *texts):
-    """The files below a folder that hold one of the texts."""
+    """The files below a folder that contain one of the strings."""
     found = {}
     for path in sorted(Path(folder).rglob("*")):
         if path.is_file():
@@ -31,7 +31,7 @@ def unpacked(path):
 
 
 def blocks(content):
-    """The blocks of an Avro file behind its header; they stand between markers of 16 bytes."""
+    """The blocks of an Avro file after its header, which markers of 16 bytes separate."""
     marker = content[-16:]
     place = content.index(marker) + len(marker)
     while place < len(content):

@@ -1,4 +1,4 @@
-"""Rows of layout `versions` for tests: small numbers stand for instants and for recorded times."""
+"""Rows of layout `versions` for tests. Small numbers represent instants and recorded times."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -18,7 +18,7 @@ ZERO = datetime(2024, 1, 1, tzinfo=UTC)
 
 
 def t(number):
-    """The instant of a number; no number, no instant."""
+    """The instant of a number, or None for None."""
     return None if number is None else ZERO + timedelta(days=number)
 
 
@@ -28,7 +28,7 @@ def n(instant):
 
 
 def version(key, value, start, end=None, **memory):
-    """A live row as a fold gives it; a fact or a mark has no length."""
+    """A live row as a fold returns it. A fact or a mark has no length."""
     role = memory.get("role")
     stop = t(start) if role else t(end)
     return {
@@ -43,7 +43,7 @@ def version(key, value, start, end=None, **memory):
 
 
 def life(*folds, since=1):
-    """The stored rows after commits of the recorded times 1, 2, …; each is given the whole of what holds then."""
+    """The stored rows after commits at the recorded times 1, 2, …, each with the content at that time."""
     rows = []
     for number, fold in enumerate(folds, since):
         rows = recorded(rows, fold, t(number), ("id",), ())
@@ -51,7 +51,7 @@ def life(*folds, since=1):
 
 
 def shown(rows):
-    """Versions and facts as sorted text: `1 a [10,20)`."""
+    """Versions and facts as sorted strings: `1 a [10,20)`."""
     told = []
     for row in rows:
         memory = row["_memory"] or {}
@@ -62,7 +62,7 @@ def shown(rows):
 
 
 def random_life(chance, keys=3, commits=5):
-    """Commits of random lives of a few keys, with facts and marks; the life of each recorded time beside."""
+    """Commits of random lives of a few keys, with facts and marks, and the life at each recorded time."""
     folds = []
     for _ in range(commits):
         fold = []
@@ -91,7 +91,7 @@ def kept(store, name, rows=None, keyed=COLUMNS[0].type):
 
 
 def put(store, table, rows, gone=None, properties=None, **told):
-    """One commit of rows as they are; `gone` is a condition on rows that make way."""
+    """Commit rows unchanged. `gone` is a condition for the rows that they replace."""
     from pyspark.sql.pandas.types import to_arrow_schema
 
     stored = existing(store, table)
@@ -104,19 +104,19 @@ def put(store, table, rows, gone=None, properties=None, **told):
 
 
 def rows_in(store, table, *more):
-    """All stored rows, memory and all."""
+    """All stored rows, including memory."""
     found = store.spark.table(store.sql_name(table))
     return [plain(row) for row in found.select("*", *more).toArrow().to_pylist()]
 
 
 def plain(row):
-    """A stored row as the rule has it: instants in UTC, no fields that are NULL."""
+    """A stored row in the form of the rule: instants in UTC, without fields that are NULL."""
     memory = {name: utc(each) for name, each in sorted((row["_memory"] or {}).items()) if each is not None}
     return {name: utc(each) for name, each in row.items()} | {"_memory": memory or None}
 
 
 def utc(value):
-    """The value as it is stored: an instant in UTC, a word as a plain text."""
+    """The value as it is stored: an instant in UTC, or an enum's string."""
     if isinstance(value, str):
         return str(value)
     return value.astimezone(UTC) if isinstance(value, datetime) else value

@@ -1,9 +1,10 @@
-"""Small tables as text, for tests: what stands in a test looks like what stands in the table.
+"""Small tables as text, for tests. A test shows what the table contains.
 
-A header, then one row a line; blanks part the cells. `T3` is a fixed day plus 3 seconds, `T3-1`
-one millisecond less, `T3+0.25` a quarter of a millisecond more, `TMAX` the open end; `-` is NULL,
-`.` is unmodified; `true`, `false` and whole numbers are what they look like; `"in quotes"` is
-text, and so is any other word. `start`, `end`, `active`, `synced` are the `_fivetran_` columns.
+
+A header, then one row per line, with cells separated by blanks. `T3` is a fixed day plus 3 seconds, `T3-1`
+one millisecond less, `T3+0.25` a quarter of a millisecond more, and `TMAX` is the open end. `-` is NULL, and
+`.` is unmodified. `true`, `false` and whole numbers have their usual meaning. `"in quotes"` is a
+string, as is any other word. `start`, `end`, `active`, `synced` are the `_fivetran_` columns.
 """
 
 import re
@@ -32,7 +33,7 @@ def table(text: str) -> list[dict[str, object]]:
 
 
 def cell(word: str) -> object:
-    """The value that a word of a text table stands for."""
+    """The value of a word of a text table."""
     if word in WORDS:
         return WORDS[word]
     if INSTANT.fullmatch(word):
@@ -47,5 +48,5 @@ def instant(word: str) -> datetime:
 
 
 def in_order(rows: Iterable[dict[str, object]]) -> list[dict[str, object]]:
-    """The same rows in an order of their own, so that two tables compare as sets of rows."""
+    """The same rows in a fixed order, so that two tables are compared as sets of rows."""
     return sorted(rows, key=lambda row: repr(sorted(row.items())))

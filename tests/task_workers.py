@@ -1,7 +1,9 @@
-"""Spark's Python workers of the tests fork off from a process that has imported what tasks import.
+"""Python workers for the tests' Spark, forked from a process that has imported what tasks need.
 
-Before each task Spark's own look through all that they have imported for garbage, and read the names of thousands of
-classes in a jar, for modules: more work than the few rows of a test. Before a release they are Spark's own.
+
+Before each task, Spark's own workers collect garbage among all their modules, and search thousands of names of
+classes in a jar for modules. This takes longer than the few rows of a test. Before a release, Spark's own workers are
+used.
 """
 
 import gc

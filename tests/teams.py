@@ -1,4 +1,4 @@
-"""A team with a project: a folder of files, a schema of its own, and a project file that it runs."""
+"""A team with a project: a folder of files, its own schema, and a project file that it runs."""
 
 import itertools
 from pathlib import Path
@@ -12,7 +12,7 @@ SCHEMAS = (f"run_{number}" for number in itertools.count(1))
 
 
 class Team:
-    """A team with a folder of files, a schema of its own, and a project file."""
+    """A team with a folder of files, its own schema, and a project file."""
 
     def __init__(self, spark, folder):
         self.warehouse, self.folder, self.schema = (
@@ -33,7 +33,7 @@ class Team:
         return self.folder / "histories.yaml"
 
     def run(self, **options):
-        """The receipts of a run, by the names without their schema."""
+        """The receipts of a run, by their names without the schema."""
         receipts = self.warehouse.run(self.file, **options)
         return {each.name.removeprefix(f"{self.schema}."): each for each in receipts}
 
@@ -41,7 +41,7 @@ class Team:
         return {name: each.status for name, each in self.run(**options).items()}
 
     def names_at(self, table, time=None):
-        """The names in a table, now or then."""
+        """The names in a table, now or at a time."""
         stored = self.warehouse.table(f"{self.schema}.{table}")
         rows = stored.current() if time is None else stored.as_of(time)
         return sorted(each["name"] for each in rows.collect())

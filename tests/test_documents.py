@@ -24,8 +24,8 @@ def laughs(levels: int) -> str:
     [
         (laughs(9), 5, "aliases repeat more than 100,000 parts"),
         (laughs(7).replace("l6: &l6 [", "l6:\n  <<: *l5\n  a: ["), 5, "aliases repeat"),
-        ("a: 1\nb: " + "[" * NESTED + "]" * NESTED, 2, "nested more than 100 deep"),
-        ("a:\n" + "\n".join(" " * n + "- " for n in range(1, 200)), 101, "nested more than 100 deep"),
+        ("a: 1\nb: " + "[" * NESTED + "]" * NESTED, 2, "nested more than 100 levels deep"),
+        ("a:\n" + "\n".join(" " * n + "- " for n in range(1, 200)), 101, "nested more than 100 levels deep"),
         ("a: 1\nb: " + "9" * 6000, 2, "more than 100 digits"),
         ("a: 1\nb: 0x" + "f" * 6000, 2, "more than 100 digits"),
         ("a: 1\nb: 1." + "9" * 6000, 2, "more than 100 digits"),

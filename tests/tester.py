@@ -1,7 +1,8 @@
-"""The official tester's part, replayed: its input files as requests to a server (sections 7.10 to 7.12).
+"""A replay of the official tester's input files as requests to a server (sections 7.10 to 7.12).
 
-A file is played in the tester's fixed order: describe, create, alter, `ops`, `schema_migration`. An op's
-rows do not go out one by one: rows are collected by table and kind and brought by one batch.
+
+A file is played in the tester's fixed order: describe, create, alter, `ops`, `schema_migration`. The rows of an
+op are not sent one by one. They are collected by table and kind, and sent in one batch.
 """
 
 import json
@@ -33,17 +34,18 @@ Definitions = dict[str, common.Table]
 
 
 def ticking(start: datetime, step: timedelta = timedelta(seconds=1)) -> Iterator[datetime]:
-    """A clock that advances whenever it is read: `start`, a step later, and so on."""
+    """A clock that advances with each reading: `start`, a step later, and so on."""
     return (start + number * step for number in count())
 
 
 @dataclass(frozen=True)
 class Replay:
-    """How files are played; the sender says how batch files are written.
+    """The way in which files are played. The sender determines the format of batch files.
 
-    The tester sends all rows of a table and then its truncates, each with the instant at which it read it:
-    only these instants tell the order of the ops. In the `strict` order a truncate follows the rows of the
-    ops before it. The clock is read once an op; each request is sent so many `times` in a row.
+
+    The tester sends all rows of a table and then its truncates, each with the instant at which it read it. Only
+    these instants show the order of the ops. In the `strict` order, a truncate follows the rows of the ops
+    before it. The clock is read once for each op. Each request is sent this many `times` in a row.
     """
 
     sender: Sender
@@ -54,7 +56,7 @@ class Replay:
 
 
 def play(replay: Replay, sample: Mapping[str, object]) -> list[str]:
-    """Play an input file, and name its migrations that the server answered as unsupported.
+    """Play an input file. Returns the names of the migrations that the server does not support.
 
     Raises Refused for a task, TryAgain for a status.
     """
@@ -114,7 +116,7 @@ def _alter(replay: Replay, table: common.Table, *, drop_columns: bool = False) -
 
 @dataclass(frozen=True)
 class Change:
-    """A row of an op, and when the op was read."""
+    """A row of an op, and the time at which the op was read."""
 
     kind: str
     read: datetime
@@ -122,7 +124,7 @@ class Change:
 
     @property
     def time(self) -> datetime:
-        """When it happened at the source of a history table."""
+        """The time of the change at the source of a history table."""
         return datetime.fromisoformat(self.row["op_time"])
 
 
@@ -130,7 +132,7 @@ Ops = Sequence[tuple[Mapping[str, object], datetime]]
 
 
 def _parts(ops: Ops) -> Iterable[Ops]:
-    """The ops, parted after each truncate."""
+    """The ops, split after each truncate."""
     part = []
     for op, read in ops:
         part.append((op, read))
@@ -141,7 +143,7 @@ def _parts(ops: Ops) -> Iterable[Ops]:
 
 
 def _play_ops(replay: Replay, definitions: Definitions, ops: Ops) -> None:
-    """Table by table: one batch of all its rows, then its truncates, each kind with its last instant."""
+    """Send the ops of each table: one batch of all rows, then its truncates, each with its last instant."""
     changes: dict[str, list[Change]] = defaultdict(list)
     truncates: dict[str, dict[str, datetime]] = defaultdict(dict)
     for op, read in ops:
@@ -187,8 +189,10 @@ def _live_lists(changes: Sequence[Change], table: common.Table) -> Lists:
 
 
 def _history_lists(changes: Sequence[Change], table: common.Table) -> Lists:
-    """A change is true until the file's next change of its key; how the tester writes a soft delete is
-    not known (7.11): here it is a delete."""
+    """The lists of a history batch. A change is true until the file's next change of its key.
+
+    The tester's form of a soft delete is unknown (7.11). Here it is a delete.
+    """
     lists: Lists = defaultdict(list)
     earliest: dict[tuple[object, ...], dict[str, object]] = {}
     names = [column.name for column in table.columns if column.primary_key and column.name != START]
@@ -210,7 +214,7 @@ def _history_lists(changes: Sequence[Change], table: common.Table) -> Lists:
 
 
 def _values(change: Change, table: common.Table) -> dict[str, object]:
-    """The user's columns: deletes bring the key alone; an upsert that lacks one is an error (KeyError)."""
+    """The user's columns. Deletes have only the key. An upsert that lacks a column raises KeyError."""
     blanks = {"update": UNMODIFIED, "soft_delete": UNMODIFIED, "delete": None}
     brought = change.kind in {"upsert", "update"}
     values = {}
@@ -251,7 +255,7 @@ def _play_migration(replay: Replay, name: str, told: Mapping[str, object]) -> st
 
 
 def _altered(table: common.Table, name: str, told: Mapping[str, object]) -> common.Table:
-    """The table's definition as it is to be after one of the migrations that go by AlterTable."""
+    """The table's definition after one of the migrations that use AlterTable."""
     altered = common.Table(name=table.name)
     for column in table.columns:
         if column.name != told["column"]:
@@ -264,7 +268,7 @@ def _altered(table: common.Table, name: str, told: Mapping[str, object]) -> comm
 
 
 def migration(schema: str, name: str, told: Mapping[str, object]) -> sdk.MigrationDetails:
-    """A migration of the file as the wire has it (section 7.12)."""
+    """A migration of the file in the form of the wire (section 7.12)."""
     names = {"data_type": "column_type", "deleted_column": "soft_deleted_column"}
     fields = {names.get(key, key): _text(value) for key, value in told.items() if key != "table"}
     if "keep_inactive_rows" in told:
@@ -289,7 +293,7 @@ def _text(value: object) -> str:
 
 
 def _member(call: Callable[[object], object], request: object) -> str:
-    """The member that a reply has; Refused for a task."""
+    """The member of a reply. Raises Refused for a task."""
     reply = call(request)
     member = reply.WhichOneof("response")
     if member == "task":

@@ -1,4 +1,4 @@
-"""Statements of a life as text: `value[from,to) known [from,to)`, days as numbers, nothing for no end."""
+"""Statements of a life as text: `value[from,to) known [from,to)`, with days as numbers and no end as empty."""
 
 import re
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ def day(text):
 
 
 def told(text):
-    """The statements; without `known` nobody knows when they were told."""
+    """The statements of a text. A statement may have no known times."""
     found = []
     for line in text.strip("\n").split("\n"):
         value, *times = re.fullmatch(ROW, line, re.DOTALL).groups()

@@ -1,9 +1,10 @@
 """One process for every `backstory` command and every Python program of a set of pages: Java starts once.
 
-A shell finds `backstory` and `python` of this file first on its PATH. Each hands its words, its folder, its
-variables and its three streams to the process that `serve` is in, and ends with the code that it gets back.
-Pipes, redirections and what the shell exports are as the reader types them. Python's names last for a page,
-as in a notebook. An expression beside a comment that is a value is compared with it.
+
+A shell finds `backstory` and `python` of this file first in its PATH. Each passes its words, folder, variables
+and three streams to the process that runs `serve`, and ends with the exit code that it returns. Pipes,
+redirections and exported variables work as the reader types them. Python's names last for a page, as in a
+notebook. An expression next to a comment with a value is compared with it.
 """
 
 import ast
@@ -42,7 +43,7 @@ TERMINAL = {"TERM": "dumb", "COLUMNS": str(WIDTH), "LINES": str(HEIGHT)}
 
 @contextmanager
 def session() -> Iterator[Path]:
-    """The folder with the two commands, which are answered until the block ends."""
+    """The folder with the two commands, whose requests are answered until the block ends."""
     with tempfile.TemporaryDirectory(prefix="typed-") as folder, serving(Path(folder)):
         yield Path(folder)
 
@@ -112,7 +113,7 @@ def received(asked: socket.socket) -> tuple[str, list[str], str, dict[str, str],
 
 @contextmanager
 def standing_in(streams: list[int]) -> Iterator[None]:
-    """Be connected to the streams of the one who asks."""
+    """Connect this process to the streams of the caller."""
     kept = [os.dup(number) for number in range(3)]
     for number, stream in enumerate(streams):
         os.dup2(stream, number)
@@ -128,7 +129,7 @@ def standing_in(streams: list[int]) -> Iterator[None]:
 
 
 def follow(program: Path, names: dict[str, object]) -> int:
-    """Run a program with the names of those before it; 1 where a value is not what a comment shows."""
+    """Run a program with the names of earlier programs. Returns 1 if a value differs from its comment."""
     text = program.read_text("utf-8")
     lines = text.splitlines()
     for statement in ast.parse(text).body:

@@ -1,4 +1,4 @@
-"""The questions of section 7 answered row by row in plain Python, and random histories to ask them of.
+"""The questions of section 7, answered row by row in plain Python, and random histories for them.
 
 A history is a list of the rule's versions. Instants are seconds of a fixed day.
 """
@@ -66,7 +66,7 @@ def loaded(history, base, at):
 
 
 def children():
-    """A history of children, which have the foreign key of the parent `k`."""
+    """A history of children with a foreign key to the parent `k`."""
     return lives(CHILD_VALUES, "c").map(lambda history: [with_foreign_key(each) for each in history])
 
 
@@ -79,7 +79,7 @@ def with_foreign_key(version: Version) -> Version:
 
 
 def prepare(place: Place, **historization: Any) -> dict[str, StoredHistory]:
-    """Empty history tables of parent and child, by the name of the base."""
+    """Create empty history tables of parent and child, named after the base."""
     place.use(document({**PARENT, "historization": historization}, CHILD))
     found = {}
     for each in place.model.target_datasets:
@@ -90,7 +90,7 @@ def prepare(place: Place, **historization: Any) -> dict[str, StoredHistory]:
 
 
 def in_dialect(dialect, **state: Any) -> dict[str, StoredHistory]:
-    """Histories that stand nowhere, to look at their SQL."""
+    """Histories without a database, to inspect their SQL."""
     from historizing import model_of
 
     model = model_of(document(PARENT, CHILD))
@@ -103,13 +103,13 @@ def in_dialect(dialect, **state: Any) -> dict[str, StoredHistory]:
 
 
 def pruned_at(history: StoredHistory, instant: datetime) -> StoredHistory:
-    """The history after what ended by then was pruned."""
+    """The history after the versions that had ended by then were pruned."""
     model = replace(history.model, whole_since=instant, archive=Archive(history.model.archive_name))
     return replace(history, model=model)
 
 
 def fill(place: Place, history: StoredHistory, versions: Sequence[Version], table: str | None = None) -> None:
-    """The table holds these versions and no others."""
+    """Make the table contain exactly these versions."""
     table = table or history.table
     place.sql(f"DELETE FROM {table}")
     rows = [stored(history, version) for version in versions]
@@ -144,14 +144,14 @@ def answer(place: Place, query: Query) -> list[dict[str, object]]:
 
 
 def plain(value: object) -> object:
-    """A value as every database has it."""
+    """A value in a form that is the same for every database."""
     if isinstance(value, datetime):
         return aware(value)
     return "{}" if value == {} else value
 
 
 def ordered(rows: Iterable[Mapping[str, object]]) -> list[dict[str, object]]:
-    """Rows in an order of their own."""
+    """Rows in a fixed order."""
     return sorted((dict(row) for row in rows), key=lambda row: repr(sorted(row.items())))
 
 
@@ -163,14 +163,14 @@ def valid(history: Sequence[Version], at: datetime) -> list[Version]:
 
 
 def gaps(history: Sequence[Version], key: str) -> list[tuple[Version, timedelta | None]]:
-    """The versions of a record, and how long it was away before each."""
+    """The versions of a record, and the length of its absence before each."""
     life = sorted((v for v in history if v.key == key), key=lambda v: v.started)
     pairs = zip([None, *life], life, strict=False)
     return [(v, v.started - b.ended if b and b.ended < v.started else None) for b, v in pairs]
 
 
 def events(history: Sequence[Version], after: datetime, until: datetime) -> list[tuple]:
-    """What happens at each instant: the state just before it against the state at it."""
+    """The events at each instant: the state just before it is compared with the state at it."""
     found = []
     for at in sorted({t for v in history for t in (v.started, v.ended) if t and after < t <= until}):
         before = {v.key: v for v in history if v.started < at and (v.ended is None or v.ended >= at)}
@@ -191,7 +191,7 @@ def events(history: Sequence[Version], after: datetime, until: datetime) -> list
 def differences(
     history: Sequence[Version], first: datetime, second_: datetime, names: Sequence[str]
 ) -> list[tuple]:
-    """(change, version, column, old value, new value) of what differs between two times."""
+    """The differences between two times: (change, version, column, old value, new value)."""
     old, new = ({v.key: v for v in valid(history, at)} for at in (first, second_))
     found = []
     for key in {**old, **new}:
@@ -206,7 +206,7 @@ def differences(
 
 
 def together(children: Sequence[Version], parents: Sequence[Version]) -> list[tuple]:
-    """(child, parent, from, to) of every pair that is valid together for a while."""
+    """The pairs that are valid together for some time: (child, parent, from, to)."""
     found = []
     for child in children:
         for parent in parents:
@@ -220,7 +220,7 @@ def together(children: Sequence[Version], parents: Sequence[Version]) -> list[tu
 def effective(
     history: Sequence[Version], column: str, granularity: str, known: datetime | None
 ) -> list[tuple]:
-    """(version, from, to) by effective time, as it was known at a time."""
+    """The versions by effective time, as known at a time: (version, from, to)."""
     axis = on_axis(granularity)
     seen = [v for v in history if known is None or v.started <= known]
     found = []
@@ -245,7 +245,7 @@ def on_axis(granularity: str):
 
 
 def labelled(history: Sequence[Version], labels: StateLabels) -> list[tuple[Version, str]]:
-    """Each version with the word for its state."""
+    """Each version with the label of its state."""
     found = []
     for version in history:
         again = version.state == State.NEW and any(

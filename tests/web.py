@@ -1,7 +1,8 @@
-"""A real HTTP server on loopback that plays what it is told to, and writes down what it was asked.
+"""A real HTTP server on loopback, with planned answers and a record of its requests.
 
-`Web.play` gives a path the answers of its next requests, the last one for good. An answer behaves as servers
-do: it knows conditions (`304`) and ranges (`206`), and can be cut off, sent in chunks, or late.
+
+`Web.play` plans the answers to the next requests of a path. The last one is repeated. An answer behaves as
+servers do: it supports conditions (`304`) and ranges (`206`), and can be cut off, sent in chunks, or late.
 """
 
 import threading
@@ -39,7 +40,7 @@ class Play:
 
 @dataclass(frozen=True)
 class Seen:
-    """A request, and the status that it was answered with."""
+    """A request, and the status of its answer."""
 
     path: str
     headers: Message
@@ -48,7 +49,7 @@ class Seen:
 
 @dataclass
 class Web:
-    """The server: what it plays, and what it was asked."""
+    """The server: its planned answers, and its requests."""
 
     port: int = 0
     plays: dict[str, list[Play]] = field(default_factory=dict)
@@ -57,7 +58,7 @@ class Web:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def play(self, path: str, *plays: Play) -> str:
-        """The address of a path, which is answered so from now on."""
+        """Plan the answers of a path from now on. Returns its address."""
         self.plays[path] = list(plays)
         return self.url(path)
 
@@ -66,11 +67,11 @@ class Web:
         return f"http://{user}127.0.0.1:{self.port}{path}"
 
     def statuses(self) -> list[int]:
-        """How all requests were answered."""
+        """The statuses of all answers."""
         return [seen.status for seen in self.seen]
 
     def next(self, path: str) -> Play:
-        """The answer of the next request to a path."""
+        """The next answer of a path."""
         with self.lock:
             plays = self.plays.get(path.partition("?")[0], [Play(b"no such page", 404)])
             return plays.pop(0) if len(plays) > 1 else plays[0]
@@ -97,7 +98,7 @@ class _Server(ThreadingHTTPServer):
     daemon_threads = True
 
     def handle_error(self, *told: Any) -> None:
-        """A client that went away is no trouble of the server's."""
+        """Ignore a client that closed the connection."""
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -141,7 +142,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.wfile.write(b"0\r\n\r\n")
 
     def log_message(self, *told: Any) -> None:
-        """Nothing: the tests look at `seen`."""
+        """Log nothing, because the tests inspect `seen`."""
 
 
 def _status(play: Play, headers: Message) -> tuple[int, int]:

@@ -1,4 +1,4 @@
-"""backstory: every version of every record, on Spark."""
+"""backstory keeps every version of every record, on Spark."""
 
 import os
 from importlib import import_module

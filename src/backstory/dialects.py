@@ -1,4 +1,4 @@
-"""The dialects of databases that hold histories, and the interface for your own dialect."""
+"""The dialects of databases that hold histories, and the interface for a custom dialect."""
 
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import (

@@ -1,4 +1,4 @@
-"""The abilities of a session and a catalog, each tried on a scratch table that is removed again."""
+"""A check of a session and a catalog. It tries each ability on a scratch table, and drops the table."""
 
 import platform
 import secrets
@@ -36,10 +36,10 @@ _FIRST, _SECOND, _THIRD, _FOURTH = (datetime(2024, 1, day, tzinfo=UTC) for day i
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Ability(Receipt):
-    """The result of one ability: its `status`, the seconds that it took, and its error if it fails.
+    """The result for one ability: its `status`, its seconds, and its error if it fails.
 
-    An ability is `not tried` if it needs another one that does not work. Views are `absent` in a catalog
-    without views; nothing else needs them.
+    An ability is `not tried` if it depends on another one that does not work. Views are `absent` if the
+    catalog does not support them. No other ability depends on views.
     """
 
     ability: str
@@ -57,13 +57,13 @@ class Diagnosis(Receipt):
 
     @property
     def exit_code(self) -> int:
-        """0 if everything works or is absent, else 1."""
+        """0 if every ability works or is absent, else 1."""
         failed = any(ability.status in {FAILS, UNTRIED} for ability in self.abilities)
         return Failed.exit_code if failed else 0
 
 
 def examine(warehouse: "Warehouse") -> Diagnosis:
-    """Try each ability on a table of the schema `backstory_doctor`; the table is dropped at the end."""
+    """Try each ability on a table of the schema `backstory_doctor`, and drop the table at the end."""
     probe = _Probe(warehouse, TableName(SCHEMA, f"t_{secrets.token_hex(4)}"))
     abilities = dict[str, Ability]()
     with _remove_at_end(probe):
@@ -93,7 +93,7 @@ def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
 
 @dataclass(frozen=True, slots=True)
 class _Probe:
-    """The examined warehouse, and the name of the scratch table."""
+    """The examined warehouse and the name of the scratch table."""
 
     warehouse: "Warehouse"
     name: TableName
@@ -107,7 +107,7 @@ class _Probe:
 
 
 def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) -> Ability:
-    """The result of an ability; every error is a result."""
+    """The result for one ability. Every error is a result."""
     began, status, error = time.monotonic(), WORKS, None
     try:
         status = act(probe) or WORKS
@@ -120,7 +120,7 @@ def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) 
 
 @contextmanager
 def _remove_at_end(probe: _Probe) -> Iterator[None]:
-    """Remove the table and its schema at the end, as far as they exist."""
+    """Drop the scratch table, its views and its schema at the end, if they exist."""
     store = probe.warehouse.store
     try:
         yield

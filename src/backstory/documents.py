@@ -1,7 +1,7 @@
-"""YAML documents: read within bounds, and validated by pydantic; errors name file, path and line.
+"""YAML documents, read within limits and validated by pydantic. Errors name the file, path and line.
 
 A few lines of YAML can expand to a billion parts (aliases of aliases) or exhaust the stack, and a number can
-take minutes to read. The bounds are far above any document that people write. A document beyond them is
+take minutes to parse. The limits are far above any document that people write. A document beyond them is
 refused before it is built.
 """
 
@@ -35,7 +35,7 @@ KNOWN: Final = NUMBERS | {
 
 
 class NotYaml(ValueError):
-    """The fault of a text as a clause, and its line; 0 if the line is not known."""
+    """The fault of a YAML text as a clause, and its line, or 0 if the line is unknown."""
 
     def __init__(self, why: str, line: int = 0) -> None:
         super().__init__(why)
@@ -43,7 +43,7 @@ class NotYaml(ValueError):
 
 
 def read_text(path: Path) -> str:
-    """The text of a file; raises OSError, UnicodeDecodeError, and NotYaml for a file that is too large."""
+    """The contents of a file. Raises OSError, UnicodeDecodeError, or NotYaml if the file is too large."""
     with path.open("rb") as file:
         content = file.read(LARGEST + 1)
     if len(content) > LARGEST:
@@ -52,7 +52,10 @@ def read_text(path: Path) -> str:
 
 
 def parse_trees(text: str, *, several: bool) -> list[Any]:
-    """The documents of a text, or the only one, as trees with line numbers; raises NotYaml."""
+    """The documents of a YAML text as trees with line numbers. Raises NotYaml.
+
+    Unless `several` is true, the text must be one document.
+    """
     yaml = YAML(typ="rt")
     yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor
     try:
@@ -66,7 +69,7 @@ def parse_trees(text: str, *, several: bool) -> list[Any]:
 
 
 class _BoundedComposer(Composer):
-    """Composes nodes within the bounds; an alias counts as all parts that it repeats."""
+    """A composer of nodes within the limits. An alias counts as all the parts that it repeats."""
 
     def __init__(self, loader: Any = None) -> None:
         super().__init__(loader)
@@ -74,19 +77,19 @@ class _BoundedComposer(Composer):
         self.sizes: dict[int, int] = {}
 
     def compose_document(self) -> Any:
-        """The next document; counting starts again."""
+        """The next document. The counts start again."""
         self.parts, self.repeated, self.sizes = 0, 0, {}
         return super().compose_document()
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        """The next node; for an alias, the node that it names."""
+        """The next node. For an alias, this is the node that it refers to."""
         event = self.parser.peek_event()
         if isinstance(event, AliasEvent):
             node = super().compose_node(parent, index)
             self._repeat(node, event)
             return node
         if self.depth >= DEEPEST:
-            raise _marked_error(f"this is nested more than {DEEPEST} deep", event.start_mark)
+            raise _marked_error(f"this is nested more than {DEEPEST} levels deep", event.start_mark)
         before = self.parts
         self.parts += 1
         node = super().compose_node(parent, index)
@@ -113,10 +116,10 @@ class _BoundedComposer(Composer):
 
 
 class _LineConstructor(RoundTripConstructor):
-    """Constructs values; an impossible value, such as a 31st of June, is an error with its line."""
+    """A constructor of values. An impossible value, such as June 31, is an error with its line."""
 
     def construct_object(self, node: Any, deep: bool = False) -> Any:  # noqa: FBT001, FBT002 - as it is called
-        """The value of a node; MarkedYAMLError if it is impossible."""
+        """The value of a node. Raises MarkedYAMLError if the value is impossible."""
         try:
             return super().construct_object(node, deep=deep)
         except ValueError as wrong:
@@ -138,7 +141,7 @@ SHOWN: Final = 80
 TYPES: Final[Mapping[str, str]] = {
     "tuple_type": "this must be a list",
     "list_type": "this must be a list",
-    "string_type": "this must be a text; put it in quotes",
+    "string_type": "this must be a string; put it in quotes",
     "dict_type": "this must be a mapping",
     "model_type": "this must be a mapping",
 }
@@ -146,11 +149,11 @@ TYPES: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True)
 class DocumentKind:
-    """The noun for a kind of documents, and the codes of its errors.
+    """The noun for a kind of document, and its error codes.
 
     `absent_code` is for a file that cannot be read, `wrong_code` for wrong content. A validator of a model
     may raise a PydanticCustomError with `why`, `remedy` and `at` in its context: a clause, a sentence, and
-    the steps from the part to the wrong key. With `columns`, places include the column.
+    the steps from the part to the wrong key. If `columns` is true, errors include the column.
     """
 
     noun: str
@@ -160,7 +163,7 @@ class DocumentKind:
 
 
 class Document:
-    """A YAML text and the lines of its parts; `start` is its first line, or 0 if lines are not known."""
+    """A YAML document and the lines of its parts. `start` is its first line, or 0 if lines are unknown."""
 
     def __init__(self, name: str, tree: Any, sort: DocumentKind, start: int = 1) -> None:
         self.name = name
@@ -203,7 +206,7 @@ class Document:
 
 
 def path_text(path: DocumentPath) -> str:
-    """A path as people write it: `target_datasets[0].target_columns[2].datatype`."""
+    """A path in its usual form, such as `target_datasets[0].target_columns[2].datatype`."""
     text = ""
     for step in path:
         text += f"[{step}]" if isinstance(step, int) else f".{step}"
@@ -211,19 +214,19 @@ def path_text(path: DocumentPath) -> str:
 
 
 def read_document(path: Path, sort: DocumentKind) -> Document:
-    """The one YAML (1.2) document of a file; UsageError if it cannot be read."""
+    """The single YAML 1.2 document in a file. Raises UsageError if it cannot be read."""
     (tree,) = _parse_file(path, sort, several=False)
     return Document(path.name, tree, sort)
 
 
 def read_documents(path: Path, sort: DocumentKind) -> list[Document]:
-    """All YAML documents of a file that are not empty, each with its lines in the file."""
+    """All nonempty YAML documents in a file. Their line numbers are those of the file."""
     trees = [tree for tree in _parse_file(path, sort, several=True) if tree is not None]
     return [Document(str(path), tree, sort, _first_line(tree)) for tree in trees]
 
 
 def validate(part: type[Part], document: Document) -> Part:
-    """The document as a pydantic model; UsageError for the first error in it."""
+    """The document as a pydantic model. Raises UsageError for its first error."""
     try:
         return part.model_validate(_plain_values(document.tree))
     except ValidationError as wrong:
@@ -231,7 +234,7 @@ def validate(part: type[Part], document: Document) -> Part:
 
 
 def nearest_name(name: str, known: Sequence[str]) -> str:
-    """The remedy for an unknown name: the nearest known name, ignoring case, or all known names."""
+    """The remedy for an unknown name: the nearest known name, ignoring case, or else all known names."""
     originals = {original.lower(): original for original in known}
     nearest = difflib.get_close_matches(name.lower(), originals, 1)
     return f"Did you mean {originals[nearest[0]]}?" if nearest else f"Known are {', '.join(known)}."
@@ -259,7 +262,7 @@ def _first_line(tree: Any) -> int:
 
 
 def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any]:
-    """The first error in the document, with its path there; unknown keys before missing ones."""
+    """The first error in the document, with its path there. Unknown keys precede missing keys."""
     errors = [
         {**error, "loc": _error_path(document.tree, error)} for error in _innermost_errors(wrong.errors())
     ]
@@ -267,7 +270,7 @@ def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any
 
 
 def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
-    """The errors without errors of parts that only contain another error."""
+    """The errors, except those whose part contains the part of another error."""
     paths = [error["loc"] for error in errors]
 
     def holds_another(path: DocumentPath) -> bool:
@@ -277,7 +280,7 @@ def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
 
 
 def _error_path(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
-    """The path of an error in the document: without the tags of unions, and with `at` from its context."""
+    """The path of an error in the document, without the tags of unions, and with `at` from its context."""
     path: list[str | int] = []
     node = tree
     for step in error["loc"]:
@@ -292,7 +295,7 @@ def _error_path(tree: Any, error: Mapping[str, Any]) -> tuple[str | int, ...]:
 
 
 def _validation_error(part: type[BaseModel], document: Document, error: Mapping[str, Any]) -> UsageError:
-    """Pydantic's error as a UsageError with path and line."""
+    """Pydantic's error as a UsageError with its path and line."""
     path, kind, context = error["loc"], error["type"], error.get("ctx", {})
     if kind == "extra_forbidden":
         names = _names_at(part, document.tree, path[:-1])
@@ -328,7 +331,10 @@ def _names_at(part: type[BaseModel], tree: Any, path: DocumentPath) -> list[str]
 
 
 def _follow_references(schema: Mapping[str, Any], node: Mapping[str, Any], tree: Any) -> Mapping[str, Any]:
-    """The node that references lead to; from several, the one with the document's `kind`, or the last."""
+    """The schema node that references lead to.
+
+    If there are several, it is the one for the document's `kind`, or else the last one.
+    """
     options = list(_options(schema, node))
     kind = str(tree.get("kind", "")).lower() if isinstance(tree, Mapping) else ""
     same = [option for option in options if kind in _kinds(option)]

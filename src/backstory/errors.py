@@ -1,4 +1,4 @@
-"""The errors of backstory, by who must act.
+"""The errors of backstory, grouped by who must act.
 
 BackstoryError
 ├── Failed      1   something outside the input's control, or a bug
@@ -7,8 +7,8 @@ BackstoryError
 ├── Violated    4   the owner of a table: it breaks a law, or a delivery is late
 └── TryAgain   75   nobody: the same call may succeed later
 
-A message never shows row values of a Fivetran delivery, keys of a cipher or other secrets. It names options
-as Python arguments in backticks (`option`); the command line prints them as flags.
+A message never contains values from rows of a Fivetran delivery, encryption keys or other secrets. It names
+options as Python arguments in backticks (`option`), and the command line prints them as flags.
 """
 
 from collections.abc import Sequence
@@ -40,10 +40,10 @@ LONGEST = 4096
 
 
 class BackstoryError(Exception):
-    """The base of all errors; only its subclasses are raised.
+    """The base of all errors. Only its subclasses are raised.
 
-    `code` is stable and made for programs. `message` and `remedy` are one sentence each, and `keys` has up to
-    ten offending keys. `results` has the results of all tables, if a call was about several tables.
+    `code` is stable, for programs. `message` and `remedy` are one sentence each, and `keys` has up to ten of
+    the keys at fault. `results` has the results of all tables, if a call was about several tables.
     """
 
     exit_code: ClassVar[int] = 1
@@ -67,7 +67,7 @@ class BackstoryError(Exception):
         return self.to_dict()[name]
 
     def reword(self, message: str | None = None, remedy: str | None = None) -> Self:
-        """The same error with another message or remedy; None leaves the text as it is."""
+        """The same error with another message or remedy. None keeps the current one."""
         texts = (self.message if message is None else message, self.remedy if remedy is None else remedy)
         return type(self)(self.code, *texts, self.keys)
 
@@ -82,13 +82,13 @@ class BackstoryError(Exception):
 
 
 class Failed(BackstoryError):
-    """Something outside the input's control, or a bug."""
+    """A failure outside the input's control, or a bug."""
 
     exit_code = 1
 
 
 class UsageError(BackstoryError):
-    """Wrong usage or configuration: nothing was started."""
+    """Wrong usage or configuration. Nothing was started."""
 
     exit_code = 2
 
@@ -99,7 +99,7 @@ def bad_option(message: str, remedy: str) -> UsageError:
 
 
 class Refused(BackstoryError):
-    """The input would have corrupted the history: nothing was written."""
+    """The input would have corrupted the history. Nothing was written."""
 
     exit_code = 3
 
@@ -111,18 +111,18 @@ class Violated(BackstoryError):
 
 
 class TryAgain(BackstoryError):
-    """Failed for now: the same call may succeed later."""
+    """A failure for now. The same call may succeed later."""
 
     exit_code = 75
 
 
 def option(name: str, value: object) -> str:
-    """An option and its value for the text of an error, such as `` `max_delete_ratio=0.8` ``."""
+    """An option and its value for an error, such as `` `max_delete_ratio=0.8` ``."""
     return f"`{name}={value!r}`"
 
 
 def missing_part(fault: Exception) -> UsageError | None:
-    """The error for a missing optional package, with the extras to install; None for any other error."""
+    """The error for a missing optional package, with the extras to install, or None for any other error."""
     module = (fault.name or "").partition(".")[0] if isinstance(fault, ModuleNotFoundError) else ""
     if module not in EXTRAS:
         return None
@@ -138,9 +138,10 @@ def missing_part(fault: Exception) -> UsageError | None:
 
 
 def _called_door(fault: Exception) -> str:
-    """The door that the command called, from the error's trace; empty if it called none.
+    """The door that the command called, found in the error's trace, or an empty string if it called no door.
 
-    If one package of a door is missing, its others are missing, too: all are named by the door's extra.
+    If one package of a door is missing, its other packages are missing too. The door's extra installs them
+    all.
     """
     modules = (str(frame.f_globals.get("__name__")).split(".") for frame, _ in walk_tb(fault.__traceback__))
     called = next((names for names in modules if names[0] == "backstory" and names[1:2] != ["cli"]), [])
@@ -148,7 +149,7 @@ def _called_door(fault: Exception) -> str:
 
 
 def shorten(text: str) -> str:
-    """The text; a text of more than `LONGEST` characters as its beginning, its length and its end."""
+    """The string, or if it exceeds `LONGEST` characters, its beginning, its length and its end."""
     if len(text) <= LONGEST:
         return text
     half = LONGEST // 2
@@ -156,9 +157,9 @@ def shorten(text: str) -> str:
 
 
 def internal_error(bug: Exception) -> BackstoryError:
-    """The error for an unexpected exception: its kind and its first words, on one line.
+    """The error for an unexpected exception, with its class and message on one line.
 
-    A missing optional package is not a bug, nor is a path that the system refuses.
+    A missing optional package is not a bug, nor is a path that the operating system refuses.
     """
     if (part := missing_part(bug)) is not None:
         return part

@@ -1,4 +1,4 @@
-"""Queries and upkeep of a model's histories: point in time, joins, pruning, erasure (section 7)."""
+"""Queries and upkeep of a model's histories: past states, joins, pruning and erasure (section 7)."""
 
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.reading.databases.history_queries import (

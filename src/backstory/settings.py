@@ -29,7 +29,7 @@ _LIMITS = ("/sys/fs/cgroup/memory.max", "/sys/fs/cgroup/memory/memory.limit_in_b
 
 
 def _quarter_of_memory() -> int:
-    """A quarter of the memory of the machine or container, in bytes; at least 1 GiB."""
+    """A quarter of the memory of the machine or container, in bytes, but at least 1 GiB."""
     limits = (Path(file).read_text().strip() for file in _LIMITS if Path(file).exists())
     machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     return max(1 << 30, min([machine, *(int(limit) for limit in limits if limit.isdigit())]) // 4)
@@ -42,8 +42,8 @@ DRIVER_MEMORY = _quarter_of_memory()
 class Rights:
     """The rights of manifests, from the section `[odf]`.
 
-    `allow_commands` lets manifests run the programs that they name. `unpacked_limit` is the largest size of
-    an unpacked file, in bytes; None for the limit of all doors.
+    If `allow_commands` is true, manifests may run the programs that they name. `unpacked_limit` is the
+    largest size of an unpacked file, in bytes, or None for the limit of all doors.
     """
 
     allow_commands: bool = False
@@ -54,10 +54,10 @@ class Rights:
 class Settings:
     """The warehouse folder, the Iceberg catalogs by name, Spark properties and table properties.
 
-    The catalog `backstory` is the first one. Without a `[catalog]` section it is the embedded catalog, which
-    has no properties here. `driver_memory` is the driver's memory for all deliveries together, in bytes.
-    `batch_folder` is the folder of Fivetran's batch files; None for any folder. `origin` is the option,
-    variable or file that named the warehouse.
+    The catalog `backstory` is the first one. If there is no `[catalog]` section, it is the embedded catalog,
+    which has no properties here. `driver_memory` is the driver's memory for all deliveries together, in
+    bytes. `batch_folder` is the folder of Fivetran's batch files, or None if any folder is allowed. `origin`
+    is the option, variable or file that named the warehouse.
     """
 
     warehouse: Path
@@ -71,13 +71,16 @@ class Settings:
 
     @property
     def location(self) -> str:
-        """The warehouse and its origin, for messages: the user may have meant another warehouse."""
+        """The warehouse and its origin, for messages. The user may have meant another warehouse."""
         if self.catalogs[CATALOG]:
             return f"the catalog {CATALOG} ({self.origin})" if self.origin else f"the catalog {CATALOG}"
         return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
 
     def with_choices(self, driver_memory: str | None, format_version: int | None) -> "Settings":
-        """These settings with the values of a caller, unless None; UsageError for an invalid value."""
+        """These settings, with the caller's values where they are not None.
+
+        Raises UsageError for an invalid value.
+        """
         settings = self
         try:
             if driver_memory is not None:
@@ -95,13 +98,13 @@ class Settings:
 
 
 def load_for_session(config: str | Path | None) -> Settings:
-    """The settings for a session of the caller: the defaults, or the file of `config` or BACKSTORY_CONFIG."""
+    """The settings for the caller's session: the defaults, or the file of `config` or BACKSTORY_CONFIG."""
     file = config or os.environ.get("BACKSTORY_CONFIG")
     return load(config=file) if file else Settings(Path())
 
 
 def load(warehouse: str | Path | None = None, config: str | Path | None = None) -> Settings:
-    """The settings of this process: options override the environment, which overrides the file.
+    """The settings of this process. Options override the environment, which overrides the file.
 
     The file is `config`, else `BACKSTORY_CONFIG`, else `backstory.toml` in the working folder if it exists.
     `${NAME}` in a value is replaced with an environment variable, so that the file needs no secrets. Raises
@@ -144,7 +147,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
 
 
 def _origin(warehouse: str | Path | None, config: str | Path | None, *, configured: bool) -> str:
-    """The option, variable or file that named the warehouse; options are spelled as in errors."""
+    """The option, variable or file that named the warehouse. Options are spelled as in errors."""
     if configured:
         return f"from [catalog] in {Path(config or DEFAULT_FILE).absolute()}"
     if warehouse:
@@ -170,7 +173,7 @@ def _read(path: Path) -> dict[str, Any]:
 
 
 def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callable[[Any], Value]) -> Value:
-    """The parsed section; UsageError if `parse` raises ValueError."""
+    """The parsed section. Raises UsageError if `parse` raises ValueError."""
     try:
         return parse(document.get(name, {}))
     except ValueError:
@@ -182,7 +185,7 @@ def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callabl
 
 
 def _require(holds: object) -> None:
-    """Raise ValueError unless `holds`; `_section` turns it into a UsageError."""
+    """Raise ValueError unless the condition holds. `_section` turns it into a UsageError."""
     if not holds:
         raise ValueError
 
@@ -210,7 +213,7 @@ def _rights(odf: Mapping[str, Any]) -> Rights:
 
 
 def _bytes(size: object) -> int:
-    """The number of bytes in a text like `512m` or `4g`; ValueError for another text."""
+    """The number of bytes in a size like `512m` or `4g`. Raises ValueError for any other value."""
     match = re.fullmatch(r"(\d+)([mg])", str(size).lower())
     if match is None:
         raise ValueError

@@ -1,4 +1,4 @@
-"""The Python interface of a table: read it, check it, and keep it in order."""
+"""The Python interface of a table: read, check and maintain it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 @in_settled_session
 @dataclass(frozen=True)
 class Table:
-    """A table with the rows, or the history, of a source."""
+    """A table with the rows or the history of a source."""
 
     store: "IcebergStore"
     name: TableName
@@ -58,9 +58,9 @@ class Table:
 
     @with_options(ReadOptions, KnownOptions)
     def current(self, **options: Unpack[ReadOptions]) -> "DataFrame":
-        """The rows that are true now; for a history with `valid_from` and `valid_to`.
+        """The rows that are true now. Rows of a history have `valid_from` and `valid_to`.
 
-        UsageError or Refused if the table no longer has its rows of `known_at`.
+        Raises UsageError or Refused if the table no longer has its state at `known_at`.
         """
         from backstory.reading.frames import versions as frames
 
@@ -70,7 +70,7 @@ class Table:
     def as_of(self, time: str | date, **options: Unpack[ReadOptions]) -> "DataFrame":
         """The rows that were true at a time, with `valid_from` and `valid_to`.
 
-        A date is its first instant. Raises the errors of `current`.
+        A date means its first instant. Raises the errors of `current`.
         """
         from backstory.reading.frames import versions as frames
 
@@ -82,9 +82,10 @@ class Table:
 
         `key`, `before` and `after` are structs, `change` is added, changed or removed, and `changed` has the
         names of the columns that differ. `through` adds records that are the same at both times but changed
-        in between: they were gone (`returned`), had other values (`reverted`), or existed only in between
-        (`passed`). Its column `away` shows whether a record was gone and returned. On the axis `recorded`,
-        knowledge at the first time is compared with knowledge at the second. Raises the errors of `as_of`.
+        in between: they were absent (`returned`), had other values (`reverted`), or existed only in between
+        (`passed`). Its column `away` shows whether a record was absent and returned. On the axis `recorded`,
+        the state recorded at the first time is compared with the state recorded at the second. Raises the
+        errors of `as_of`.
         """
         from backstory.reading.frames import versions as frames
         from backstory.reading.notebook import drawn_in_notebooks
@@ -106,12 +107,13 @@ class Table:
         known_at: str | date | None = None,
         how: Literal["left", "inner"] = "left",
     ) -> "DataFrame":
-        """The rows of a frame with the columns of the version that was true at the time of each row.
+        """The rows of a frame with the columns of the version that was true at the time in each row.
 
-        `on` names the key columns, which the frame and the table share, and `at` the frame's column of times.
-        `known_at` is a time, or the name of a column with a known time for each row. A row without a version
-        at its time gets NULLs, or is dropped with `how="inner"`. A repeated column name gets a number
-        (`name_2`). If versions of one record overlap, which `check` reports, a row is joined with each one.
+        `on` names the key columns, which the frame and the table share, and `at` names the frame's column of
+        times. `known_at` is a time, or the name of a column with a known time for each row. If a row has no
+        version at its time, it gets NULLs, or `how="inner"` drops it. A repeated column name gets a number
+        (`name_2`). If versions of one record overlap, which `check` reports, the row is joined with each of
+        them.
         """
         from backstory.reading.frames import joins
 
@@ -122,11 +124,11 @@ class Table:
 
     @with_options(TimelineOptions, KnownOptions)
     def timeline(self, key: object, **options: Unpack[TimelineOptions]) -> Timeline:
-        """The life of one record; the key is a value, or a mapping for a composite key.
+        """The life of one record. The key is a value, or a mapping for a composite key.
 
-        The key must name exactly one value of the key's type, else it is refused (`other-key`). The life has
-        the statements that the table holds now, or held at `known_at`; on `axis` both, all statements that it
-        ever held. Raises UsageError for a wrong key or axis, and for a file that cannot be written.
+        The key must be exactly one value of the key's type. The life has the statements that the table holds
+        now, or held at `known_at`. On `axis` both, it has all statements that the table ever held. Raises
+        UsageError for a wrong key (`other-key`) or axis, or a file that cannot be written.
         """
         from backstory.reading.frames.versions import life
 
@@ -148,12 +150,12 @@ class Table:
 
     @with_options(ChangesOptions, CursorOptions)
     def changes(self, **options: Unpack[CursorOptions]) -> "ChangeFeed | Cursor":
-        """The rows that changed after commit `since` up to `until`, or since a cursor: `feed.frame`.
+        """The rows that changed after commit `since`, up to `until`, or since a cursor, as `feed.frame`.
 
         Name a commit by its version, its snapshot id or a time. In a `with` block, the cursor moves if the
         block ends without an error. `advance` and `drop` return a `Cursor`. Raises Refused for an expired
-        range or a lost cursor, and UsageError for options that do not go together. Raises TryAgain if another
-        consumer moved the cursor meanwhile.
+        range or a lost cursor, and UsageError for options that exclude each other. Raises TryAgain if another
+        consumer moved the cursor in the meantime.
         """
         from backstory.reading.changes import feed, ranges
         from backstory.reading.changes.request import ChangesRequest
@@ -166,10 +168,11 @@ class Table:
         return ranges.advance_or_drop(self.store, self.name, request.cursor if only_cursor else None, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Create views for Spark SQL, of the current rows and of all versions; also a query for one time.
+        """Create views for Spark SQL of the current rows and all versions, and return a query for one time.
 
-        Each record has the name of the view, whether it was made, and its SQL. The query has the parameter
-        `:time` and no name. A catalog that holds no views gets none. Refused if another table has the name.
+        Each record has the name of the view, whether it was created, and its SQL. The query has the parameter
+        `:time` and no name. If the catalog does not support views, none is created. Raises Refused if another
+        table has the name.
         """
         from backstory.doors.historize.spark_runs import LOG, log_views
         from backstory.upkeep.table_views import views
@@ -180,11 +183,11 @@ class Table:
 
     @with_options(ExportOptions)
     def export(self, file: str | Path, **options: Unpack[ExportOptions]) -> "Export":
-        """Write the whole history into one CSV or Parquet file; a live table is written as its rows.
+        """Write the whole history into one CSV or Parquet file. A live table is written as its rows.
 
-        The file has every version with `valid_from` and `valid_to`; on `axis` both, also every earlier
-        statement with its known times. It appears only when it is complete. UsageError for an existing file
-        without `overwrite`.
+        The file has every version with `valid_from` and `valid_to`. On `axis` both, it also has every earlier
+        statement with its known times. The file appears only when it is complete. Raises UsageError if the
+        file exists and `overwrite` is false.
         """
         from backstory.reading.exports import ExportFile, export_table
 
@@ -198,14 +201,14 @@ class Table:
         return commits(SessionCatalog(self.store), self.name)
 
     def check(self) -> list[dict[str, Any]]:
-        """A record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
+        """One record for each law of the layout: `table`, `law`, `violations`, `keys`, `status`."""
         from backstory.upkeep.checking import check_files_first
 
         return check_files_first(self.store, self.name)
 
     @with_options(RemarkOptions)
     def repair(self, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Repair":
-        """The fix for the records that break a law; `apply` writes it in one commit."""
+        """A fix for the records that break a law. If `apply` is true, it is written in one commit."""
         from backstory.upkeep.repairing import repair
 
         with with_remark(**remark):
@@ -213,7 +216,7 @@ class Table:
 
     @with_options(RemarkOptions)
     def rewind(self, time: str | date, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Rewound":
-        """Undo everything that the table received after a time; without `apply` only return the plan.
+        """Undo everything that the table received after a time. Unless `apply` is true, only return the plan.
 
         A table of layout `versions` keeps its earlier state for `known_at`. Raises UsageError
         (`known-pruned`) or Refused (`snapshots-expired`) if the table no longer has its state at that time.
@@ -225,7 +228,7 @@ class Table:
 
     @with_options(MaintainOptions, RemarkOptions)
     def maintain(self, **options: Unpack[MaintainOptions]) -> "Maintained":
-        """Compact small files and expire old snapshots; queries give the same answers as before.
+        """Compact small files and expire old snapshots. Queries return the same results as before.
 
         Raises TryAgain if other writers commit first.
         """
@@ -247,9 +250,9 @@ class Table:
     ) -> "Certificate":
         """Erase a record from all versions, snapshots and files, and return a certificate.
 
-        The key is a value, or a mapping for a composite key. Without `apply` the record is only searched for.
-        Raises Refused while a consumer or another program needs old rows, and TryAgain while another program
-        may write to the table.
+        The key is a value, or a mapping for a composite key. Unless `apply` is true, the record is only
+        searched for. Raises Refused while a consumer or another program needs old rows, and TryAgain while
+        another program may write to the table.
         """
         from backstory.upkeep.forgetting import forget
 
@@ -257,10 +260,11 @@ class Table:
             return forget(self.store, self.name, key, drop_cursors=drop_cursors, apply=apply)
 
     def drop(self, *, archive: str | None = None, apply: bool = False) -> "HistoryEnd":
-        """End the history: delete the table and its files, or keep it under the name `archive`, read only.
+        """End the history: delete the table and its files, or keep it under the name `archive`, read-only.
 
-        Without `apply` nothing is changed. A name without a schema is in this table's schema. Raises Refused
-        for a table of a model, of a dataset or of another program, and for a name that another table has.
+        Unless `apply` is true, nothing is changed. An archive name without a schema is in this table's
+        schema. Raises Refused for a table of a model, a dataset or another program, and for a name that is
+        taken.
         """
         from backstory.upkeep.ending import end
 
@@ -271,5 +275,5 @@ class Table:
 def _read_terms(
     *, key: object = None, columns: str | Sequence[str] | None = None, known_at: str | date | None = None
 ) -> tuple[datetime | None, Selection]:
-    """The known time and the selection of a call with these options."""
+    """The known time and the selection from these options."""
     return optional_instant(known_at), Selection.of(key, columns)

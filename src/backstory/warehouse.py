@@ -51,13 +51,13 @@ def open(  # noqa: A001 - the public name
     format_version: int | None = None,
     verbose: bool = False,
 ) -> "Warehouse":
-    """Open a warehouse: the embedded one of a folder, or `catalog` of your own session.
+    """Open a warehouse: the embedded one in a folder, or `catalog` in your own session.
 
     `driver_memory` (such as "512m") and `format_version` (2 or 3) override the configuration. With your own
     session, the configuration is the file of `config` or BACKSTORY_CONFIG, without its sections [catalog] and
-    [spark]. With `verbose`, the messages of Spark's errors contain the whole cause. A process that was forked
-    later cannot use the warehouse (`forked`). Raises UsageError for a wrong configuration, session or
-    Iceberg, and if Spark or Java is missing.
+    [spark]. If `verbose` is true, the messages of Spark's errors contain the whole cause. A process that is
+    forked later cannot use the warehouse (`forked`). Raises UsageError for a wrong configuration, session or
+    version of Iceberg, and if Spark or Java is missing.
     """
     from backstory.stores.iceberg.faults import show_causes
     from backstory.stores.iceberg.sessions import require_usable
@@ -83,7 +83,7 @@ def open(  # noqa: A001 - the public name
 
 @dataclass(frozen=True)
 class Warehouse:
-    """Iceberg tables of one catalog; `spark` is the session that reads and writes them."""
+    """The Iceberg tables of one catalog. `spark` is the session that reads and writes them."""
 
     store: "IcebergStore"
     embedded: bool
@@ -102,7 +102,10 @@ class Warehouse:
             raise needs_java(what)
 
     def table(self, name: str) -> "Table":
-        """The table `schema.table`, or the table of a dataset in `odf`; UsageError if there is none."""
+        """The table `schema.table`, or the table of a dataset in `odf`.
+
+        Raises UsageError if it does not exist.
+        """
         from backstory.stores.iceberg.store import load
         from backstory.stores.refusals import no_table
 
@@ -119,7 +122,10 @@ class Warehouse:
         return inventory(SessionCatalog(self.store))
 
     def sql(self, query: str) -> "DataFrame":
-        """The rows of a Spark SQL query on tables `schema.table`; UsageError for any other statement."""
+        """The rows of a Spark SQL query on tables `schema.table`.
+
+        Raises UsageError for any other statement.
+        """
         self._require_java("A query of the warehouse")
         from backstory.reading.queries import run_query
 
@@ -130,9 +136,9 @@ class Warehouse:
     ) -> "SnapshotReceipt | SnapshotPlan":
         """Keep the history of a source from a full copy of its records: a frame, or files.
 
-        The first copy creates the table. The table keeps the key and the tracked columns. Raises UsageError
-        for invalid options, and Refused for a copy that would corrupt the history; then nothing is written.
-        With `dry_run` the plan is returned.
+        The first copy creates the table. The table stores the key and the tracked columns. Raises UsageError
+        for invalid options. Raises Refused, and writes nothing, for a copy that would corrupt the history. If
+        `dry_run` is true, the plan is returned.
         """
         from backstory.doors.native import door
 
@@ -141,9 +147,9 @@ class Warehouse:
     def apply(self, source: Any, *, into: str, **options: "Unpack[FeedOptions]") -> "FeedReceipt | FeedPlan":
         """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
-        The source is a frame or files. The first delivery creates the table. The table keeps the key, the
-        order of changes and the tracked columns. Raises UsageError for invalid options, and Refused for a
-        feed that would corrupt the history; then nothing is written. With `dry_run` the plan is returned.
+        The source is a frame or files. The first delivery creates the table. The table stores the key, the
+        order of changes and the tracked columns. Raises UsageError for invalid options. Raises Refused, and
+        writes nothing, for a feed that would corrupt the history. If `dry_run` is true, the plan is returned.
         """
         from backstory.doors.native import door
         from backstory.doors.native.options import parse_feed_options
@@ -151,16 +157,17 @@ class Warehouse:
         return door.apply(self.store, source, table_name(into), parse_feed_options(**options))
 
     def branch(self, table: str, branch: str) -> "Table":
-        """The table `schema.table` as it is on a branch; UsageError if there is no such branch."""
+        """The table `schema.table` as it is on a branch. Raises UsageError if the branch does not exist."""
         from backstory.upkeep.previews import read_branch
 
         name = self.table(table).name
         return Table(read_branch(self.store, name, branch), name)
 
     def publish(self, table: str, branch: str, *, discard: bool = False) -> "Published":
-        """Make a branch the table by one commit, or `discard` it.
+        """Publish a branch to its table in one commit, or discard the branch.
 
-        Raises UsageError if there is no such branch, and Refused if the table has changed since it began.
+        Raises UsageError if the branch does not exist, and Refused if the table has changed since the branch
+        began.
         """
         from backstory.upkeep import previews
 
@@ -170,9 +177,9 @@ class Warehouse:
     def apply_batch(
         self, *, into: str, **options: "Unpack[FeedOptions]"
     ) -> "Callable[[DataFrame, int], None]":
-        """A function for `foreachBatch` of a stream, which applies each batch once, as `apply` does.
+        """A function for `foreachBatch` of a stream. It applies each batch once, as `apply` does.
 
-        A batch that was committed before is skipped without reading it, even after a restart.
+        A batch that was already committed is skipped and not read, even after a restart.
         """
         self._require_java("A stream")
         from backstory.doors.native.door import batch_writer
@@ -190,10 +197,10 @@ class Warehouse:
         sql: bool = False,
         **options: Unpack[LoadOptions],
     ) -> "list[HistoryReceipt] | str":
-        """Load the base tables and histories of a model, here or in a database; a receipt for each dataset.
+        """Load the base tables and histories of a model, here or in a database.
 
-        With `sql` nothing is loaded, and the statements are returned as text. Raises UsageError for a wrong
-        model; a load that is refused has a receipt with an error.
+        Returns a receipt per dataset. If `sql` is true, nothing is loaded, and the statements are returned as
+        a string. Raises UsageError for a wrong model. The receipt of a refused load contains an error.
         """
         from backstory.doors.historize import door
 
@@ -219,14 +226,15 @@ class Warehouse:
         note: str | None = None,
         author: str | None = None,
     ) -> "list[RunReceipt]":
-        """Deliver the declarations of a project file, `histories.yaml` by default; a receipt for each.
+        """Deliver the declarations of a project file, by default `histories.yaml`.
 
-        `select` has the words of the command's option. `failed` runs only declarations that did not end well
-        in their last run. `jobs` is the number of tables to deliver at once. `on_schema_change` accepts or
-        refuses missing columns, instead of the file's settings. With `branch`, tables and feeds are previewed
-        on this branch, and the run is not logged. `note` and `author` are stored with the
-        commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong file
-        or selection; a table that fails has a receipt with an error.
+        Returns a receipt for each. `select` takes the same words as the command's option. If `failed` is
+        true, only declarations that failed, were refused or did not start in their last run are delivered.
+        `jobs` is the number of tables to deliver at once. `on_schema_change` accepts or refuses missing
+        columns, and overrides the file's settings. If `branch` is set, tables and feeds are previewed on this
+        branch, and the run is not logged. `note` and `author` are stored with the commits of tables and
+        datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection. The
+        receipt of a table that fails contains an error.
         """
         self._require_java("A run of a project")
         from backstory.projects.declarations import read_project
@@ -240,14 +248,14 @@ class Warehouse:
         return run_project(self.store, project, request, terms)
 
     def runs(self) -> list[dict[str, Any]]:
-        """Former runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and declarations by outcome."""
+        """Past runs, newest first: `run_id`, `started_at` (UTC), `seconds`, and declarations by outcome."""
         from backstory.projects.log import former_runs, rows_of_log
         from backstory.stores.metadata.catalogs import SessionCatalog
 
         return former_runs(SessionCatalog(self.store), rows_of_log(self.store))
 
     def fresh(self, file: str | Path | None = None) -> list[dict[str, Any]]:
-        """The age of each declaration with `expect`: `name`, `last_delivery` and `due` (UTC), `late`."""
+        """The age of each declaration that has `expect`: `name`, `last_delivery` and `due` (UTC), `late`."""
         from backstory.projects.declarations import read_project
         from backstory.projects.log import freshness, rows_of_log
         from backstory.stores.metadata.catalogs import SessionCatalog
@@ -256,9 +264,9 @@ class Warehouse:
         return freshness(read_project(file), SessionCatalog(self.store), logged, now)
 
     def add(self, files: Paths, *, namespace: str = ODF, dry_run: bool = False) -> "list[Added]":
-        """Register the datasets of manifests: files, or folders with files.
+        """Register the datasets in manifests, given as files or as folders with files.
 
-        A wrong file does not stop the others; the first error is raised at the end.
+        A wrong file does not stop the others. The first error is raised at the end.
         """
         self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
@@ -278,10 +286,10 @@ class Warehouse:
         watcher: "Watcher | None" = None,
         **options: Unpack[PullOptions],
     ) -> "list[DatasetReceipt]":
-        """Ask the polling sources of datasets, and ingest new data; a receipt for each dataset.
+        """Poll the sources of datasets and ingest new data. Returns a receipt for each dataset.
 
-        A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name; a
-        source that fails has a receipt with an error.
+        A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name. The
+        receipt of a source that fails contains an error.
         """
         self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
@@ -305,9 +313,9 @@ class Warehouse:
         watcher: "Watcher | None" = None,
         **options: Unpack[RunOptions],
     ) -> "DatasetReceipt":
-        """Ingest files into a dataset, one commit for each file.
+        """Ingest files into a dataset, with one commit for each file.
 
-        Raises UsageError for an unknown name; the receipt contains any other error.
+        Raises UsageError for an unknown name. The receipt contains any other error.
         """
         self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
@@ -324,7 +332,7 @@ class Warehouse:
         return door.list_datasets(self.store, namespace=namespace)
 
     def events(self, name: str, encoding: str | None = None, *, namespace: str = ODF) -> "DataFrame":
-        """The log of a dataset, as it is stored or in the encoding `op` or `observed`."""
+        """The log of a dataset, as it is stored, or in the encoding `op` or `observed`."""
         from backstory.doors.odf import door
 
         with hold_settings(self.store.session):
@@ -337,7 +345,7 @@ class Warehouse:
         return door.inspect(self.store, name, namespace=namespace)
 
     def verify(self, name: str, *, namespace: str = ODF) -> "Verdict":
-        """Check a dataset against the records of its commits: chain, log, offsets, rows and columns."""
+        """Check a dataset against the metadata of its commits: chain, log, offsets, rows and columns."""
         from backstory.doors.odf import door
 
         return door.verify_dataset(self.store, name, namespace=namespace)
@@ -353,7 +361,7 @@ class Warehouse:
         dry_run: bool = False,
         **remark: Unpack[RemarkOptions],
     ) -> "Adopted":
-        """Adopt a history of dbt, SQLMesh, dlt or AUTO CDC: read, check and repair it here.
+        """Adopt a history of dbt, SQLMesh, dlt or AUTO CDC, to read, check and repair it here.
 
         Only table properties are set. A history of layout `autocdc-bitemporal` is imported into the new table
         `into`, with both of its times.
@@ -372,9 +380,9 @@ class Warehouse:
             )
 
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
-        """Check the laws of tables: a record for each law.
+        """Check the laws of tables. Returns a record for each law.
 
-        If some tables cannot be checked, an error is raised, whose `results` are all records.
+        If some tables cannot be checked, an error is raised, and its `results` contain all records.
         """
         from backstory.upkeep.checking import check_tables
 
@@ -387,9 +395,9 @@ class Warehouse:
         all: bool = False,  # noqa: A002 - the option's name
         **options: Unpack[MaintainOptions],
     ) -> "list[Maintained]":
-        """Compact tables and expire old snapshots; a table that fails has a receipt with an error.
+        """Compact tables and expire old snapshots. The receipt of a table that fails contains an error.
 
-        With `all`, the bounds `settle_before` and `known_from` only apply to native tables.
+        If `all` is true, the bounds `settle_before` and `known_from` only apply to native tables.
         """
         options["settle_before"] = optional_instant(options.get("settle_before"))
         options["known_from"] = optional_instant(options.get("known_from"))
@@ -403,10 +411,11 @@ class Warehouse:
         return examine(self)
 
     def explore(self, *, port: int | None = None, host: str = "127.0.0.1", token: str = "") -> "Explorer":
-        """Show the histories in a browser, read only, until `stop` is called; a notebook shows the link.
+        """Show the histories in a browser, read-only, until `stop` is called. A notebook shows the link.
 
-        The default port is 8055, or a free one if it is taken. Raises UsageError without the extra `explore`,
-        and for a host beyond this machine without a token of 16 characters; Failed for a port that is taken.
+        The default port is 8055, or a free one if 8055 is taken. Raises UsageError if the extra `explore` is
+        not installed, or if other machines can reach `host` and the token is shorter than 16 characters.
+        Raises Failed if `port` is taken.
         """
         self._require_java("The explorer")
         from backstory.explorer.catalog_reader import CatalogReader
@@ -418,7 +427,7 @@ class Warehouse:
 
     @with_options(ServeOptions, request=ServeRequest)
     def serve(self, **options: Unpack[ServeOptions]) -> "Running":
-        """Start a Fivetran destination, until `stop` is called."""
+        """Start a Fivetran destination. It runs until `stop` is called."""
         self._require_java("A Fivetran destination")
         from backstory.doors.fivetran.server import serve
         from backstory.stores.iceberg.faults import show_causes
@@ -427,7 +436,7 @@ class Warehouse:
         return serve({self.store.catalog: self.store}, ServeRequest(**options))
 
     def close(self) -> None:
-        """Stop the embedded session; your own session is not stopped."""
+        """Stop the embedded session. Your own session is not stopped."""
         if self.embedded:
             self.store.session.stop()
 
@@ -445,7 +454,7 @@ def _paths(files: Paths) -> list[Path]:
 def _maintain_tables(
     store: "IcebergStore", names: Sequence[TableName], options: MaintainOptions, *, every: bool
 ) -> "list[Maintained]":
-    """Maintain the named tables, or every table: then only native tables use the bounds."""
+    """Maintain the named tables, or every table. In the latter case, only native tables use the bounds."""
     from backstory.stores.iceberg.faults import translate_faults
     from backstory.stores.iceberg.store import existing, tables
     from backstory.stores.refusals import require_some

@@ -75,7 +75,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
-    """A table as it was when it was loaded."""
+    """A table in the state in which it was loaded."""
 
     state: TableState
 

@@ -300,7 +300,7 @@ def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
     team.declare(
         "tables: {" + ", ".join(f"s.{name}: {{source: {name}.csv, key: id}}" for name in "abc") + "}"
     )
-    with pytest.raises(UsageError, match=r"No run of .* is on record"):
+    with pytest.raises(UsageError, match=r"No run of .* is recorded"):
         team.run(failed=True)
     break_off(team, after="a")
     last = former_runs(SessionCatalog(team.warehouse.store), rows_of_log(team.warehouse.store))[0]
@@ -353,7 +353,7 @@ def test_tables_of_the_logs_names_hold_no_delivery_up(team, taken):
         if taken == 1:
             assert team.status(failed=True) == {"b": "failed"}
         else:
-            with pytest.raises(UsageError, match=r"No run of .* is on record"):
+            with pytest.raises(UsageError, match=r"No run of .* is recorded"):
                 team.run(failed=True)
     finally:
         for place in PLACES:

@@ -1,1 +1,1 @@
-"""The command line: parsing and printing only."""
+"""The command line. It only parses and prints."""

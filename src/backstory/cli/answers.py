@@ -1,4 +1,4 @@
-"""Answers to a command's question: from metadata or files if they suffice, else by Spark."""
+"""Answers to a command's question, from metadata or files if they suffice, or else from Spark."""
 
 import os
 import sys
@@ -27,12 +27,12 @@ if TYPE_CHECKING:
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
-# Java's fast compiler only: a short command is over before the slow one pays off.
+# Only Java's fast compiler: a short command ends before the slow one pays off.
 FAST_START = "-XX:TieredStopAtLevel=1"
 
 
 def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
-    """The answer from the metadata of tables; Spark starts only if nothing else can read the catalog."""
+    """The answer from the metadata of tables. Spark starts only if nothing else can read the catalog."""
     from backstory.stores.metadata.catalogs import SessionCatalog
 
     # A tuple, so that an answer that is None differs from no answer.
@@ -44,16 +44,16 @@ def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
 
 
 def answer_from_metadata(options: Options, question: Callable[["ReadableCatalog"], Answer]) -> Answer | None:
-    """The answer from the metadata of tables; None if only Spark can read the catalog."""
+    """The answer from the metadata of tables, or None if only Spark can read the catalog."""
     return _answer_without_spark(options, lambda catalog, _: question(catalog))
 
 
 def answer_from_files(
     options: Options, table: str | TableName, question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
-    """The answer from the files of a small table; None if Spark must read it.
+    """The answer from the files of a small table, or None if Spark must read it.
 
-    Errors of backstory are raised: Spark would refuse the table, too.
+    Errors of backstory are raised, because Spark would refuse the table too.
     """
 
     def describe(catalog: "ReadableCatalog") -> "TableMetadata | None":
@@ -66,7 +66,7 @@ def answer_from_files(
 def answers_from_metadata(
     options: Options, question: Callable[["ReadableCatalog", "TableName"], Answer]
 ) -> dict[TableName, Answer | None] | None:
-    """The answers for all tables of a catalog: None for a table, or for the catalog, that needs Spark."""
+    """The answer for each table of a catalog, or None if Spark must read the table or the catalog."""
     return _answer_without_spark(
         options,
         lambda catalog, _: {
@@ -78,7 +78,7 @@ def answers_from_metadata(
 def answer_from_dataset(
     options: Options, namespace: str, name: str, question: Callable[["TableReader"], Answer]
 ) -> Answer | None:
-    """The answer from the files of a small dataset; UsageError if there is no such dataset."""
+    """The answer from the files of a small dataset. Raises UsageError if the dataset does not exist."""
     from backstory.doors.odf import registry
 
     def describe(catalog: "ReadableCatalog") -> "TableMetadata | None":
@@ -107,7 +107,7 @@ def _answer_from_table(
 def _answer_without_spark(
     options: Options, question: Callable[["ReadableCatalog", "Settings"], Answer | None]
 ) -> Answer | None:
-    """The answer from a catalog that opens without Spark; None if the catalog or the answer needs Spark."""
+    """The answer from a catalog that opens without Spark, or None if catalog or answer need Spark."""
     from backstory.stores.metadata.catalogs import BranchCatalog, open_without_spark
 
     def read() -> Answer | None:
@@ -122,7 +122,7 @@ def _answer_without_spark(
 
 
 def _answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
-    """The answer; None after an unexpected error, since Spark may be able to read more, or report it."""
+    """The answer, or None after an unexpected error. Spark may be able to read more, or report the error."""
     import structlog
 
     try:
@@ -135,7 +135,7 @@ def _answer_if_readable(question: Callable[[], Answer | None]) -> Answer | None:
 
 
 def log_for_options(options: Options) -> None:
-    """Write log lines for people from now on, as many as the options allow."""
+    """Write log lines for people from now on. The options set their level."""
     from backstory.observe.logs import log_for_people
 
     log_for_people(quiet=options.quiet, verbose=options.verbose)
@@ -145,9 +145,10 @@ def log_for_options(options: Options) -> None:
 def open_warehouse(
     options: Options, *tables: str, brief: bool = False, catalog: str = CATALOG
 ) -> Iterator["Warehouse"]:
-    """The warehouse of the options, with Spark; with `brief` Spark starts faster and computes slower.
+    """The warehouse of the options, with Spark.
 
-    Raises UsageError if one of `tables` does not exist: before Spark starts, if the catalog opens without it.
+    If `brief` is true, Spark starts faster but computes more slowly. Raises UsageError if one of `tables`
+    does not exist. If the catalog opens without Spark, this happens before Spark starts.
     """
     from backstory import warehouse
 
@@ -180,7 +181,7 @@ def _require_tables(options: Options, tables: Sequence[str]) -> None:
 
 
 def print_remark(options: Options, remark: str) -> None:
-    """Print a remark on standard error unless `--quiet`, such as that an answer has no rows."""
+    """Print a remark on standard error unless `--quiet` is set, for example that an answer has no rows."""
     if not options.quiet:
         print_line(remark)
 
@@ -188,7 +189,7 @@ def print_remark(options: Options, remark: str) -> None:
 def rows_of_frame(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> list[dict[str, Any]]:
-    """The rows of a frame that reads the table; Refused or Failed if they cannot be computed."""
+    """The rows of a frame that reads the table. Raises Refused or Failed if they cannot be computed."""
     from backstory.stores.metadata.values import rows_of
 
     return rows_of(collect_rows(frame, limit, options, table))
@@ -197,7 +198,7 @@ def rows_of_frame(
 def collect_rows(
     frame: "DataFrame", limit: int | None, options: Options, table: TableName | str
 ) -> "pa.Table":
-    """The first rows of a frame that reads the table; Refused or Failed if they cannot be computed."""
+    """The first rows of a frame that reads the table. Raises Refused or Failed if they cannot be computed."""
     from backstory.reading.queries import translate_query_faults
 
     with translate_query_faults(table), show_activity(options, "Reading ..."):

@@ -1,4 +1,4 @@
-"""The command `backstory`: its commands in their groups, and its errors as exit codes."""
+"""The command `backstory`: its commands in their groups, and the exit codes of its errors."""
 
 import io
 import os
@@ -83,7 +83,10 @@ COMMANDS = {
 
 
 def _usage_line(command: Callable[..., object]) -> str | None:
-    """The usage line of a command with optional words, which cyclopts would call ARGS; else None."""
+    """The usage line of a command with optional words, which cyclopts would call ARGS.
+
+    None for other commands.
+    """
     parameters = [
         parameter
         for parameter in signature(command).parameters.values()
@@ -122,7 +125,7 @@ for flag in (*app.help_flags, *app.version_flags):
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit with its code: see `backstory.errors`."""
+    """Run the command line and exit with its code, as listed in `backstory.errors`."""
     leave_pandas_out()
     if isinstance(sys.stdout, io.TextIOWrapper):  # file names may contain bytes that are not text
         sys.stdout.reconfigure(errors="backslashreplace")
@@ -154,7 +157,7 @@ def run(arguments: list[str]) -> int:
 
 
 def _report_bug(bug: Exception, arguments: list[str]) -> int:
-    """Print a bug and return its exit code; a reader that closed the pipe, such as `head`, is no bug."""
+    """Print a bug and return its exit code. A reader that closed the pipe, such as `head`, is not a bug."""
     if isinstance(bug, BrokenPipeError) and _is_closed(sys.stdout.fileno()):
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
@@ -177,13 +180,16 @@ def _serve(arguments: list[str]) -> int:
 
 
 def _output(arguments: Sequence[str]) -> Output:
-    """The output for errors, read from the arguments: the command may have failed before it parsed them."""
+    """The output format for errors, read from the arguments.
+
+    The command may have failed before it parsed them.
+    """
     word = _output_word(arguments)
     return choose_output("json" if word == "json" else "table" if word else None)
 
 
 def _output_word(arguments: Sequence[str]) -> str:
-    """The word after `--output`; empty without it."""
+    """The word after `--output`, or an empty string."""
     words = " ".join(arguments).replace("--output=", "--output ").split(" ")
     return next(iter(words[words.index("--output") + 1 :]), "") if "--output" in words else ""
 

@@ -1,4 +1,4 @@
-"""Changes of a table: `diff` compares two times, `changes` reads the commits between two versions."""
+"""Changes of a table. `diff` compares two times, and `changes` reads the commits between two versions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -52,17 +52,17 @@ def diff(
     only records of one kind, such as removed ones with their last values. With `--axis recorded`, the data
     that the table held at FROM is compared with the data that it held at TO.
 
-    --through also shows records that changed between the times but are the same at both: they were gone in
+    --through also shows records that changed between the times but are the same at both: they were absent in
     between (returned), had other values (reverted), or existed only in between (passed).
 
-    `diff TABLE main..BRANCH` shows what publishing a branch would change.
+    `diff TABLE main..BRANCH` shows the changes that publishing a branch would make.
 
     Example: `backstory diff crm.customer 2026-01-01 2026-02-01`
 
     Args:
         table: The table, as schema.table.
-        from_: The first time in ISO 8601; without an offset it is UTC, and a date is its first instant.
-        to: The second time, in the same form; none after main..BRANCH.
+        from_: The first time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
+        to: The second time, in the same form. Omit it after main..BRANCH.
         url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         key: Key columns of the history in a database (--url), a,b.
         limit: Largest number of records to show.
@@ -85,7 +85,7 @@ def diff(
 
 
 def _branch_after_main(words: str) -> str:
-    """The branch of main..BRANCH; UsageError for other words."""
+    """The branch in main..BRANCH. Raises UsageError for other words."""
     main, dots, branch = words.partition("..")
     if main != MAIN or not dots or not branch:
         raise UsageError("bad-option", "The second time is missing.", f"Write two times, or {MAIN}..BRANCH.")
@@ -112,7 +112,7 @@ def _read_differences_in_database(
     key: Sequence[str],
     request: DiffRequest,
 ) -> Sequence[Difference]:
-    """The differences of a history in a database; UsageError for a request about known times."""
+    """The differences of a history in a database. Raises UsageError for a request about known times."""
     from backstory.reading.databases.database_history import read_differences
 
     if url is None or not key:
@@ -130,7 +130,7 @@ def _read_differences(
     limit: int | None,
     words: DiffOptions,
 ) -> Sequence[Difference]:
-    """The differences in the order of their keys, from the files of a small table, else by Spark."""
+    """The differences in the order of their keys, from the files of a small table, or else from Spark."""
     from backstory.reading.arrow import differences
 
     def of_files(files: "TableReader") -> differences.Differences:
@@ -150,7 +150,7 @@ def _read_differences(
 def show_differences(
     differences: Sequence[Difference], options: Options, comparison: Comparison = ENDS
 ) -> None:
-    """Print differences: in JSON an object per record, else a row per differing column.
+    """Print differences: an object per record in JSON, or else a row per differing column.
 
     If the comparison is of one kind of change, added and removed records are printed with their values.
     """
@@ -166,7 +166,10 @@ def show_differences(
 
 
 def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Difference]:
-    """A row per changed column; without `whole`, an added or removed record has one row without a column."""
+    """A row per changed column.
+
+    Unless `whole` is true, an added or removed record has one row without a column.
+    """
     before, after = (side_values(difference, side) or {} for side in ("before", "after"))
     change = difference["change"]
     names = difference["changed"] if change == "changed" else [*(before or after)] if whole else []
@@ -188,12 +191,12 @@ def changes(
     """Show the rows that changed between two commits.
 
     The column `_change_type` is `insert`, `delete`, or one of the pair `update_preimage` and
-    `update_postimage`. Name a commit by its version (`_commit_version`), its snapshot id, or a time: the
-    newest commit not after it. Times here are recorded time, when the table received the data; for valid
-    time, when the data was true, use `diff`.
+    `update_postimage`. Name a commit by its version (`_commit_version`), its snapshot id, or a time, which
+    means the newest commit not after it. Times here are recorded time, when the table received the data. For
+    valid time, when the data was true, use `diff`.
 
-    A cursor remembers how far a consumer has read: `changes T --cursor crm` shows the new changes,
-    `changes T --cursor crm --advance 7` moves it to the `until` version printed before.
+    A cursor stores the commit up to which a consumer has read. `changes T --cursor crm` shows the new
+    changes, and `changes T --cursor crm --advance 7` moves the cursor to the `until` version printed before.
 
     Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
 
@@ -217,7 +220,7 @@ def changes(
 
 
 def _show_small_changes(options: Options, table: str, limit: int | None, range_: ChangesOptions) -> bool:
-    """Print the changes of a small table, from its files; False if Spark must read it."""
+    """Print the changes of a small table, from its files. Returns False if Spark must read it."""
     from backstory.reading.changes.request import ChangesRequest
     from backstory.reading.changes.small_feed import read_changes
 

@@ -1,4 +1,4 @@
-"""The laws of histories: `check` and `repair` them, `adopt` histories of other tools."""
+"""The laws of histories. `check` and `repair` them, and `adopt` histories of other tools."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -26,7 +26,7 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
     """Check the laws of tables, and name the keys that break them.
 
     Each table is read once. If a law is broken, the exit code is 4, and `backstory repair TABLE` shows a fix.
-    If one table cannot be checked, the others still are. Its record has status unchecked and the error; the
+    If a table cannot be checked, the others still are. Its record has status unchecked and the error. The
     exit code is that error's, usually 1.
 
     Example: `backstory check crm.customer`
@@ -55,9 +55,9 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
 
 
 def _check_tables(names: Sequence[str], options: Options) -> "Records":
-    """The records of the named tables, or of all: small tables from their files, the others by Spark.
+    """The records of the named tables, or of all tables. Small tables are read from files, others by Spark.
 
-    A table that cannot be read has its error instead; the error of a single named table is raised.
+    A table that cannot be read has its error instead. The error of a single named table is raised.
     """
     from backstory.stores.iceberg.store import tables
     from backstory.upkeep.checking import check, check_small
@@ -102,7 +102,7 @@ def repair(
 ) -> int:
     """Fix a history whose laws are broken.
 
-    Without --apply it shows the fix, record by record; with --apply it makes the fix in one commit. Healthy
+    Without --apply it shows the fix, record by record. With --apply it makes the fix in one commit. Healthy
     records are not changed. The exit code is 4 if a law remains broken because the right fix is unknown.
 
     Example: `backstory repair crm.customer --apply`
@@ -129,7 +129,7 @@ def repair(
 
 
 def _print_repair(fix: "Repair") -> None:
-    """Print some records before and after the fix, the number of rows, and the laws that stay broken."""
+    """Print some records before and after the fix, the number of rows, and the laws that are still broken."""
     for sample in fix.samples:
         console.print(f"{sample['key']}: {', '.join(sample['laws'])}", markup=False)
         for sign, row in _row_differences(sample["before"], sample["after"]):
@@ -149,7 +149,7 @@ def _print_repair(fix: "Repair") -> None:
 
 
 def _row_differences(before: list[Any], after: list[Any]) -> list[tuple[str, Any]]:
-    """Unchanged, removed and added rows with their signs (blank, -, +), by their starts."""
+    """Unchanged, removed and added rows with their signs (blank, -, +), sorted by their starts."""
     same = [(" ", row) for row in before if row in after]
     removed = [("-", row) for row in before if row not in after]
     added = [("+", row) for row in after if row not in before]
@@ -172,10 +172,10 @@ def adopt(
     options: Options = DEFAULTS,
     **remark: Unpack[RemarkOptions],
 ) -> None:
-    """Adopt a history that another tool writes: read, check and repair it here.
+    """Adopt a history that another tool writes, to read, check and repair it here.
 
-    Only table properties are set. The other tool keeps writing the table; backstory never loads into it.
-    A version is true from its start until just before its end: if the tool stores the last day as the end,
+    Only table properties are set. The other tool still writes the table, and backstory never loads into it.
+    A version is true from its start until just before its end. If the tool stores the last day as the end,
     the version is read one day short. An end in 2200 or later counts as open.
 
     A history of layout autocdc-bitemporal is imported into a new table, with both of its times.

@@ -1,4 +1,4 @@
-"""Open Data Fabric datasets as they are stored: `list`, `inspect`, `tail`, `verify`."""
+"""The commands for stored Open Data Fabric datasets: `list`, `inspect`, `tail`, `verify`."""
 
 import sys
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
 
 
 def _list_without_spark(namespace: str, options: Options) -> list[dict[str, Any]] | None:
-    """The rows of the list; None if a dataset or the catalog needs Spark."""
+    """The rows of the list, or None if a dataset or the catalog needs Spark."""
     from backstory.doors.odf import registry
     from backstory.doors.odf.inspecting import list_entry_here, unreadable_entry
 
@@ -202,7 +202,7 @@ def verify(
 def _verify_datasets(
     datasets: Sequence[str], namespace: str, options: Options, *, every: bool
 ) -> "list[Verdict]":
-    """The verdicts on datasets: for small ones from their files, for the others by Spark."""
+    """The verdicts on datasets. Small datasets are verified from their files, the others by Spark."""
     from backstory.doors.odf import registry
     from backstory.journal.verify import Verdict, verdict_of, verify, verify_small
 
@@ -242,7 +242,7 @@ def _print_verdicts(verdicts: "Sequence[Verdict]") -> None:
 
 
 def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
-    """A verdict as a JSON object, with NULL for fields that an error left unknown."""
+    """A verdict as a JSON object, with NULL for fields that are unknown after an error."""
     if verdict.error is not None:
         unknown = dict.fromkeys(VERDICT)
         return {
@@ -278,7 +278,7 @@ def _column_rows(inspected: "Inspected") -> list[dict[str, Any]]:
 
 
 def type_text(type_: Any) -> str:
-    """A type of a manifest as text: `Int64`, `Decimal(12, 2)`, `String, optional`."""
+    """A type in a manifest as a string: `Int64`, `Decimal(12, 2)`, `String, optional`."""
     if not isinstance(type_, dict):
         return str(type_)
     kind = type_["kind"]

@@ -91,7 +91,7 @@ def _send_copies(store: "IcebergStore") -> None:
 
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
-    """Send the difference of each copy from the one before, at the date of its file, and print the counts."""
+    """Send the differences between each copy and the previous one, at the file's date, and print counts."""
     from backstory.testing.sender import SourceCopy, difference, read_copy
 
     before = SourceCopy(KEY)
@@ -151,7 +151,7 @@ def _show_history(store: "IcebergStore") -> None:
 
 
 def _run_project(warehouse: "Warehouse") -> None:
-    """Deliver the copies of each January by a project file, twice; the second run has nothing to do."""
+    """Deliver the copies of each January with a project file, twice. The second run has nothing to do."""
     from backstory.stores.iceberg.create import drop
 
     drop(warehouse.store, PROJECT_TABLE)
@@ -199,7 +199,7 @@ def program() -> str:
 
 
 def reading_lines(store: "IcebergStore", catalog: str) -> dict[str, list[str]]:
-    """For each of other programs, lines of Python or SQL that read the table; `catalog` is its address."""
+    """Lines of Python or SQL with which each of several programs reads the table at the address `catalog`."""
     from backstory.stores.iceberg.store import existing
     from backstory.stores.table_files import local_path
 

@@ -27,14 +27,14 @@ def explore(
 ) -> None:
     """Show histories in a browser: tables, records, differences, and the commit of each value.
 
-    The explorer is read only and runs without Spark, until Ctrl-C or SIGTERM. By default it listens only on
+    The explorer is read-only and runs without Spark, until Ctrl-C or SIGTERM. By default it listens only on
     this machine. Other addresses need a token, which the printed link contains.
 
     Example: `backstory explore --port 8055`
 
     Args:
-        port: Port to listen on; 0 picks a free one. Default: 8055, or a free one if it is taken.
-        host: Address to listen on; an address beyond this machine needs a token.
+        port: Port to listen on, or 0 for a free one. Default: 8055, or a free one if it is taken.
+        host: Address to listen on. An address that other machines can reach needs a token.
         token: Token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
         no_open: Print the link, and open no browser.
         options: Common options.

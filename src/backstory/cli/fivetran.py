@@ -1,4 +1,7 @@
-"""The Fivetran destination: `backstory serve` runs it, `backstory send` delivers to one as Fivetran does."""
+"""The Fivetran destination.
+
+`backstory serve` runs it, and `backstory send` delivers to one as Fivetran does.
+"""
 
 import os
 import tempfile
@@ -35,7 +38,7 @@ def serve(
     unknown: Annotated[Sequence[str], Parameter(parse=False)] = (),
     **words: Unpack[ServeOptions],
 ) -> None:
-    """Run the Fivetran destination until SIGTERM; JSON log lines go to standard output.
+    """Run the Fivetran destination until SIGTERM. JSON log lines go to standard output.
 
     Args:
         options: Common options.
@@ -76,7 +79,7 @@ def _require_startable(request: ServeRequest) -> None:
 
 
 def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, IcebergStore]":
-    """A store for each catalog; Failed for a catalog that does not answer."""
+    """A store for each catalog. Raises Failed for a catalog that does not respond."""
     from backstory.stores.embedded_catalog import remember_if_writable
     from backstory.stores.iceberg.store import IcebergStore
 
@@ -89,7 +92,7 @@ def _open_stores(spark: "SparkSession", settings: "Settings") -> "dict[str, Iceb
 
 
 def _require_answer(store: "IcebergStore") -> None:
-    """Raise Failed, not TryAgain, if a catalog is busy or unreachable: a start is not retried."""
+    """Raise Failed, not TryAgain, if a catalog is busy or unreachable, because a start is not retried."""
     from backstory.stores.iceberg.store import tables
 
     try:
@@ -103,7 +106,7 @@ def _require_answer(store: "IcebergStore") -> None:
 
 
 def run(command: Callable[[], None]) -> int:
-    """Run `serve` with JSON log lines from the first moment on, and return the exit code."""
+    """Run `serve` with JSON log lines from the start, and return the exit code."""
     import structlog
 
     from backstory.observe.logs import log_for_fivetran
@@ -125,7 +128,7 @@ def run(command: Callable[[], None]) -> int:
 
 
 def _account() -> dict[str, str]:
-    """The account and group of Fivetran that the environment names, for log lines."""
+    """The Fivetran account and group named in the environment, for log lines."""
     variables = {"account": "FIVETRAN_ACCOUNT_NAME", "group": "FIVETRAN_GROUP_NAME"}
     return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
@@ -151,8 +154,8 @@ def send(
     """Send the difference between two full copies to a destination, as one batch.
 
     A missing table is created, and missing columns are added. To send everything, use an empty file as
-    BEFORE. The same pair sent again is the same batch, with the same times: the destination recognises it and
-    commits nothing, unless it has committed another batch since.
+    BEFORE. If the same pair is sent again, it is the same batch, with the same times. The destination
+    recognizes it and commits nothing, unless it has committed another batch since.
 
     Args:
         before: The older copy: a CSV, Parquet or JSON file, packed or not.
@@ -163,7 +166,7 @@ def send(
         key: Key columns, separated by commas.
         history: Send a history batch, for a table that keeps history.
         at: The time when the source changed, ISO 8601. Default: when the pair was first sent.
-        format: Format of the batch files; the destination's --batch-format must be the same.
+        format: Format of the batch files. The destination's --batch-format must be the same.
         compression: Compression of the batch files.
         encryption: Encryption of the batch files.
         dry_run: Print the counts of the batch, and send nothing.
@@ -186,7 +189,7 @@ def send(
 
 
 def _show_sent(sent: "SentPair", table: str, options: Options, *, dry_run: bool) -> None:
-    """Print the rows of a batch by kind, and notes on texts that look like numbers."""
+    """Print the rows of a batch by kind, and notes on strings that look like numbers."""
     from backstory.formats.file_columns import comma_notes
 
     rows, notes = sent.rows, [in_flags(note).replace("`", "") for note in comma_notes(sent.with_commas)]

@@ -33,7 +33,7 @@ _PAIRS: Final = {
 
 
 class _Flag(NamedTuple):
-    """The type of a flag, its default, and the function from its words to the option's value."""
+    """The type of a flag, its default, and the function that parses its words."""
 
     type: Any
     default: Any
@@ -41,10 +41,10 @@ class _Flag(NamedTuple):
 
 
 def with_flags(*declarations: type, request: type | None = None) -> Callable[[Command], Command]:
-    """A decorator for a command with `**words`: the options of these declarations, as Python calls have them.
+    """A decorator for a command with `**words` that adds the declared options of Python calls as flags.
 
-    The command's own options precede them, or follow them if they stand after `options`. For the arguments
-    see `declared_options`.
+    The command's own options precede them, or follow them if they are declared after `options`. The arguments
+    are those of `declared_options`.
     """
     flags = {option.name: _flag(option) for option in declared_options(*declarations, request=request)}
 
@@ -72,7 +72,7 @@ def with_flags(*declarations: type, request: type | None = None) -> Callable[[Co
 
 
 def _flag(option: CallOption) -> _Flag:
-    """The flag of an option; lists and mappings are written as words between commas."""
+    """The flag of an option. Lists and mappings are written as words separated by commas."""
     types = alternatives(option.hint)
     text = in_flags(option.text)
     type_, default = option.hint, option.default
@@ -80,12 +80,12 @@ def _flag(option: CallOption) -> _Flag:
     if Mapping in types:
         form = _PAIRS[option.name]
         type_, default, parse = Names, (), partial(parse_pairs, form=f"--{option.name} {form}")
-        text = f"{text} Written as {form}; several are separated by commas."
+        text = f"{text} Written as {form}. Separate several with commas."
     elif {Sequence, bool} <= types:
         type_, default, parse = NamesOrAll, None, _names_or_all
     elif Sequence in types:
         type_, default, parse = Names, (), _names
-        text = f"{text} Several are separated by commas."
+        text = f"{text} Separate several with commas."
     elif bool in types:
         type_, default = Flag, False
     elif Path in types:
@@ -103,5 +103,5 @@ def _names(words: tuple[str, ...]) -> list[str] | None:
 
 
 def _names_or_all(words: tuple[str, ...] | None) -> list[str] | bool | None:
-    """The names; True for a flag without names."""
+    """The names, or True for a flag without names."""
     return None if words is None else parse_parts(words) or True

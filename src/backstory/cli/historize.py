@@ -36,7 +36,7 @@ def historize(
 ) -> int:
     """Load base tables from their stage, and then their histories.
 
-    A second run with the same --run-id changes nothing; if the first one was interrupted, the second one
+    A second run with the same --run-id changes nothing. If the first run was interrupted, the second one
     continues it.
 
     Args:
@@ -60,7 +60,7 @@ def historize(
 def _model_text(
     model: Path | None, dialect: str | None, dataset: str | None, *, schema: bool, resolved: bool
 ) -> str:
-    """The JSON Schema of models, else the model with every default, or the statements that load it."""
+    """The JSON Schema of models, or the model with every default, or the statements that load it."""
     from backstory.doors.historize import door
     from backstory.doors.historize.hist_state import as_yaml
     from backstory.doors.historize.model import Model
@@ -76,7 +76,7 @@ def _model_text(
 def _load(
     model: Path, dialect: str | None, url: str | None, options: Options, request: LoadRequest
 ) -> "tuple[list[HistoryReceipt], Rehearsals]":
-    """Load a model into a database or the warehouse: the receipts, and the changes of a dry run."""
+    """Load a model into a database or the warehouse. Returns the receipts, and the changes of a dry run."""
     from backstory.doors.historize import door
 
     chosen = door.choose(model, dialect)
@@ -110,7 +110,7 @@ def _show_receipts(
 
 
 def _receipt_row(receipt: dict[str, object], columns: tuple[str, ...]) -> dict[str, object]:
-    """A receipt as a row, with nested values as text."""
+    """A receipt as a row, with nested values as strings."""
     row = {name: receipt.get(name) for name in columns}
     changes = row["schema_changes"]
     row["schema_changes"] = ", ".join(changes) if isinstance(changes, list) and changes else None

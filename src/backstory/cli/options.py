@@ -1,4 +1,4 @@
-"""Options that several commands share, and how their words are parsed."""
+"""Options that several commands share, and parsers of their words."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -33,7 +33,7 @@ Text = Annotated[str | None, Parameter(show_default=False)]
 @Parameter(name="*", group=COMMON)
 @dataclass(frozen=True)
 class Options:
-    """The warehouse, the output, and how much is printed.
+    """The warehouse, the output, and the amount that is printed.
 
     Attributes:
         warehouse: Folder of the embedded warehouse. Default: BACKSTORY_WAREHOUSE, or ./warehouse.
@@ -53,12 +53,12 @@ class Options:
 
     @property
     def branch(self) -> str | None:
-        """The branch on which tables are read."""
+        """The branch to read tables from."""
         return None
 
     @property
     def output_format(self) -> Output:
-        """The output, with its default."""
+        """The output format, or its default."""
         return choose_output(self.output)
 
     def settings(self) -> Settings:
@@ -83,7 +83,7 @@ BRANCH_DEFAULTS = BranchOptions()
 
 
 def parse_names(options: tuple[str, ...]) -> list[str]:
-    """The names of an option, separated by commas or given in repeated options."""
+    """The names in an option, separated by commas or given in repeated options."""
     return [name.strip() for text in options for name in text.split(",") if name.strip()]
 
 
@@ -93,7 +93,7 @@ def parse_parts(options: tuple[str, ...]) -> list[str]:
 
 
 def parse_pairs(options: tuple[str, ...], form: str) -> dict[str, str]:
-    """The pairs of an option, such as `name=value`; `form` describes the option in errors."""
+    """The pairs in an option, such as `name=value`. `form` describes the option in errors."""
     pairs = {}
     for part in parse_parts(options):
         name, equals, word = part.partition("=")
@@ -120,7 +120,7 @@ def parse_key(table: Table, words: tuple[str, ...]) -> str | dict[str, str]:
 
 
 def parse_named_key(words: tuple[str, ...]) -> dict[str, str]:
-    """The words of a key in a database, by column; UsageError if a value has no column name."""
+    """The words of a key in a database, by column. Raises UsageError if a value has no column name."""
     key = key_of_words((), words)
     if isinstance(key, str):
         raise UsageError("other-key", "The key's column must be named for a database.", "Write name=value.")
@@ -135,7 +135,7 @@ def describe_key(names: Sequence[str], words: tuple[str, ...]) -> str:
 
 
 def no_known_times() -> UsageError:
-    """The error for a question about known times to a history in a database."""
+    """The error for a question about known times, for a history in a database."""
     return UsageError(
         "bad-option", "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
     )

@@ -1,7 +1,7 @@
-"""How commands print: one table for people, or one document for programs.
+"""The output of commands: one table for people, or one document for programs.
 
-Errors name options as Python arguments. The command line prints them as flags, a project run as fields of
-its file.
+Errors name options as Python arguments. The command line prints them as flags, and a project run prints them
+as fields of its file.
 """
 
 import ast
@@ -33,24 +33,27 @@ _ERROR: Final = {"code", "message", "keys", "remedy"}
 
 
 def in_flags(text: str) -> str:
-    """The text with its options as flags: `` `dry_run=True` `` becomes `` `--dry-run` ``."""
+    """The message with its options as flags. For example, `` `dry_run=True` `` becomes `` `--dry-run` ``."""
     return _OPTION.sub(lambda option: f"`{_flag(option[1], option[2])}`", text)
 
 
 def in_fields(text: str, fields: Collection[str]) -> str:
-    """The text with these options as YAML fields: `` `at='2026'` `` becomes `` `at: "2026"` ``."""
+    """The message with these options as YAML fields.
+
+    For example, `` `at='2026'` `` becomes `` `at: "2026"` ``.
+    """
     return _OPTION.sub(
         lambda option: f"`{_field(option[1], option[2])}`" if option[1] in fields else option[0], text
     )
 
 
 def error_in_flags(document: Mapping[str, Any]) -> dict[str, Any]:
-    """The document, with flags for options in the texts of its `error`."""
+    """The document, with flags for options in the messages of its `error`."""
     return _reword_error(document, in_flags)
 
 
 def error_in_fields(document: Mapping[str, Any], fields: Collection[str]) -> dict[str, Any]:
-    """The document, with YAML fields for these options in the texts of its `error`."""
+    """The document, with YAML fields for these options in the messages of its `error`."""
     return _reword_error(document, partial(in_fields, fields=fields))
 
 
@@ -93,10 +96,10 @@ _WHOLE: Final = re.compile(r"[-+:.\dTZeE ]+|–|true|false|NaN|[0-9a-f-]{36}")
 
 
 def lay_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | None) -> RenderableType:
-    """The rows as a table of at most this width; without a `width` nothing is clipped.
+    """The rows as a table of at most this width. If `width` is None, nothing is clipped.
 
-    Long texts are folded into two lines or clipped; headings, times and numbers are not. If the columns still
-    do not fit, each record is printed by itself, one line per column.
+    Long strings are folded into two lines or clipped, but headings, times and numbers are not. If the columns
+    still do not fit, each record is printed separately, with one line per column.
     """
     columns = list(zip(names, *rows, strict=True))
     widths = [max(map(cell_len, column)) for column in columns]
@@ -137,7 +140,7 @@ def _least_width(column: Sequence[str]) -> int:
 
 
 def _fit(widths: Sequence[int], least: Sequence[int], width: int) -> list[int] | None:
-    """The widths, with the largest reduced until all fit; None if a column would be below its least width."""
+    """The widths, with the largest reduced until all fit, or None if a column would be too narrow."""
     rooms = list(widths)
     while (excess := sum(rooms) + GAP * (len(rooms) - 1) - width) > 0:
         large = [place for place, room in enumerate(rooms) if room > least[place]]
@@ -163,16 +166,16 @@ errors = Console(stderr=True, highlight=False, soft_wrap=True)
 
 
 def choose_output(output: Output | None) -> Output:
-    """The requested output; by default a table on a terminal, else JSON."""
+    """The requested output format. By default, it is a table on a terminal, or else JSON."""
     return output or ("table" if sys.stdout.isatty() else "json")
 
 
 def show(
     rows: Sequence[Mapping[str, Any]], output: Output, columns: Sequence[str] = (), *, wide: bool = False
 ) -> None:
-    """Print the rows; `columns` are the headings, needed if there may be no rows.
+    """Print the rows. `columns` are the headings, which are needed if there may be no rows.
 
-    A table fits the terminal, except with `wide`.
+    A table fits the terminal, unless `wide` is true.
     """
     names = list(columns) or list(rows[0] if rows else ())
     if output == "json":
@@ -193,12 +196,12 @@ def add_error_column(columns: Sequence[str], rows: Sequence[Mapping[str, Any]]) 
 def drop_idle_columns(
     columns: Sequence[str], rows: Sequence[Mapping[str, Any]], optional: Collection[str]
 ) -> list[str]:
-    """The columns, without the optional ones that are empty or 0 in every row."""
+    """The columns, without the optional columns that are empty or 0 in every row."""
     return [name for name in columns if name not in optional or any(row.get(name) for row in rows)]
 
 
 def _csv_line(values: Sequence[object]) -> str:
-    """A line of CSV. An empty text is in quotes and NULL is not, so that readers can distinguish them."""
+    """A line of CSV. An empty string is in quotes and NULL is not, so that readers can distinguish them."""
     cells = ["" if value is None else _quote(cell_text(value, "")) for value in values]
     return (",".join(cells) or '""') + "\n"
 
@@ -214,9 +217,9 @@ def show_document(document: Mapping[str, Any]) -> None:
 
 
 def show_one(record: Mapping[str, Any], output: Output, *, wide: bool = False) -> None:
-    """Print one record: a JSON document, a CSV row, or for people one line per field and list item.
+    """Print one record: a JSON document, a CSV row, or for people a line for each field and list item.
 
-    Lines fit the terminal, except with `wide`.
+    Lines fit the terminal, unless `wide` is true.
     """
     if output == "json":
         show_document(record)
@@ -228,7 +231,7 @@ def show_one(record: Mapping[str, Any], output: Output, *, wide: bool = False) -
 
 
 def line_width(*, wide: bool) -> int | None:
-    """The width of the terminal; None, for unlimited, with `wide` or without a terminal."""
+    """The width of the terminal, or None for no limit, if `wide` is true or there is no terminal."""
     return console.width if console.is_terminal and not wide else None
 
 
@@ -242,7 +245,7 @@ def _draw(table: RenderableType, *, wide: bool = False) -> None:
 
 
 def show_error(error: BackstoryError, output: Output) -> None:
-    """Print an error: as JSON on standard output, else as lines on standard error."""
+    """Print an error, as JSON on standard output, or else as lines on standard error."""
     if output == "json":
         sys.stdout.write(as_json(error_in_flags({"error": error.to_dict()})) + "\n")
         return
@@ -259,7 +262,7 @@ def print_error(error: Mapping[str, Any], where: str = "") -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line on standard error; on a terminal it is folded at blanks, with the rest indented."""
+    """Print a line on standard error. On a terminal it is folded at spaces, and the rest is indented."""
     if errors.is_terminal:
         indent = text[: len(text) - len(text.lstrip())]
         text = "\n".join(
@@ -281,21 +284,21 @@ def print_changes(changes: "Rehearsals") -> None:
 
 
 def short_time(instant: datetime | str | None) -> str:
-    """An instant to the second; `none` for None."""
+    """An instant to the second, or `none` for None."""
     if instant is None:
         return "none"
     return f"{(instant if isinstance(instant, str) else iso(instant))[:19]}Z"
 
 
 def _cell_in_lines(name: str, value: object) -> str:
-    """A cell of a record that is printed by itself; a list of texts has one line per text."""
+    """A cell of a record that is printed separately. A list of strings has one line per string."""
     if isinstance(value, list | tuple) and all(isinstance(item, str) for item in value):
         return "\n".join(value) or "–"
     return _cell_of(name, value)
 
 
 def _cell_of(name: str, value: object) -> str:
-    """A cell for people; counts of 0 are left out."""
+    """A cell for people. Counts of 0 are omitted."""
     if name == "counts" and isinstance(value, dict):
         return ", ".join(f"{outcome} {count}" for outcome, count in value.items() if count) or "–"
     return cell_text(value, "–")

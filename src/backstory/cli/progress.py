@@ -1,6 +1,6 @@
-"""Progress on standard error: the start of Spark, a spinner, and the bar of a run.
+"""Progress on standard error: the start of Spark, a spinner, and the progress bar of a run.
 
-Moving lines are for terminals; `--quiet` and `--verbose` turn them off.
+Moving lines are for terminals. `--quiet` and `--verbose` turn them off.
 """
 
 import os
@@ -28,7 +28,7 @@ NAMES_SHOWN: Final = 4  # running declarations after the bar
 
 @contextmanager
 def show_start(options: Options) -> Iterator[None]:
-    """Show that Spark starts, and how much of its connectors is fetched the first time."""
+    """Show that Spark is starting, and the progress of fetching its connectors the first time."""
     from backstory.spark.jars import CONNECTOR_BYTES, must_fetch
 
     properties = options.settings().spark
@@ -50,7 +50,7 @@ def show_start(options: Options) -> Iterator[None]:
 def show_activity(options: Options, words: str) -> Iterator[None]:
     """Show a spinner with these words until the block ends.
 
-    Standard output is not redirected: another program may read it.
+    Standard output is not redirected, because another program may read it.
     """
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
@@ -86,7 +86,7 @@ def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: 
 
 @contextmanager
 def watch_run(options: Options) -> Iterator["RunWatcher"]:
-    """A watcher of a run: on a terminal it draws how many declarations have ended, and which are running."""
+    """A watcher of a run. On a terminal, it draws the number of ended declarations, and the running ones."""
     from backstory.projects.running import RunWatcher
 
     if options.quiet or options.verbose or not errors.is_terminal:

@@ -89,9 +89,9 @@ def run(
 ) -> int:
     """Deliver the tables, feeds, models and datasets of a project file, several at once.
 
-    Each table has its own commit. A delivery begins after the deliveries that it needs have ended well: a
+    Each table has its own commit. A delivery begins after the deliveries that it needs have succeeded: a
     source table:schema.table, the input of a model, or `after`. A failure does not stop the others. A
-    temporary failure is tried again; other failures are printed with their remedies. After SIGTERM or Ctrl-C,
+    temporary failure is tried again. Other failures are printed with their remedies. After SIGTERM or Ctrl-C,
     running deliveries finish and no others start.
 
     Example: `backstory run --select tag:nightly`
@@ -133,7 +133,7 @@ def run(
 
 @contextmanager
 def _stop_on_signals() -> Iterator[Event]:
-    """An event that SIGTERM or the first Ctrl-C sets; the next signal interrupts the process."""
+    """An event that SIGTERM or the first Ctrl-C sets. The next signal interrupts the process."""
     stop, before = Event(), dict[int, Any]()
 
     def end(number: int, _: object) -> None:
@@ -169,22 +169,22 @@ def show_receipts(receipts: "Sequence[RunReceipt]", options: Options, *, dry_run
 
 
 def _print_remarks(receipt: "RunReceipt", document: dict[str, Any]) -> None:
-    """Print why a declaration failed or did not begin, and its schema changes."""
+    """Print the reason why a declaration failed or did not begin, and its schema changes."""
     from backstory.projects.deliveries import NEW_TABLE
 
     if receipt.error is not None:
         print_error(document["error"], f"{receipt.name}: ")
     elif receipt.blocked_by is not None:
-        print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not end well.")
+        print_line(f"{receipt.name}: not begun, because {receipt.blocked_by} did not succeed.")
     for archive in receipt.archives:
-        print_line(f"{receipt.name}: the former history is {archive}, read only")
+        print_line(f"{receipt.name}: the former history is {archive}, read-only")
     for change in document["schema_changes"]:
         if not change.startswith(NEW_TABLE):
             print_line(f"{receipt.name}: {change}")
 
 
 def _receipt_in_fields(receipt: dict[str, Any]) -> dict[str, Any]:
-    """The receipt, with fields of the project file for options in its texts."""
+    """The receipt, with fields of the project file for options in its messages."""
     from backstory.projects.entries import FIELDS
 
     parts = [error_in_fields(part, FIELDS) for part in receipt["parts"]]
@@ -219,7 +219,7 @@ def _print_run_summary(receipts: "Sequence[RunReceipt]") -> None:
 
 
 def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options = DEFAULTS) -> None:
-    """List former runs, newest first, or the outcome of each declaration in one run.
+    """List past runs, newest first, or the outcome of each declaration in one run.
 
     For an interrupted run, only the tables that it changed are counted.
 
@@ -244,10 +244,10 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
 
 
 def fresh(file: Path | None = None, /, *, select: Names = (), options: Options = DEFAULTS) -> int:
-    """List when each declaration was last delivered, and which ones are late.
+    """List the last delivery of each declaration, and the declarations that are late.
 
-    A delivery without changes counts. A declaration that was never delivered is late. The exit code is 4 if
-    one is late.
+    A delivery without changes is a delivery too. A declaration that was never delivered is late. The exit
+    code is 4 if one is late.
 
     Args:
         file: Project file. Default: histories.yaml.
@@ -271,7 +271,7 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
 def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: Options = DEFAULTS) -> None:
     """Write a project file from the files of a folder or the tables of a database.
 
-    Keys are written if the source declares them; fill in the others. Put a password into an environment
+    Keys are written if the source declares them. Fill in the others. Put a password into an environment
     variable. Then `backstory run --dry-run` shows the changes of a first run. If the file exists, entries for
     new tables are added, and nothing else changes.
 
@@ -329,7 +329,7 @@ def _show_times(rows: Sequence[dict[str, Any]], columns: Sequence[str], options:
 
 
 def _rows_from_log(options: Options, question: Any) -> list[dict[str, Any]]:
-    """The answer from the catalog and the log of runs; Spark starts only if nothing else can read them."""
+    """The answer from the catalog and the log of runs. Spark starts only if nothing else can read them."""
     from backstory.projects.log import rows_of_log, rows_without_spark
     from backstory.stores.metadata.catalogs import SessionCatalog
 

@@ -70,7 +70,7 @@ def add(
 ) -> int:
     """Register Open Data Fabric datasets by their manifests.
 
-    No source is asked yet: `backstory pull` does that. The new manifest of a known dataset may change its
+    No source is polled yet. `backstory pull` does that. The new manifest of a known dataset may change its
     source and description, and add optional columns. A wrong manifest does not stop the others.
 
     Args:
@@ -134,10 +134,10 @@ def pull(
     namespace: str = "odf",
     **words: Unpack[PullOptions],
 ) -> int:
-    """Ask the sources of Open Data Fabric datasets, and ingest new data, one commit for each file.
+    """Poll the sources of Open Data Fabric datasets, and ingest new data, with one commit for each file.
 
     Without new data there is no commit. A dataset that fails does not stop the others. If you interrupt a
-    pull, committed files stay, and the next pull continues from there.
+    pull, committed files are kept, and the next pull continues from there.
 
     Args:
         datasets: Names of datasets, or manifests (YAML) to add first.
@@ -169,7 +169,7 @@ def _pull_datasets(
     *,
     every: bool,
 ) -> "list[DatasetReceipt]":
-    """Pull without Spark up to the first dataset that has new data or needs Spark, the rest with Spark."""
+    """Pull without Spark up to the first dataset with new data or a need for Spark, and the rest with it."""
     from backstory.doors.odf.arguments import Argument
     from backstory.doors.odf.receipts import DatasetReceipt
     from backstory.doors.odf.small_pulls import choose_datasets
@@ -228,10 +228,10 @@ def ingest(
     namespace: str = "odf",
     **words: Unpack[RunOptions],
 ) -> int:
-    """Ingest files into an Open Data Fabric dataset, one commit for each file.
+    """Ingest files into an Open Data Fabric dataset, with one commit for each file.
 
-    The push source of the dataset defines how the files are read. A dataset without any source accepts them
-    as they are.
+    The push source of the dataset defines how the files are read. A dataset without a source accepts them
+    unchanged.
 
     Args:
         dataset: Name of the dataset.
@@ -270,7 +270,7 @@ def ingest(
 
 
 def _progress_line(options: Options) -> "ProgressLine":
-    """The line for the progress of a dataset, drawn on a terminal only."""
+    """The progress line of a dataset, which is only drawn on a terminal."""
     from backstory.observe.progress import ProgressLine
 
     drawn = errors.is_terminal and not options.quiet and not options.verbose
@@ -336,7 +336,7 @@ def print_receipt(receipt: "DatasetReceipt") -> None:
 
 
 def receipt_line(receipt: "DatasetReceipt") -> str:
-    """`cities: updated  +A 3  -C/+C 1  (2 unchanged)  offsets 4 to 8  watermark ...`."""
+    """A line such as `cities: updated  +A 3  -C/+C 1  (2 unchanged)  offsets 4 to 8  watermark ...`."""
     counts = receipt.counts
     others = ", ".join(f"{counts[name]} {name}" for name in OTHER_OUTCOMES if counts[name])
     parts = [

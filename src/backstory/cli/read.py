@@ -86,7 +86,7 @@ def as_of(
 
     Args:
         table: The table, as schema.table.
-        time: A time in ISO 8601; without an offset it is UTC, and a date is its first instant.
+        time: A time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
         url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         limit: Largest number of rows to show.
@@ -97,7 +97,7 @@ def as_of(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question for rows in the words of a command: the valid time, None for now, a key and options."""
+    """A question for rows in the words of a command: the valid time (None for now), a key and options."""
 
     time: str | None
     key: tuple[str, ...]
@@ -109,16 +109,19 @@ class _Question:
 
     @property
     def instant(self) -> datetime | None:
-        """The valid time; None for now."""
+        """The valid time, or None for now."""
         return optional_instant(self.time)
 
     @property
     def time_of_knowledge(self) -> datetime | None:
-        """The known time; None for now."""
+        """The known time, or None for now."""
         return optional_instant(self.known_at)
 
     def of_files(self, files: "TableReader", limit: int | None) -> "pa.Table":
-        """The answer from the files of a table; with `limit` perhaps only the first rows and others."""
+        """The answer from the files of a table.
+
+        With `limit`, it may have only the first rows and some others.
+        """
         from backstory.reading.arrow import point_in_time
 
         key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
@@ -126,14 +129,14 @@ class _Question:
         return point_in_time.rows_at(files, self.instant, self.time_of_knowledge, selection, limit)
 
     def of_table(self, stored: "Table") -> "DataFrame":
-        """The answer by Spark."""
+        """The answer from Spark."""
         key = parse_key(stored, self.key) if self.key else None
         if self.time is None:
             return stored.current(key=key, columns=self.columns, known_at=self.known_at)
         return stored.as_of(self.time, key=key, columns=self.columns, known_at=self.known_at)
 
     def no_rows_text(self, names: Sequence[str]) -> str:
-        """The remark that no rows match; `names` are the columns of the key."""
+        """The remark that no rows match. `names` are the columns of the key."""
         record = f"record with key {describe_key(names, self.key)}" if self.key else "rows"
         at = f" at {self.time}" if self.time else ""
         return f"No {record}{at}{f', as known at {self.known_at}' if self.known_at else ''}."
@@ -143,7 +146,7 @@ _Rows: TypeAlias = "tuple[Sequence[str], Sequence[str], list[dict[str, Any]]]"
 
 
 def _show_rows(options: Options, table: str, question: _Question, url: str | None, limit: int | None) -> None:
-    """Print rows of a table in a warehouse or, with `url`, in a database."""
+    """Print rows of a table in a warehouse, or in a database if `url` is set."""
     if url is None:
         key_names, names, rows = _read_rows(options, table, question, limit)
     else:
@@ -184,7 +187,10 @@ def _read_rows(options: Options, table: str, question: _Question, limit: int | N
 def _read_rows_in_database(
     url: str, table: str, question: _Question
 ) -> tuple[Sequence[str], list[dict[str, Any]]]:
-    """The columns and rows of a history in a database; UsageError for a question about a known time."""
+    """The columns and rows of a history in a database.
+
+    Raises UsageError for a question about a known time.
+    """
     from backstory.reading.databases.database_history import read_rows
 
     if question.time_of_knowledge is not None:
@@ -206,8 +212,8 @@ def timeline(
     """Draw the life of one record: a bar for each version, and the values that changed.
 
     json and csv list the statements: values, valid_from and valid_to, the time the table held them
-    (known_from, known_to), and the commit. --axis both also shows statements that were corrected later: a
-    lane for each time at which the table received other values.
+    (known_from, known_to), and the commit. --axis both also shows statements that were corrected later, with
+    a lane for each time at which the table received other values.
 
     Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
 
@@ -215,8 +221,8 @@ def timeline(
         table: The table, as schema.table.
         key: The key's value, or name=value for each column of a composite key.
         named: The key as an option, as in other commands.
-        url: Database with the history of a model; the key is then given as name=value.
-        limit: Largest number of versions to list, oldest first; a drawing has all versions.
+        url: Database with the history of a model. The key is then given as name=value.
+        limit: Largest number of versions to list, oldest first. A drawing has all versions.
         options: Common options.
     """
     key, svg = (*key, *named), words.pop("svg")
@@ -267,8 +273,8 @@ def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: Ti
 def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFAULTS) -> None:
     """List a table's commits, newest first: time, door, token, counts, note, author.
 
-    For a dataset the list has blocks, offsets and watermarks; for a native table, the recorded time. Spark
-    starts only if pyiceberg cannot open the catalog.
+    For a dataset the list has blocks, offsets and watermarks. For a native table it has the recorded time.
+    Spark starts only if pyiceberg cannot open the catalog.
 
     Args:
         table: The table, as schema.table, or a dataset's name.
@@ -298,7 +304,7 @@ def _short_or_none(instant: datetime | None) -> str | None:
 
 
 def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
-    """A dataset's commit with short times, offsets as text, and the beginning of the block's hash."""
+    """A dataset's commit with short times, offsets as a string, and the beginning of the block's hash."""
     times = {name: commit[name] and short_time(commit[name]) for name in ("system_time", "watermark")}
     offsets, block = commit["offsets"], commit["block"]
     text = "{} to {}".format(*offsets) if offsets else None
@@ -311,7 +317,7 @@ def export(table: str, file: Path, *, options: Options = DEFAULTS, **words: Unpa
 
     The file has every version with valid_from and valid_to, in the order of the key. --axis both adds every
     earlier statement, with known_from and known_to. A table without history is exported as its rows. The file
-    appears only when it is complete; if the command is killed, an existing file stays unchanged.
+    appears only when it is complete. If the command is killed, an existing file is unchanged.
 
     Example: `backstory export crm.customer customer.parquet --axis both`
 

@@ -57,7 +57,7 @@ def snapshot(
 
 
 def check_source(source: str, query: str | None, request: SnapshotRequest | None) -> None:
-    """Check a source before Spark starts: its name and, with a request, its files."""
+    """Check a source before Spark starts: its name, and if a request is given, its files."""
     if is_database(source):
         parse_address(source, query)
     elif source.startswith(TABLE):
@@ -103,8 +103,8 @@ def apply(
 
     The table is the same in any order, except for changes of a settled time. The first delivery creates the
     table, which keeps the key, the order, the tracked columns and the meaning of rows (deletes, unmodified
-    cells, dropped columns). Later calls need not repeat them. A column that is missing from a change stays as
-    it was.
+    cells, dropped columns). Later calls need not repeat them. A column that is missing from a change keeps
+    its value.
 
     Example: `backstory apply changes.jsonl --into crm.customer --key id --sequence-by changed_at,lsn`
 

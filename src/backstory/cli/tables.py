@@ -1,4 +1,4 @@
-"""The tables of a warehouse: `tables` lists them, `views` and `sql` open them to Spark SQL."""
+"""The tables of a warehouse. `tables` lists them, and `views` and `sql` open them to Spark SQL."""
 
 from typing import Any
 
@@ -56,7 +56,7 @@ def _no_tables_text(options: Options) -> str:
 
 
 def _inventory(options: Options) -> list[dict[str, Any]]:
-    """A row for each table; Spark starts only if a table cannot be read without it."""
+    """A row for each table. Spark starts only if a table cannot be read without it."""
     from backstory.reading.commits import inventory
 
     rows_of = answers_from_metadata(options, lambda catalog, table: inventory(catalog, [table]))
@@ -75,8 +75,8 @@ def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> 
     """Create views of a history for Spark SQL: TABLE_current and TABLE_versions.
 
     The views are in the table's catalog and work in every session. Iceberg catalogs have no functions, so the
-    rows at a time are a printed query with the parameter :time. Run the command again after the table's
-    columns change: a view keeps the columns it was created with. For meta.load_run_log the views are
+    rows at a time are a printed query with the parameter :time. A view keeps the columns that it was created
+    with, so run the command again after the table's columns change. For meta.load_run_log the views are
     meta.hist_run and meta.hist_step_log: the runs of models and their steps.
 
     Example: `backstory views crm.customer`

@@ -69,7 +69,7 @@ def rewind(
 
     Args:
         table: The table, as schema.table, or a dataset's name.
-        time: A time in ISO 8601; without an offset it is UTC, and a date is its first instant.
+        time: A time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         apply: Write the changes, instead of only showing them.
         options: Common options.
     """
@@ -113,10 +113,10 @@ def forget(
     """Erase a record from all versions, snapshots and files of a table, and print a certificate.
 
     Without --apply it only searches for the record. The record is erased from data files, manifests (whose
-    bounds are clear text), statistics and old metadata; every snapshot but the newest expires. It is also
-    erased from the base and the archive of a history. An event log cannot forget. If the source still has the
-    record, the next delivery writes it again: delete it there first. Let no other program write to the table
-    meanwhile.
+    bounds are clear text), statistics and old metadata. Every snapshot except the newest expires. The record
+    is also erased from the base and the archive of a history. A record cannot be erased from an event log. If
+    the source still has the record, the next delivery writes it again, so delete it there first. Let no other
+    program write to the table in the meantime.
 
     Only files that are proven to be the table's own are deleted. The certificate names all other files with
     the record. Consumers of changes are not notified.
@@ -177,12 +177,12 @@ def maintain(
     options: Options = DEFAULTS,
     **words: Unpack[MaintainOptions],
 ) -> int:
-    """Compact small files and expire old snapshots; queries give the same answers as before.
+    """Compact small files and expire old snapshots. Queries return the same results as before.
 
-    Rows keep their ids; deleted rows are removed from the files. Snapshots are kept for 30 days, or for the
-    table's history.expire.max-snapshot-age-ms. They are kept longer if a cursor, a tag, a branch or a run
-    without a log entry needs them. Cursors are kept for backstory.cursor-max-age (30 days). A file outside
-    the table's folder is never deleted; such files are named if nothing needs them.
+    Rows keep their ids, and deleted rows are removed from the files. Snapshots are kept for 30 days, or for
+    the table's history.expire.max-snapshot-age-ms. They are kept longer if a cursor, a tag, a branch or a run
+    without a log entry needs them. Cursors are kept for backstory.cursor-max-age (30 days). A file outside of
+    the table's folder is never deleted. If nothing needs it, it is listed.
 
     Example: `backstory maintain --all --dry-run`
 
@@ -209,7 +209,7 @@ def maintain(
 
 
 def _print_maintained(documents: Sequence[Mapping[str, Any]]) -> None:
-    """Print a row for each table, then its error, files that were left, and a proposal."""
+    """Print a row for each table, then its error, the files that were not deleted, and a proposal."""
     columns = drop_idle_columns(MAINTENANCE_COLUMNS, documents, ("rows_settled",))
     show([{name: document[name] for name in columns} for document in documents], "table", columns)
     for document in documents:
@@ -228,10 +228,11 @@ def _print_maintained(documents: Sequence[Mapping[str, Any]]) -> None:
 
 
 def drop(table: str, *, archive: str | None = None, apply: Flag = False, options: Options = DEFAULTS) -> None:
-    """End a history: delete the table with its files, or keep it under another name, read only.
+    """End a history: delete the table with its files, or keep it under another name, read-only.
 
-    Without --apply it only shows the outcome. An archived history answers every reading command, and refuses
-    every delivery; forget and maintain still work. A later delivery to the old name begins a new table.
+    Without --apply it only shows the outcome. Every reading command works on an archived history, and every
+    delivery to it is refused. `forget` and `maintain` still work. A later delivery to the old name begins a
+    new table.
 
     Example: `backstory drop crm.customer --archive customer_until_2026 --apply`
 
@@ -258,17 +259,17 @@ def drop(table: str, *, archive: str | None = None, apply: Flag = False, options
 
 
 def publish(table: str, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
-    """Make a branch the table, by one commit: what was delivered with --branch holds from then on.
+    """Publish a branch to its table in one commit, with everything that was delivered with --branch.
 
-    Refused if the table has changed since the branch began. The branch is removed. `backstory diff TABLE
-    main..BRANCH` shows the differences first.
+    The branch is refused if the table has changed since it began. It is removed afterwards. `backstory diff
+    TABLE main..BRANCH` shows the differences first.
 
     Example: `backstory publish crm.customer preview`
 
     Args:
         table: The table, as schema.table.
         branch: The branch.
-        discard: Remove the branch and what was delivered to it, instead.
+        discard: Remove the branch and its deliveries instead.
         options: Common options.
     """
     with open_warehouse(options, table) as warehouse:
@@ -287,17 +288,18 @@ def relocate(
     dry_run: Flag = False,
     options: Options = DEFAULTS,
 ) -> None:
-    """Relocate a warehouse whose folder was copied or moved; until then its tables are refused.
+    """Relocate a warehouse whose folder was copied or moved. Until then its tables are refused.
 
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
-    rows. Data files stay as they are. All tables are relocated, or none; after a kill, run it again. Files
-    outside the folder are not changed, and tables that have some are named. Java is started, Spark is not.
+    rows. Data files are unchanged. All tables are relocated, or none. After a kill, run it again. Files
+    outside of the folder are not changed, and tables that have some are named. Java is started, but Spark is
+    not.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
 
     Args:
-        from_: The former folder. Default: the folder that the warehouse remembers.
+        from_: The former folder. Default: the folder recorded in the catalog.
         dry_run: Check that every file exists, print the changes, and write nothing.
         options: Common options.
     """
@@ -333,7 +335,7 @@ def _print_relocated(relocated: "Relocated", *, dry_run: bool) -> None:
 
 
 def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
-    """Try the abilities of a session and a catalog on a scratch table, which is removed again.
+    """Try the abilities of a session and a catalog on a scratch table, which is then dropped.
 
     The output lists the versions of all parts, and whether each ability works. Begin the report of a problem
     with it. The exit code is 1 if an ability fails.

@@ -1,1 +1,1 @@
-"""The explorer: the answers of the reading commands as pages in a browser, read only."""
+"""The explorer: the results of the reading commands as pages in a browser, read-only."""

@@ -1,4 +1,4 @@
-"""The warehouse that the explorer looks at: its tables, read here without Spark."""
+"""The warehouse that the explorer shows. Its tables are read without Spark."""
 
 import re
 from collections import OrderedDict
@@ -19,16 +19,16 @@ from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import require_columns
 from backstory.stores.refusals import no_table
 
-# Tables whose times of change are kept, and how many times of each.
-KEPT_TABLES: Final = 16
-KEPT_TIMES: Final = 200_000
+# The maximum number of tables whose times of change are cached, and of times for each.
+CACHED_TABLES: Final = 16
+CACHED_TIMES: Final = 200_000
 _CREDENTIALS: Final = re.compile(r"(?<=://)[^/\s@]+@")
 _PATH: Final = re.compile(r"(?:[a-z0-9]+:)?/{1,3}(?:[^\s'\"`:,()]+/)+")
 
 
 @dataclass(slots=True)
 class CatalogReader:
-    """The catalog of a warehouse, the memory that answers may take, and what is kept of its tables."""
+    """The catalog of a warehouse, the memory limit for answers, and cached times of change by table."""
 
     catalog: Callable[[], ReadableCatalog]
     memory: Memory
@@ -37,51 +37,51 @@ class CatalogReader:
 
     @contextmanager
     def files(self, table: str) -> Iterator[TableReader]:
-        """A table, to be read; UsageError for one that is not there."""
+        """A reader of a table. Raises UsageError if the table does not exist."""
         catalog = self.catalog()
         with self.memory.lease() as lease:
             yield TableReader(require_columns(find_table(catalog, table)), catalog, lease)
 
     def times(self, files: TableReader) -> ChangeTimes:
-        """When the table changed, once for each state of it; raises what reading raises."""
+        """The times at which the table changed, cached for each state of it. Raises the errors of reading."""
         with self._lock:
-            kept = self._times.get(files.table.location)
-        if kept is not None:
-            return kept
-        told = change_times(files)
-        if len(told.instants) <= KEPT_TIMES:
+            cached = self._times.get(files.table.location)
+        if cached is not None:
+            return cached
+        times = change_times(files)
+        if len(times.instants) <= CACHED_TIMES:
             with self._lock:
-                self._times[files.table.location] = told
-                while len(self._times) > KEPT_TABLES:
+                self._times[files.table.location] = times
+                while len(self._times) > CACHED_TABLES:
                     self._times.popitem(last=False)
-        return told
+        return times
 
 
 def table_reader(settings: Settings) -> CatalogReader:
-    """The warehouse of the settings; UsageError where Spark alone knows how to read its catalog."""
+    """The warehouse of the settings. Raises UsageError if only Spark can read its catalog."""
 
     def catalog() -> ReadableCatalog:
-        found = open_without_spark(settings)
-        if found is None:
+        opened = open_without_spark(settings)
+        if opened is None:
             raise UsageError(
                 "spark-only",
-                "This catalog is configured for Spark alone; the command reads without Spark.",
+                "Only Spark can read this catalog, and the command does not use Spark.",
                 "Use `Warehouse.explore()` in Python, in a session that has the catalog.",
             )
-        return found
+        return opened
 
     catalog()
     return CatalogReader(catalog, Memory(settings.driver_memory))
 
 
 def find_table(catalog: ReadableCatalog, table: str) -> TableMetadata:
-    """The table that a text names; UsageError if there is none."""
-    found = next(filter(None, map(catalog.describe, possible_names(table))), None)
-    if found is None:
+    """The table with this name. Raises UsageError if it does not exist."""
+    described = next(filter(None, map(catalog.describe, possible_names(table))), None)
+    if described is None:
         raise no_table(next(possible_names(table)), catalog.tables(), "the warehouse")
-    return found
+    return described
 
 
 def without_paths(text: str) -> str:
-    """The text without folders of this machine and without who signs in to a server."""
+    """The message without the folders of this machine and without the credentials in addresses."""
     return _PATH.sub("", _CREDENTIALS.sub("", text))

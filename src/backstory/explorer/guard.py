@@ -42,15 +42,16 @@ HEADERS: Final[Mapping[str, str]] = {
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Guard:
-    """The required token, empty for none, and whether only this machine can send requests."""
+    """The required token, empty if no token is required, and whether only this machine can send requests."""
 
     token: str = ""
     loopback: bool = True
 
     def admits_host(self, host: str) -> bool:
-        """Whether a request may name this host: a hostile site can bind its own name to this address.
+        """Whether a request may name this host. A hostile site can bind its own name to this address.
 
-        A server for other machines can have any name; there the token keeps such a site out.
+        If other machines can send requests, the server may have any name, and the token keeps such a site
+        out.
         """
         if not self.loopback:
             return True
@@ -59,7 +60,7 @@ class Guard:
 
     @property
     def cookie(self) -> str:
-        """The cookie of a browser that had the token; the token cannot be derived from it."""
+        """The cookie of a browser that has sent the token. The token cannot be derived from it."""
         return hashlib.sha256(f"backstory explorer {self.token}".encode()).hexdigest()
 
     def admits(self, token: str) -> bool:
@@ -67,7 +68,7 @@ class Guard:
         return hmac.compare_digest(token.encode(), self.token.encode())
 
     def admits_headers(self, headers: Mapping[str, str]) -> bool:
-        """Whether a request has the token or its cookie, or needs none."""
+        """Whether a request has the token or its cookie, or whether no token is required."""
         if not self.token:
             return True
         kind, _, token = headers.get("authorization", "").partition(" ")
@@ -81,7 +82,7 @@ class Guard:
 
 
 def is_loopback(host: str) -> bool:
-    """Whether only this machine can reach an address or name to listen on."""
+    """Whether only this machine can reach a listening address or name."""
     if host == "localhost":
         return True
     try:
@@ -91,7 +92,7 @@ def is_loopback(host: str) -> bool:
 
 
 def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
-    """The application behind the guard: only authorized reads, with a strict security policy."""
+    """The application behind the guard. It only answers authorized reads, with a strict security policy."""
 
     async def answer(scope: "Scope", receive: "Receive", send: "Send") -> None:
         if scope["type"] != "http":
@@ -112,12 +113,12 @@ def guard_application(app: "ASGIApp", guard: Guard) -> "ASGIApp":
 
 
 def _with_token(scope: "Scope", guard: Guard) -> str | None:
-    """The address without the token, for a request with the right token in its address; else None."""
+    """The address without the token, if it contains the right token, or else None."""
     words = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
     token = dict(words).get("token")
     if not guard.token or token is None or not guard.admits(token):
         return None
-    rest = urlencode([each for each in words if each[0] != "token"])
+    rest = urlencode([pair for pair in words if pair[0] != "token"])
     # One slash: two would name another host.
     path = "/" + scope["raw_path"].decode("latin-1").lstrip("/\\")
     return f"{path}?{rest}" if rest else path

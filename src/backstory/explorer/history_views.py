@@ -1,4 +1,4 @@
-"""The views of a table's history: rows at a time, a record, the story of a value, and differences."""
+"""The views of a table's history: its rows at a time, a record, the story of a value, and differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -43,9 +43,9 @@ class ShownRow:
 
 @dataclass(frozen=True, slots=True)
 class Slider:
-    """The places of a slider, its present place, and bars with the numbers of changes.
+    """The positions of a slider, its current position, and bars with the numbers of changes.
 
-    `last` are the times just before and at the last change up to the present place.
+    `last` contains the times just before and at the last change up to the current position.
     """
 
     places: Sequence[str]
@@ -57,7 +57,7 @@ class Slider:
 
 
 def table_view(source: CatalogReader, question: Question) -> View:
-    """A page of rows in the order of their key, as by `as-of` or `current`."""
+    """A page of rows in the order of their key, as in `as-of` or `current`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         rows = _page(files, question)
@@ -76,7 +76,7 @@ def table_view(source: CatalogReader, question: Question) -> View:
             "times": _slider(question, times, lasting=lasting),
             "calendar": calendar(files.table),
             "moments": commit_times(files.table),
-            "known_times": [iso(each.committed_at) for each in files.table.commits[::-1][:KNOWN_TIMES]],
+            "known_times": [iso(commit.committed_at) for commit in files.table.commits[::-1][:KNOWN_TIMES]],
             "empty": files.table.newest is None,
         }
         following = None
@@ -110,13 +110,16 @@ def _page(files: TableReader, question: Question) -> Page:
 
 
 def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | None:
-    """The times at which a history changed, or else the times of the commits; None if they cannot be read."""
+    """The times at which a history changed, or None if they cannot be read.
+
+    For a table without a history, these are the times of the commits.
+    """
     if files.table.shape.layout in HISTORIES:
         try:
             return source.times(files)
         except Unreadable:
             return None
-    made = sorted((each.committed_at - EPOCH) // _LEAST for each in files.table.commits)
+    made = sorted((commit.committed_at - EPOCH) // _LEAST for commit in files.table.commits)
     instants = np.unique(np.array(made, np.int64))
     return ChangeTimes(instants, np.ones_like(instants), np.zeros_like(instants))
 
@@ -124,7 +127,7 @@ def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | 
 def _rows_before_change(
     files: TableReader, shown: Page, question: Question, times: ChangeTimes | None
 ) -> Mapping[Any, Row] | None:
-    """The rows as they were before the last change; None if there is no earlier change or it is unknown."""
+    """The rows before the last change, or None if an earlier change is unknown or does not exist."""
     lasting = files.table.shape.layout in HISTORIES
     here = (question.instant if lasting else question.time_of_knowledge) or now()
     last = None if times is None else times.until(here)
@@ -160,15 +163,15 @@ def _row_with_marks(
 
 
 def _slider(question: Question, times: ChangeTimes | None, *, lasting: bool) -> Slider | None:
-    """The slider; None if there is no change."""
+    """The slider, or None if the table has no change."""
     if times is None or not len(times.instants):
         return None
     places = times.some(PLACES)
     here = (question.instant if lasting else question.time_of_knowledge) or now()
-    place = max(sum(each <= here for each in places) - 1, 0)
+    place = max(sum(position <= here for position in places) - 1, 0)
     last = times.until(here)
     return Slider(
-        [iso(each) for each in places],
+        [iso(position) for position in places],
         place,
         _bars(times),
         times.before(last or here) is not None,
@@ -181,7 +184,7 @@ def _bars(times: ChangeTimes) -> list[tuple[float, str]]:
     """The height of each bar, from 0 to 1, and its tooltip."""
     edges = np.linspace(times.instants[0], times.instants[-1] + 1, BARS + 1)
     starts, ends = (
-        np.histogram(times.instants, edges, weights=each)[0] for each in (times.starts, times.ends)
+        np.histogram(times.instants, edges, weights=counts)[0] for counts in (times.starts, times.ends)
     )
     heights = np.sqrt(starts + ends)
     most = heights.max() or 1
@@ -199,7 +202,7 @@ def _day(micros: float) -> str:
 
 
 def _counts(files: TableReader) -> Mapping[str, int | None]:
-    """The numbers of rows and of open versions, if the manifests contain them."""
+    """The numbers of rows and open versions, if the manifests contain them."""
     try:
         counts = files.catalog.count(files.table)
     except OSError:
@@ -208,13 +211,13 @@ def _counts(files: TableReader) -> Mapping[str, int | None]:
     return {"rows": counts.rows, **open_}
 
 
-# The most versions that are drawn and listed; the newest ones are kept.
+# The largest number of versions that are drawn and listed. The newest ones are kept.
 MOST_VERSIONS: Final = 500
 TIMES: Final = (VALID_FROM, VALID_TO)
 
 
 def record_view(source: CatalogReader, question: Question) -> View:
-    """A record's life, as by `timeline`."""
+    """A record's life, as in `timeline`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
@@ -222,7 +225,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
         if not whole.versions:
             raise UsageError("no-record", f"There is no record with {whole.title}.", "Look for another key.")
         shown = Timeline(whole.versions[-MOST_VERSIONS:], whole.columns, whole.axis, whole.title)
-        commits = {each.id: commit_summary(each) for each in files.table.commits}
+        commits = {commit.id: commit_summary(commit) for commit in files.table.commits}
 
         def link(bar: Bar) -> str | None:
             return value_of(question, bar.column, bar.start).address() if bar.column else None
@@ -237,7 +240,9 @@ def record_view(source: CatalogReader, question: Question) -> View:
             "link": link,
             "hidden": len(whole.versions) - len(shown.versions),
             "both": files.table.shape.layout in RECORDING,
-            "axes": [n for n in AXES if n in TIMES or any(each[n] is not None for each in whole.versions)],
+            "axes": [
+                n for n in AXES if n in TIMES or any(version[n] is not None for version in whole.versions)
+            ],
             "commits": commits,
             "layout": files.table.shape.layout,
             "snapshot": files.table.newest and files.table.newest.id,
@@ -246,7 +251,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
 
 
 def value_view(source: CatalogReader, question: Question) -> View:
-    """The story of a value: since when, by which commit, and the value before."""
+    """The story of a value: its start, the commit that wrote it, and the value before."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
@@ -259,12 +264,12 @@ def value_view(source: CatalogReader, question: Question) -> View:
 
 
 def value_of(question: Question, column: str, at: datetime) -> Question:
-    """The question for the story of a value of the same record."""
+    """The question for the story of a value in the same record."""
     return question.alter(view="value", column=column, at=iso(at), axis="", limit="")
 
 
 def changed_cells(life: Timeline) -> Sequence[frozenset[str]]:
-    """For each version the columns in which it differs from the version before; on both axes none."""
+    """For each version, the columns that differ from the version before. Empty if both axes are shown."""
     if life.axis == "both":
         return [frozenset()] * len(life.versions)
     pairs: Sequence[tuple[VersionRow, VersionRow | None]] = list(
@@ -286,7 +291,7 @@ GROUPS: Final = 30
 
 
 def diff_view(source: CatalogReader, question: Question) -> View:
-    """A page of the differences between two times, in the order of their keys, as by `diff`."""
+    """A page of the differences between two times, in the order of their keys, as in `diff`."""
     with source.files(question.table) as files:
         question = _with_times(source, files, question.alter(table=str(files.table.shape.table)))
         columns = [question.column] if question.column else None
@@ -305,25 +310,25 @@ def diff_view(source: CatalogReader, question: Question) -> View:
         more = {
             "kinds": differences.kinds(),
             "groups": differences.common_changes(GROUPS),
-            "records": [(each, key_words(each["key"])) for each in records],
+            "records": [(record, key_words(record["key"])) for record in records],
             "begin": begin,
             "lasting": files.table.shape.layout in HISTORIES,
         }
-        document = [as_object(each, whole=bool(change)) for each in records]
+        document = [as_object(record, whole=bool(change)) for record in records]
         return View(question, document, more, following, diff_snippets(question, files.table))
 
 
 def _differences(
     files: TableReader, between: tuple[datetime, datetime], question: Question, comparison: Comparison
 ) -> Differences:
-    """The differences; for a table without a history, between its rows at the two times."""
+    """The differences between two times. A table without a history is compared by its recorded rows."""
     if files.table.shape.layout in HISTORIES:
         return diff_files(files, *between, question.time_of_knowledge, comparison)
     return diff_knowledge(files, *between, now(), comparison)
 
 
 def _with_times(source: CatalogReader, files: TableReader, question: Question) -> Question:
-    """The question with both times; by default these enclose the last change."""
+    """The question with both times. By default, they enclose the last change."""
     if question.first and question.to:
         return question
     times = times_of_change(source, files)

@@ -1,4 +1,4 @@
-"""Open the explorer: its port, its token, and its link."""
+"""The start of the explorer: its port, its token and its link."""
 
 import secrets
 import socket
@@ -13,17 +13,18 @@ if TYPE_CHECKING:
     from backstory.explorer.server import Explorer
 
 HOST, PORT = "127.0.0.1", 8055
-# The least length of a token for other machines, because guesses are not limited.
+# The minimum length of a token for other machines, because guesses are not limited.
 _SHORTEST: Final = 16
 
 
 def open_explorer(
     source: CatalogReader, host: str = HOST, port: int | None = None, token: str = ""
 ) -> "Explorer":
-    """Start to answer browsers from the tables of a warehouse; the explorer has a link.
+    """Start to answer browsers from the tables of a warehouse. The explorer has a link.
 
-    The default port is 8055, or a free one if that is taken. Raises UsageError if a host for other machines
-    has no token or a short one, or if a package is missing. Raises Failed if the port is taken.
+    The default port is 8055, or a free one if 8055 is taken. Raises UsageError if other machines can reach
+    the host and the token is missing or too short, or if a package is missing. Raises Failed if the port is
+    taken.
     """
     _require_packages()
     _require_token(host, token)
@@ -34,7 +35,7 @@ def open_explorer(
 
 
 def _link_host(host: str) -> str:
-    """The host for a link: this machine's own address if the explorer listens on every address."""
+    """The host for a link. If the explorer listens on every address, this is this machine's own address."""
     bare = host.strip("[]")
     bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104
     return f"[{bare}]" if ":" in bare else bare
@@ -75,7 +76,7 @@ def _require_token(host: str, token: str) -> None:
 
 
 def _listen(host: str, port: int | None) -> socket.socket:
-    """A socket that listens; Failed if it cannot be opened."""
+    """A listening socket. Raises Failed if it cannot be opened."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     places = [PORT, 0] if port is None else [port]
     for place in places[:-1]:

@@ -1,4 +1,4 @@
-"""Render views as HTML; templates escape every value."""
+"""The views as HTML. Templates escape every value."""
 
 from collections.abc import Mapping
 from datetime import date, datetime
@@ -18,18 +18,18 @@ from backstory.reading.lives import value_text
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-# The most letters of a text in a table cell.
+# The largest number of characters of a string in a table cell.
 CLIP: Final = 120
 _KINDS: Final = {"style.css": "text/css", "explore.js": "text/javascript", "icon.svg": "image/svg+xml"}
 
 
 def page(view: View) -> str:
-    """The page of a view."""
+    """The HTML page of a view."""
     return _templates().get_template(f"{view.question.view}.html").render(_context(view))
 
 
 def evidence(view: View, made: datetime) -> str:
-    """A record's life as one self-contained file without scripts."""
+    """A record's life as a self-contained HTML file without scripts."""
     more = {"made": made, "style": _safe_style()}
     return _templates().get_template("evidence.html").render({**_context(view), **more})
 
@@ -40,7 +40,7 @@ def error_page(question: Question | None, error: Mapping[str, Any]) -> str:
 
 
 def asset(name: str) -> tuple[bytes, str] | None:
-    """A static file and its media type; None for any other name."""
+    """A static file and its media type, or None for any other name."""
     if name not in _KINDS:
         return None
     return _asset(name), _KINDS[name]
@@ -87,23 +87,23 @@ def _templates() -> "Environment":
 
 
 def _safe_style() -> Markup:
-    """The style of a saved record: the styles of pictures and of pages."""
+    """The style of a saved record, which combines the styles of pictures and pages."""
     return Markup(STYLE + _asset("style.css").decode())  # noqa: S704 - both are ours
 
 
 def cell(value: object) -> str:
-    """A value as text for people."""
+    """A value as a string for people."""
     return value_text(cell_text(value, "–"))
 
 
 def clip(value: object) -> str:
-    """A value as text, shortened to the size of a table cell."""
+    """A value as a string, shortened to fit a table cell."""
     text = cell(value)
     return text if len(text) <= CLIP else f"{text[:CLIP]}…"
 
 
 def time_text(value: date | str | None) -> str:
-    """An instant in UTC as short text: a day, or a time to seconds or microseconds."""
+    """An instant in UTC as a short string: a day, or a time with seconds or microseconds."""
     if value is None:
         return "–"
     time = datetime.fromisoformat(value) if isinstance(value, str) else value
@@ -114,10 +114,10 @@ def time_text(value: date | str | None) -> str:
 
 
 def number_text(value: int | None) -> str:
-    """A number with separators of thousands."""
+    """A number with thousands separators."""
     return "–" if value is None else f"{value:,}"
 
 
 def outcomes_text(counts: Mapping[str, int]) -> str:
-    """The rows by outcome, without zeros."""
+    """The counts of rows by outcome, without zeros."""
     return ", ".join(f"{count:,} {outcome}" for outcome, count in counts.items() if count) or "nothing"

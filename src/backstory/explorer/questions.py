@@ -19,16 +19,16 @@ from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.upkeep.table_views import VERSIONS
 
-# The rows of a page by default, and at most.
+# The default and the largest number of rows on a page.
 ROWS, MOST_ROWS = 50, 500
-# Words of an address that have another name as a field.
+# Words of an address whose fields have other names.
 _CALLED: Final = {"from": "first"}
 _SPELLED: Final = {field: word for word, field in _CALLED.items()}
 
 
 @dataclass(frozen=True, slots=True)
 class Question:
-    """A view, its table, and the options of an address, as texts; missing options are empty."""
+    """A view, its table, and the options in an address, as strings. Missing options are empty."""
 
     view: str
     table: str = ""
@@ -47,7 +47,7 @@ class Question:
 
     @property
     def rows(self) -> int:
-        """The number of rows of the page; UsageError if it is not a number in the allowed range."""
+        """The number of rows of the page. Raises UsageError if it is not a number in the allowed range."""
         if not self.limit:
             return ROWS
         if not self.limit.isdecimal() or not 0 < int(self.limit[:9]) <= MOST_ROWS:
@@ -58,41 +58,41 @@ class Question:
 
     @property
     def offset(self) -> int:
-        """The number of rows before the page; 0 if the page begins after a key."""
+        """The number of rows before the page, or 0 if the page begins after a key."""
         return int(self.after[0][:18]) if self.after and self.after[0].isdecimal() else 0
 
     @property
     def instant(self) -> datetime | None:
-        """The valid time of the question; UsageError if it is not a time."""
+        """The valid time of the question. Raises UsageError if it is not a time."""
         return optional_instant(self.at or None)
 
     @property
     def time_of_knowledge(self) -> datetime | None:
-        """The known time of the question; UsageError if it is not a time."""
+        """The known time of the question. Raises UsageError if it is not a time."""
         return optional_instant(self.known_at or None)
 
     @property
     def values_by_column(self) -> dict[str, str]:
-        """The values to filter by, by the names of columns."""
-        pairs = [each.partition("=") for each in self.where]
+        """The values to filter by, by column name."""
+        pairs = [word.partition("=") for word in self.where]
         if wrong := [name for name, equals, _ in pairs if not equals]:
             raise UsageError("bad-option", f"{wrong[0]!r} has no value.", "Write it as column=value.")
         return {name: value for name, _, value in pairs}
 
     def record(self, names: Iterable[str]) -> Any:
-        """The key of the record, for a table whose key has these columns."""
+        """The key of the record, in a table whose key has these columns."""
         if not self.key:
             raise UsageError("no-key", "No key is given.", "Choose a record of the table.")
         return key_of_words(list(names), self.key)
 
     def address(self, ending: str = "") -> str:
-        """The link to the page, or with an ending to its other forms."""
+        """The link to the page. With an ending, it links to another format of the page."""
         words: list[tuple[str, str]] = []
-        for each in fields(self):
-            value = getattr(self, each.name)
-            word = _SPELLED.get(each.name, each.name)
-            if each.name != "view" and value:
-                words += [(word, one) for one in ([value] if isinstance(value, str) else value)]
+        for field in fields(self):
+            value = getattr(self, field.name)
+            word = _SPELLED.get(field.name, field.name)
+            if field.name != "view" and value:
+                words += [(word, part) for part in ([value] if isinstance(value, str) else value)]
         path = "/" if self.view == "tables" and not ending else f"/{self.view}{ending}"
         return path + (f"?{urlencode(words)}" if words else "")
 
@@ -101,12 +101,12 @@ class Question:
         return replace(self, **changes)
 
 
-_MANY: Final = {each.name for each in fields(Question) if "tuple" in str(each.type)}
-_WORDS: Final = {each.name for each in fields(Question)} - {"view"}
+_MANY: Final = {field.name for field in fields(Question) if "tuple" in str(field.type)}
+_WORDS: Final = {field.name for field in fields(Question)} - {"view"}
 
 
 def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:
-    """The question in an address; UsageError for an unknown or repeated word."""
+    """The question in an address. Raises UsageError for an unknown or repeated word."""
     options: dict[str, Any] = {}
     for word, value in words:
         name = _CALLED.get(word, word)
@@ -119,7 +119,7 @@ def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:
 
 
 def key_words(key: Mapping[str, object]) -> tuple[str, ...]:
-    """The words that name a record by the values of its key; empty if the key contains NULL."""
+    """The words that name a record by the values of its key. Empty if the key contains NULL."""
     if None in key.values():
         return ()
     texts = {name: cell_text(value, "") for name, value in key.items()}
@@ -130,7 +130,7 @@ def key_words(key: Mapping[str, object]) -> tuple[str, ...]:
 
 
 def key_parts(names: Sequence[str], text: str) -> tuple[str, ...]:
-    """The words of a key from the text that `check` prints; empty if the text is not a key."""
+    """The words of a key in the form that `check` prints. Empty if the string is not a key."""
     if len(names) == 1:
         return () if text == "NULL" else (f"{names[0]}={text}",)
     form = " ".join(f"{re.escape(name)}=(.*)" for name in names)
@@ -146,19 +146,19 @@ _PLAIN: Final = (Layout.VERSIONS, Layout.HIST)
 
 @dataclass(frozen=True, slots=True)
 class Snippet:
-    """A text to copy, and the place to run it."""
+    """A snippet to copy, and the place to run it."""
 
     place: str
     text: str
 
     @classmethod
     def command(cls, *words: str) -> "Snippet":
-        """A command of backstory, quoted for a shell."""
+        """A backstory command, quoted for a shell."""
         return cls("Command line", shlex.join(["backstory", *words]))
 
 
 def rows_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The question for the rows of a table, for a shell, Python and SQL."""
+    """Snippets that read the same rows of a table, for a shell, Python and SQL."""
     name = str(table.shape.table)
     known = ["--known-at", question.known_at] if question.known_at else []
     words = ["as-of", name, question.at] if question.at else ["current", name]
@@ -173,7 +173,7 @@ def rows_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
 
 
 def life_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The question for a record's life, for a shell, Python and SQL."""
+    """Snippets that read the same record's life, for a shell, Python and SQL."""
     name = str(table.shape.table)
     axis = ["--axis", question.axis] if question.axis else []
     known = ["--known-at", question.known_at] if question.known_at else []
@@ -187,7 +187,7 @@ def life_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
 
 
 def diff_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The question for the differences between two times, for a shell and Python."""
+    """Snippets that read the same differences between two times, for a shell and Python."""
     name = str(table.shape.table)
     axis = "" if table.shape.layout in HISTORIES else "recorded"
     more = [
@@ -208,7 +208,7 @@ def _arguments(**named: str) -> list[str]:
 
 
 def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The query for the rows in Spark SQL; empty if one query of a table cannot give them."""
+    """A Spark SQL query for the rows. Empty if one query of a table cannot return them."""
     layout, names = table.shape.layout, table.shape.names
     filters = [f"{quote(name)} = {text_literal(value)}" for name, value in question.values_by_column.items()]
     if question.known_at or layout is Layout.ODF:
@@ -226,7 +226,7 @@ def _sql_of_rows(question: Question, table: TableMetadata) -> list[Snippet]:
 
 
 def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
-    """The query for the versions of a record in Spark SQL, as known now."""
+    """A Spark SQL query for the versions of a record, as known now."""
     layout = table.shape.layout
     if question.known_at or question.axis == "both" or layout is Layout.ODF or layout.span is None:
         return []
@@ -239,7 +239,7 @@ def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
 
 
 def _query(table: TableMetadata, conditions: Sequence[str], more: str = "") -> Snippet:
-    """The query of a table, or of its view of versions if its rows do not contain their own times."""
+    """A query of a table, or of its view of versions if its rows do not contain their own times."""
     name, layout = table.shape.table, table.shape.layout
     viewed = layout.span is not None and layout not in _PLAIN
     read = f"{name.name}{VERSIONS}" if viewed else name.name
@@ -250,7 +250,7 @@ def _query(table: TableMetadata, conditions: Sequence[str], more: str = "") -> S
 
 
 def _literal(value: Any) -> str:
-    """A value of a key as a literal of Spark SQL."""
+    """A value of a key as a Spark SQL literal."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, datetime):

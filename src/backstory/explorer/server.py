@@ -1,4 +1,4 @@
-"""The explorer as a server: addresses become views, and views become pages or JSON, within limits."""
+"""The explorer as a server. Addresses become views, and views become pages or JSON, within limits."""
 
 import asyncio
 import shlex
@@ -35,12 +35,12 @@ if TYPE_CHECKING:
     from starlette.types import ASGIApp
 
 
-# The most connections at once, and the seconds within which the head of a request must arrive.
+# The largest number of connections, and the seconds within which the head of a request must arrive.
 MOST, HEAD_SECONDS = 128, 10.0
 
 
 class BoundedConnection(H11Protocol):
-    """A connection that is closed if no request arrives in time, or if others need its place while idle."""
+    """A connection that is closed if no request arrives in time, or if it is idle and others need it."""
 
     head_seconds: float = HEAD_SECONDS
     most: Final = MOST
@@ -52,16 +52,23 @@ class BoundedConnection(H11Protocol):
 
     @property
     def idle(self) -> bool:
-        """Whether no answer is due."""
+        """Whether no response is due."""
         return self.cycle is None or self.cycle.response_complete
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        """Wait for a head; if there are too many connections, close the one that has been idle longest."""
+        """Wait for a request's head.
+
+        If there are too many connections, close the one that has been idle longest.
+        """
         super().connection_made(transport)
         self._wait()
         if len(self.connections) > self.most:
-            idle = [each for each in self.connections if isinstance(each, BoundedConnection) and each.idle]
-            min(idle, key=lambda each: each.idle_since).transport.close()
+            idle = [
+                connection
+                for connection in self.connections
+                if isinstance(connection, BoundedConnection) and connection.idle
+            ]
+            min(idle, key=lambda connection: connection.idle_since).transport.close()
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Stop waiting for a request."""
@@ -69,7 +76,7 @@ class BoundedConnection(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        """Receive a part of a request; its head must be complete in time."""
+        """Receive a part of a request. Its head must be complete in time."""
         if self.idle and self._waiting is None:
             self._wait()
         super().data_received(data)
@@ -97,7 +104,7 @@ VIEWS: Final[dict[str, Callable[[CatalogReader, Question], View]]] = {
     "check": views.check_view,
     "log": views.log_view,
 }
-# The most answers computed at once, the most requests that may wait, and the seconds for one answer.
+# The limits of answers computed at once, of waiting requests, and of seconds for one answer.
 AT_ONCE, WAITING, SECONDS = 2, 16, 30
 _STATUS: Final = {UsageError: 400, Refused: 409, TryAgain: 503, Failed: 500}
 
@@ -156,7 +163,7 @@ def _render(source: CatalogReader, question: Question, form: str) -> tuple[Quest
 
 
 async def _within_limits(limiter: _Limiter, act: Callable[[], Any]) -> Any:
-    """Run a function in a thread; TryAgain if too many requests wait or it takes too long."""
+    """Run a function in a thread. Raises TryAgain if too many requests wait or the call takes too long."""
     if limiter.waiting >= WAITING:
         raise TryAgain("busy", "Too many requests are waiting for an answer.", "Try again in a moment.")
     limiter.waiting += 1
@@ -179,7 +186,7 @@ def _wants_json(request: "Request") -> bool:
 
 
 def _failure(question: Question | None, form: str, stop: Exception) -> Response:
-    """The answer for an error, without folders of this machine."""
+    """The response for an error, without folders of this machine."""
     error, status = _error_of(question, stop)
     shown = {
         **error.to_dict(),
@@ -208,7 +215,7 @@ def _error_of(question: Question | None, stop: Exception) -> tuple[BackstoryErro
 
 
 def _command(question: Question | None) -> str:
-    """The command for the same question."""
+    """The command that answers the same question."""
     if question is None:
         return "backstory tables"
     words = {"table": "current", "record": "timeline", "value": "timeline"}
@@ -238,7 +245,7 @@ async def _nowhere(request: "Request", stop: Any) -> Response:
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Explorer:
-    """A running explorer; `link` opens it in a browser."""
+    """A running explorer. `link` opens it in a browser."""
 
     link: str
     server: Any
@@ -251,13 +258,13 @@ class Explorer:
         return f'<a href="{escape(self.link)}" target="_blank" rel="noopener">{escape(self.link)}</a>'
 
     def stop(self) -> None:
-        """Finish the requests in progress, and stop."""
+        """Finish the requests in progress, then stop."""
         self.server.should_exit = True
         self.thread.join(SECONDS)
 
 
 def start(source: CatalogReader, listening: "socket", guard: Guard, shown: str) -> Explorer:
-    """Answer requests on a socket, in a thread; `shown` is the host in the link."""
+    """Answer requests on a socket, in a thread. `shown` is the host in the link."""
     settings = uvicorn.Config(
         application(source, guard),
         log_config=None,

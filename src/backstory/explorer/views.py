@@ -1,6 +1,6 @@
-"""The answer to a page: its document, which is also the JSON answer, and more content for the page.
+"""The answer for a page: its document, which is also the JSON answer, and more content for the page.
 
-Here are the list of tables, and the commits and the check of a table.
+This module has the views for the list of tables, and for the commits and the check of a table.
 """
 
 from collections.abc import Mapping, Sequence
@@ -27,7 +27,10 @@ _IDLE: Final = ("unchanged", "ignored", "stale", "repeated")
 
 @dataclass(frozen=True, slots=True)
 class View:
-    """The answer to a question: `document` in the form of the reading command, and `more` for the page."""
+    """The answer to a question.
+
+    `document` has the form of the reading command, and `more` is for the page.
+    """
 
     question: Question
     document: Any
@@ -37,9 +40,9 @@ class View:
 
 
 def tables_view(source: CatalogReader, question: Question) -> View:
-    """The tables of the warehouse, as by `tables`, with the key and the status of each."""
+    """The tables of the warehouse, as in `tables`, with the key and the status of each."""
     catalog = source.catalog()
-    names = [each for each in catalog.tables() if not question.after or str(each) > question.after[0]]
+    names = [name for name in catalog.tables() if not question.after or str(name) > question.after[0]]
     shown = names[:TABLES_OF_A_PAGE]
     rows, health, keys = [], {}, {}
     for name in shown:
@@ -54,7 +57,7 @@ def tables_view(source: CatalogReader, question: Question) -> View:
 def _key_and_health(
     catalog: ReadableCatalog, name: str, rows: Sequence[Mapping[str, Any]]
 ) -> tuple[Sequence[str], str]:
-    """The key of a table, and a message about an obvious problem; the message is empty if there is none."""
+    """The key of a table, and a message about an obvious problem, or an empty message."""
     try:
         table = find_table(catalog, name)
     except BackstoryError as error:
@@ -71,7 +74,7 @@ def _key_and_health(
 
 
 def log_view(source: CatalogReader, question: Question) -> View:
-    """The commits of a table, newest first, as by `log`."""
+    """The commits of a table, newest first, as in `log`."""
     catalog = source.catalog()
     table = find_table(catalog, question.table)
     every = commits(catalog, table.shape.table)
@@ -89,7 +92,7 @@ def log_view(source: CatalogReader, question: Question) -> View:
 
 
 def check_view(source: CatalogReader, question: Question) -> View:
-    """The laws of a table, as by `check`."""
+    """The laws of a table, as in `check`."""
     with source.files(question.table) as files:
         name = str(files.table.shape.table)
         records = check_small(files)
@@ -99,7 +102,7 @@ def check_view(source: CatalogReader, question: Question) -> View:
 
 
 def commit_times(table: TableMetadata) -> dict[int, dict[str, str]]:
-    """For each commit, the part of a question that shows the table at that commit."""
+    """For each commit, the options of a question that show the table at that commit."""
     known = table.shape.layout.span is None and table.shape.layout is not Layout.ODF
     times = {}
     for commit in table.commits:
@@ -111,7 +114,7 @@ def commit_times(table: TableMetadata) -> dict[int, dict[str, str]]:
 
 @dataclass(frozen=True, slots=True)
 class Day:
-    """A day of the calendar: the number of its commits, their rows by outcome, and a level of color."""
+    """A day of the calendar: the number of its commits, their rows by outcome, and a color level."""
 
     day: date
     commits: int
@@ -121,7 +124,7 @@ class Day:
 
 
 def calendar(table: TableMetadata) -> list[list[Day | None]]:
-    """The last year of commits by weeks, which begin on Mondays; days outside the year are None."""
+    """The last year of commits in weeks, which begin on Mondays. Days outside the year are None."""
     by_day: dict[date, list[CommitMetadata]] = {}
     for commit in table.commits:
         by_day.setdefault(commit.committed_at.astimezone(UTC).date(), []).append(commit)
@@ -131,8 +134,8 @@ def calendar(table: TableMetadata) -> list[list[Day | None]]:
     first = max(min(by_day), last - timedelta(weeks=WEEKS - 1, days=last.weekday()))
     begin = first - timedelta(days=first.weekday())
     days = [
-        _day_of_commits(each, by_day.get(each, [])) if each <= last else None
-        for each in (begin + timedelta(days=number) for number in range((last - begin).days + 7))
+        _day_of_commits(day, by_day.get(day, [])) if day <= last else None
+        for day in (begin + timedelta(days=number) for number in range((last - begin).days + 7))
     ]
     return [days[place : place + 7] for place in range(0, (last - begin).days + 1, 7)]
 
@@ -148,5 +151,5 @@ def _day_of_commits(day: date, made: Sequence[CommitMetadata]) -> Day:
 
 
 def now() -> datetime:
-    """The present instant, in UTC."""
+    """The current instant, in UTC."""
     return datetime.now(UTC)

@@ -1,1 +1,1 @@
-"""The nouns: frozen dataclasses, standard library only."""
+"""The nouns of the project: frozen dataclasses that need only the standard library."""

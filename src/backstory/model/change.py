@@ -1,4 +1,4 @@
-"""A change of one table by one commit, the commit's properties, and writes by other programs."""
+"""The change of one table by one commit, the commit's properties, and writes by other programs."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping
@@ -30,8 +30,8 @@ def foreign_writes(
 ) -> list[str]:
     """One sentence for the commits and one for the column changes of other programs.
 
-    `commits` made the table, newest first: their ids, operations and doors. `then` and `now` are column names
-    by id, as the door left them and as they are; `then` is None if they were not recorded.
+    `commits` are the table's commits, newest first: their ids, operations and doors. `then` and `now` are
+    column names by id, as the door left them and as they are now. `then` is None if they were not recorded.
     """
     if layout not in _OWN_LAYOUTS:
         return []
@@ -63,7 +63,7 @@ def _column_changes(then: Mapping[int, str], now: Mapping[int, str]) -> Iterable
 
 
 def exceeds(part: int, ratio: float, whole: int) -> bool:
-    """Whether `part` is more than this share of `whole`; the ratio is taken as a decimal.
+    """Whether `part` is more than this share of `whole`. The ratio is taken as a decimal.
 
     With floats, 0.29 of 100 is less than 29, and a permitted load would be refused.
     """
@@ -83,7 +83,7 @@ def no_properties(_pending: Any) -> Mapping[str, str]:
 
 @dataclass(frozen=True, slots=True)
 class Tag:
-    """A name for a snapshot, which expires at an age of `max_age` milliseconds; a branch if that is None."""
+    """A name for a snapshot. A tag expires at an age of `max_age` milliseconds. A branch has no `max_age`."""
 
     snapshot: int
     max_age: int | None = None
@@ -91,30 +91,30 @@ class Tag:
 
 @dataclass(frozen=True, slots=True)
 class RowBatches:
-    """Rows as Arrow tables, some at a time, because the memory does not hold them together."""
+    """Rows as a sequence of Arrow tables, because they do not fit into memory together."""
 
     tables: Callable[[], Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """The change of one table by one commit; nothing is written yet, and it can be printed.
+    """The change of one table by one commit. Nothing is written yet, and the change can be printed.
 
     `removed` are the places of stored rows that end: an Arrow table or frame with `_file` and `_pos`, or a
     bitmap of positions by file. `added` are the new rows: an Arrow table, `RowBatches`, or a frame with the
     columns of `into` or of the table's shape. A changed row is in both.
 
     `into` is the table's new shape, and `renamed` has new column names by old name. A shape with another
-    table name renames the table and does nothing else. A property of None is removed. With `whole` the added
-    rows replace all rows; `recreate` creates the table again, and `dropped` drops it with its files.
-    `back_to` restores an earlier snapshot.
+    table name only renames the table. A property of None is removed. If `whole` is true, the added rows
+    replace all rows. `recreate` creates the table again, and `dropped` drops it with its files. `back_to`
+    restores an earlier snapshot.
 
-    A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots; a tag or branch
-    of None is removed. Catalogs compare tags by themselves, so that they need no snapshot.
+    A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots. A tag or branch
+    of None is removed. Catalogs detect conflicting changes of tags, so that tags need no snapshot.
 
-    `counts` are rows by outcome; `count_as` is the outcome under which added rows are counted while they are
+    `counts` are rows by outcome. `count_as` is the outcome under which added rows are counted while they are
     written. If the number of added rows is not `expected`, nothing is committed. `late_properties` is called
-    after the rows are written, with the resulting table, for properties of the commit that depend on it.
+    with the resulting table after the rows are written, for properties of the commit that depend on it.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)
@@ -134,7 +134,7 @@ class Change:
     late_properties: Callable[[Any], Mapping[str, str]] = no_properties
 
     def lines(self, shape: Shape | None = None) -> list[str]:
-        """The change in words, a line for each part; `shape` is the table's shape before it."""
+        """The change in words, one line for each part. `shape` is the table's shape before the change."""
         counted_rows = (
             (count, "row" if count == 1 else "rows", outcome) for outcome, count in self.counts.items()
         )
@@ -168,14 +168,14 @@ class Change:
 
 @dataclass(frozen=True, slots=True)
 class Note:
-    """The snapshot properties of a commit; `more` are properties of the door."""
+    """The snapshot properties of a commit. `more` are the door's own properties."""
 
     door: str
     token: str
     more: Mapping[str, str] = field(default_factory=dict)
 
     def properties(self, counts: Mapping[str, int]) -> dict[str, str]:
-        """The four properties of every commit, and the properties of the door."""
+        """The four properties of every commit, and the door's own properties."""
         from importlib.metadata import version
 
         return {
@@ -189,7 +189,7 @@ class Note:
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """A commit: its snapshot, None if no rows changed, and its rows by outcome."""
+    """A commit: its snapshot, or None if no rows changed, and its rows by outcome."""
 
     snapshot_id: int | None
     counts: Mapping[str, int]

@@ -1,4 +1,4 @@
-"""The columns of a feed of changes in Spark's words (native.md, V101), and its cursors (V108)."""
+"""The columns of a feed of changes, named as in Spark (native.md, V101), and its cursors (V108)."""
 
 from dataclasses import dataclass
 from datetime import date
@@ -9,7 +9,7 @@ from backstory.model.receipt import Receipt
 
 
 class ChangeType(StrEnum):
-    """The kind of change of a row, in Spark's words."""
+    """The kind of a row's change, named as in Spark."""
 
     INSERT = "insert"
     DELETE = "delete"
@@ -36,7 +36,10 @@ CURSOR_MARK: Final = "backstory.cursor."
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cursor(Receipt):
-    """A consumer's cursor, and the version of the commit up to which it has read; None if it was dropped."""
+    """A consumer's cursor.
+
+    `version` is the last commit that it has read, or None if the cursor was dropped.
+    """
 
     table: str
     cursor: str

@@ -14,7 +14,7 @@ ARCHIVE_SUFFIX = "_archive"
 
 @dataclass(frozen=True, slots=True)
 class Labels:
-    """The words for the states of versions."""
+    """The labels for the states of versions."""
 
     new: str = "new"
     changed: str = "changed"
@@ -24,7 +24,7 @@ class Labels:
 
 @dataclass(frozen=True, slots=True)
 class Dating:
-    """The column with the time from which a version is true, and its precision."""
+    """The column that contains the time from which a version is true, and the precision of the time."""
 
     column: str
     granularity: Literal["timestamp", "date"] = "timestamp"
@@ -32,7 +32,7 @@ class Dating:
 
 @dataclass(frozen=True, slots=True)
 class Archive:
-    """The table of pruned versions; without `columns` it has the columns of the history."""
+    """The table of pruned versions. If `columns` is None, it has the columns of the history."""
 
     name: str
     columns: frozenset[str] | None = None
@@ -42,8 +42,8 @@ class Archive:
 class History:
     """A table with versions: its shape, its labels and marks, and its archive.
 
-    `own` are the columns that are not the user's, by default the layout's; `references` contain keys of other
-    tables. `labels` are stored, and views show `shown_labels` instead. Versions that ended before
+    `own` are the columns that are not the user's, by default the layout's. `references` are columns with keys
+    of other tables. `labels` are stored, and views show `shown_labels` instead. Versions that ended before
     `whole_since` may be in the `archive`.
     """
 
@@ -64,12 +64,12 @@ class History:
 
     @property
     def archive_name(self) -> str:
-        """The name of the table of pruned versions, whether it exists or not."""
+        """The name of the table of pruned versions, whether or not it exists."""
         return self.archive.name if self.archive else f"{self.name}{ARCHIVE_SUFFIX}"
 
     @property
     def span(self) -> Span:
-        """The columns from which and up to which a version was true; the layout must have them."""
+        """The columns that contain the start and the end of a version. The layout must have them."""
         span = self.shape.layout.span
         assert span is not None
         return span
@@ -81,7 +81,7 @@ class History:
 
     @property
     def record_key(self) -> str:
-        """The one column that identifies a record; `shape.key` has the columns by which people know it."""
+        """The single column that identifies a record. `shape.key` has the columns that people know it by."""
         return f"{self.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
 
     @property
@@ -97,7 +97,7 @@ class History:
         return [column for column in self.user_columns if column.name not in self.shape.key]
 
     def require_unpruned(self, instant: datetime) -> datetime:
-        """The instant; raises Refused if versions that were valid then may have been pruned."""
+        """The instant, if no version that was valid at it can have been pruned. Raises Refused otherwise."""
         if self.whole_since and instant < self.whole_since:
             raise Refused(
                 "PRUNED",

@@ -1,4 +1,4 @@
-"""Instants: constants of the contract, and how people write them."""
+"""Instants: the constants of the contract, and conversions from and to strings."""
 
 import re
 from datetime import UTC, date, datetime, time, timedelta
@@ -16,9 +16,9 @@ LONGEST: Final = timedelta(days=365_000)
 
 
 def parse_instant(text: str) -> datetime:
-    """The instant of an ISO 8601 text, in UTC; without an offset it is UTC, and a date is its first instant.
+    """The instant of an ISO 8601 string, in UTC. A date means its first instant.
 
-    Raises UsageError for any other text.
+    A string without an offset is in UTC. Raises UsageError for any other string.
     """
     try:
         parsed = datetime.fromisoformat(text)
@@ -28,9 +28,9 @@ def parse_instant(text: str) -> datetime:
 
 
 def instant_of(value: str | date) -> datetime:
-    """The instant that an argument means, in UTC; a date is its first instant.
+    """The instant that an argument means, in UTC. A date means its first instant.
 
-    Raises UsageError for an unreadable text, a naive datetime, and other types.
+    Raises UsageError for an unreadable string, a naive datetime, or another type.
     """
     if isinstance(value, str):
         return parse_instant(value)
@@ -44,7 +44,7 @@ def instant_of(value: str | date) -> datetime:
 
 
 def optional_instant(value: str | date | None) -> datetime | None:
-    """The instant of an option, None if it is omitted; raises what `instant_of` raises."""
+    """The instant of an option, or None if it is omitted. Raises the errors of `instant_of`."""
     return None if value is None else instant_of(value)
 
 
@@ -64,7 +64,10 @@ def _unreadable(value: object) -> UsageError:
 
 
 def milliseconds_of(text: str) -> int:
-    """The milliseconds of a duration such as `30 days` or `12 hours`; UsageError for any other text."""
+    """The milliseconds of a duration such as `30 days` or `12 hours`.
+
+    Raises UsageError for any other string.
+    """
     matched = re.fullmatch(r"(\d{1,18}) *(day|hour|minute)s?", text.strip())
     if matched is None:
         raise UsageError("unreadable-time", f"{text!r} is not a duration.", "Write it as 30 days.")
@@ -75,5 +78,5 @@ def milliseconds_of(text: str) -> int:
 
 
 def iso(instant: datetime) -> str:
-    """`2026-01-31T12:00:00.000000Z`."""
+    """The instant as a string like `2026-01-31T12:00:00.000000Z`."""
     return instant.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ").rjust(27, "0")

@@ -1,7 +1,7 @@
-"""The meaning of a table's rows by layout; only this module names the columns of layouts.
+"""The meaning of a table's rows by layout. Only this module names the columns of layouts.
 
-The table property `backstory.layout` holds the layout. It determines which door writes the table, which
-columns are not the user's, when a row was true, and the partitions.
+The table property `backstory.layout` holds the layout. It determines the door that writes the table, the
+columns that are not the user's, the columns with the times of a row, and the partitions.
 """
 
 from collections.abc import Mapping
@@ -54,11 +54,11 @@ _DBT_UPDATED: Final = "dbt_updated_at"
 _DBT_DELETED: Final = "dbt_is_deleted"
 _DLT_FROM, _DLT_TO = "_dlt_valid_from", "_dlt_valid_to"
 _CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
-# AUTO CDC stored as bitemporal has recorded times beside valid times. Such a history is imported.
+# AUTO CDC stored as bitemporal has recorded times and valid times. Such a history is imported.
 BITEMPORAL: Final = "autocdc-bitemporal"
 VALID_TIMES: Final = (_CDC_FROM, _CDC_TO)
 SYSTEM_TIMES: Final = ("__SYSTEM_START_AT", "__SYSTEM_END_AT")
-# Such a tool may write a time this late, or later, for no end.
+# Such a tool may write this time, or a later one, for no end.
 _LATE: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 IDENTITY, YEAR = "identity", "year"
@@ -67,7 +67,7 @@ _OPEN_END: Final = (TMAX - EPOCH) // timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """The columns from which and up to which a version was true; `open` is SQL of any dialect.
+    """The columns that contain the start and the end of a version. `open` is SQL of any dialect.
 
     `flag` is true for an open version, `state` is the state of a version, and `written` the time of writing.
     A closed version ends `grain` microseconds before its successor begins. An end at `far` or later, in
@@ -85,7 +85,7 @@ class Span:
 
 
 class Layout(StrEnum):
-    """The meaning of the rows of a table."""
+    """The meaning of a table's rows."""
 
     FIVETRAN_LIVE = "fivetran-live"
     FIVETRAN_HISTORY = "fivetran-history"
@@ -99,7 +99,7 @@ class Layout(StrEnum):
     SQLMESH = "sqlmesh"
     DLT = "dlt"
     AUTOCDC = "autocdc"
-    # Any other table: it is read as it is, and no door writes it.
+    # Any other table. It is read unchanged, and no door writes it.
     FOREIGN = "foreign"
 
     @property
@@ -109,17 +109,17 @@ class Layout(StrEnum):
 
     @property
     def span(self) -> Span | None:
-        """The time in which a row was true; None if the row does not contain it."""
+        """The columns with the time in which a row was true, or None if rows do not contain it."""
         return _SPANS.get(self)
 
     @property
     def is_adopted(self) -> bool:
-        """Whether another tool writes its tables, and no door."""
+        """Whether another tool, instead of a door, writes tables of this layout."""
         return self in _ADOPTED
 
     @property
     def tombstone(self) -> str:
-        """The column that marks a version in which the record did not exist; empty if there is none."""
+        """The column that marks versions in which the record did not exist, or an empty string."""
         return _DBT_DELETED if self is Layout.DBT else ""
 
     @property
@@ -129,25 +129,25 @@ class Layout(StrEnum):
 
     @property
     def folders(self) -> tuple[str, ...]:
-        """The names of partition folders, before `=` and a value."""
+        """The names of partition folders, which precede `=` and a value."""
         return tuple(
             f"{name}_{transform}" if transform == YEAR else name for transform, name in self.partitioning
         )
 
     @property
     def is_sorted(self) -> bool:
-        """Whether rows are sorted by their key; rows of an event log are in the order of their offsets."""
+        """Whether rows are sorted by their key. Rows of an event log are sorted by their offset."""
         return self is not Layout.ODF
 
     @property
     def required_columns(self) -> tuple[str, ...]:
-        """The layout's own columns that its rows need."""
+        """The layout's own columns that every table of this layout needs."""
         if self in _NEEDED:
             return _NEEDED[self]
         return () if self.span is None else (self.span.start, self.span.end)
 
     def owns(self, column: str, table: str) -> bool:
-        """Whether a column of a table of this name belongs to the layout, not to the user."""
+        """Whether a column belongs to the layout, not to the user, in a table with this name."""
         if self in {Layout.BASE, Layout.HIST}:
             keys = {f"{table}{KEY_SUFFIX}", f"{table.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"}
             return column in _MODELS_OWN or column in keys
@@ -218,7 +218,7 @@ _VERSION: Final = frozenset({STARTED, ENDED, STATE})
 
 
 def layout_of(property_: str | None, table: str, names: frozenset[str]) -> Layout:
-    """The layout in a table's property, or the layout that its column names show if it has none.
+    """The layout in a table's property, or else the layout that its column names imply.
 
     Bases and logs used to have the layout `fivetran-live`. Tables that Fivetran writes have its time of sync.
     """
@@ -226,8 +226,8 @@ def layout_of(property_: str | None, table: str, names: frozenset[str]) -> Layou
         if property_ not in set(Layout):
             raise UsageError(
                 "unknown-layout",
-                f"{table} has the layout {property_!r}, which this backstory does not know.",
-                "Upgrade backstory, which may know it; otherwise remove the property.",
+                f"{table} has the layout {property_!r}, which this version of backstory does not support.",
+                "Upgrade backstory, or remove the property if no version supports it.",
             )
         return Layout(property_)
     if not property_ and names.issuperset(HISTORY_COLUMNS):

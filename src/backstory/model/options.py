@@ -1,4 +1,4 @@
-"""Options of calls as a `TypedDict` declares them: types, defaults, and descriptions in its docstring."""
+"""The options of calls, declared by a `TypedDict`: types, defaults, and descriptions in its docstring."""
 
 import re
 from collections.abc import Callable, Iterator
@@ -13,7 +13,10 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class CallOption(NamedTuple):
-    """An option of a call: its name, its type with `str` for a column of Spark, its text, and its default."""
+    """An option of a call: its name, its type, its description and its default.
+
+    In the type, a column of Spark is a `str`.
+    """
 
     name: str
     hint: Any
@@ -22,14 +25,14 @@ class CallOption(NamedTuple):
 
 
 def declared_options(*declarations: type, request: type | None = None) -> Iterator[CallOption]:
-    """The options of these declarations that their docstrings describe as attributes, each of them once.
+    """The options that the docstrings of these declarations describe as attributes. Each option occurs once.
 
     Args:
         declarations: `TypedDict`s whose docstrings describe their options.
         request: The dataclass whose fields have the defaults, if they do not follow from the types.
     """
     names = set()
-    defaults = {each.name: _default(each) for each in fields(request)} if request else {}
+    defaults = {field.name: _default(field) for field in fields(request)} if request else {}
     for declaration in declarations:
         hints = get_type_hints(declaration, localns={"Column": str})
         for name, lines in _ATTRIBUTE.findall(declaration.__doc__ or ""):
@@ -40,7 +43,7 @@ def declared_options(*declarations: type, request: type | None = None) -> Iterat
 
 
 def alternatives(hint: Any) -> set[Any]:
-    """The types of a union, or the one type, without parameters."""
+    """The types in a union, or the single type, without their parameters."""
     parts = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
     return {get_origin(part) or part for part in parts}
 
@@ -50,7 +53,7 @@ def _default(field: "Field[Any]") -> Any:
 
 
 def _simple_default(hint: Any) -> Any:
-    """False for a flag, the first of several words, and None for any other type."""
+    """False for a flag, the first value of a `Literal`, or None for any other type."""
     types = alternatives(hint)
     if NoneType not in types and Literal in types:
         return get_args(hint)[0]
@@ -58,10 +61,10 @@ def _simple_default(hint: Any) -> Any:
 
 
 def with_options(*declarations: type, request: type | None = None) -> Callable[[Method], Method]:
-    """A decorator for a method with `**options`: its signature and its docstring have the declared options.
+    """A decorator that gives a method with `**options` the signature and docstring of the declared options.
 
-    An editor reads them from the annotation of `**options`. A call with any other option raises TypeError.
-    For the arguments see `declared_options`.
+    An editor reads the options from the annotation of `**options`. A call with any other option raises
+    TypeError. The arguments are those of `declared_options`.
     """
     options = list(declared_options(*declarations, request=request))
     names = {option.name for option in options}

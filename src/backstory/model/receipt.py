@@ -13,7 +13,7 @@ from backstory.model.instant import iso
 Named = TypeVar("Named")
 Done = TypeVar("Done")
 
-# The metadata of a field that `to_dict` leaves out.
+# The metadata of a field that `to_dict` omits.
 NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
 
 
@@ -21,22 +21,22 @@ NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
 class Receipt:
     """A report of a completed or planned operation.
 
-    A receipt that can fail has an `error`, None if all is well.
+    A receipt that can fail has an `error`, which is None after a success.
     """
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the error; 0 without one."""
+        """The exit code of the error, or 0 after a success."""
         error = getattr(self, "error", None)
         return 0 if error is None else int(error.exit_code)
 
     def __repr__(self) -> str:
-        """One line with the fields that are not empty, and the counts that are not 0."""
+        """One line with the nonempty fields and the nonzero counts."""
         parts = (f"{name}={value!r}" for name, value in self._nonempty_fields().items())
         return f"{type(self).__name__}({', '.join(parts)})"
 
     def _repr_html_(self) -> str:
-        """The same as a small table, for notebooks."""
+        """The receipt as a small table, for notebooks."""
         rows = (
             f"<tr><th>{escape(name)}</th><td>{escape(_in_words(value))}</td></tr>"
             for name, value in self._nonempty_fields().items()
@@ -44,7 +44,7 @@ class Receipt:
         return f"<table><caption>{type(self).__name__}</caption>{''.join(rows)}</table>"
 
     def _nonempty_fields(self) -> dict[str, Any]:
-        """The fields that are not empty, and within counts the values that are not 0."""
+        """The nonempty fields, with only the nonzero values of counts."""
         rows = {name: _without_nothing(value) for name, value in self.to_dict().items()}
         return {name: value for name, value in rows.items() if value not in (None, [], {}, "")}
 
@@ -70,7 +70,7 @@ class HasExitCode(Protocol):
 
 
 def exit_code(outcomes: Iterable[HasExitCode]) -> int:
-    """The exit code of a batch: the first of 2, 3, 75 and 1 that occurs; 0 if all are well."""
+    """The exit code of a batch: the first of 2, 3, 75 and 1 that occurs, or 0 if all succeeded."""
     codes = {outcome.exit_code for outcome in outcomes}
     return next((code for code in (2, 3, 75, 1) if code in codes), 0)
 
@@ -78,9 +78,9 @@ def exit_code(outcomes: Iterable[HasExitCode]) -> int:
 def attempt_each(
     names: Iterable[Named], act: Callable[[Named], Done], *, every: bool = False, alone: bool = False
 ) -> "dict[Named, Done | BackstoryError]":
-    """The results of `act` by name; an error takes the place of its result, and the others go on.
+    """The results of `act` by name. If it fails for a name, the error is that name's result.
 
-    Wrong usage is raised, except with `every`; with `alone` every error is raised.
+    UsageError is raised, unless `every` is true. If `alone` is true, every error is raised.
     """
     results: dict[Named, Done | BackstoryError] = {}
     for name in names:
@@ -106,7 +106,7 @@ def _in_words(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """A value of the types of JSON; values of rows are unchanged."""
+    """The value in types that JSON has. Values from rows are unchanged."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

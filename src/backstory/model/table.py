@@ -1,6 +1,6 @@
 """Tables: their names, columns, key and layout, and names that differ only by case.
 
-Spark, Trino, DuckDB and most other readers take such names for one.
+Spark, Trino, DuckDB and most other readers treat names that differ only by case as equal.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -26,7 +26,7 @@ class TableName:
 
 
 def table_name(text: str) -> TableName:
-    """The table `schema.table`; the schema is the part before the first dot."""
+    """The table `schema.table`. The schema is the part before the first dot."""
     schema, _, name = text.partition(".")
     if not schema or not name or NUL in text:
         raise UsageError("no-table", f"{text!r} does not name a table.", "Write it as schema.table.")
@@ -34,15 +34,15 @@ def table_name(text: str) -> TableName:
 
 
 def resolve_name(text: str, is_there: Callable[[TableName], bool]) -> TableName | None:
-    """The table `schema.table`, else the dataset of this name in `odf`; None if neither exists.
+    """The table `schema.table`, or else the dataset of this name in `odf`, or None if neither exists.
 
-    Raises UsageError for a text that cannot name a table.
+    Raises UsageError if the string cannot be the name of a table.
     """
     return next(filter(is_there, possible_names(text)), None)
 
 
 def possible_names(text: str) -> Iterator[TableName]:
-    """The tables that a text may name, the dataset last; raises UsageError if it cannot name any."""
+    """The tables that a string may name, the dataset last. Raises UsageError if it cannot name any."""
     if NUL in text:
         table_name(text)
     if dotted := all(text.partition(".")[::2]):
@@ -57,7 +57,7 @@ def possible_names(text: str) -> Iterator[TableName]:
 class Column:
     """A column of a table or of a delivery.
 
-    `source_name` is the source's name if it differs from the table's (F21), else empty. `comment` is the
+    `source_name` is the source's name if it differs from the table's (F21), or else empty. `comment` is the
     comment for a new column, if it contains more than the type.
     """
 
@@ -68,18 +68,21 @@ class Column:
 
     @property
     def source(self) -> str:
-        """The source's name, which requests, replies, messages and readers use."""
+        """The source's name, as in requests, replies, messages and reads."""
         return self.source_name or self.name
 
     @property
     def doc(self) -> str:
-        """The comment of the column in its table; by default its type, as `ColumnType.parse` reads it."""
+        """The comment of the column in its table.
+
+        By default, this is its type, as `ColumnType.parse` reads it.
+        """
         return self.comment or self.type.stored_name
 
 
 @dataclass(frozen=True, slots=True)
 class Shape:
-    """A table's columns, key and layout; the key never contains the start of versions (F15)."""
+    """A table's columns, key and layout. The key never contains the start of versions (F15)."""
 
     table: TableName
     columns: tuple[Column, ...]
@@ -88,7 +91,7 @@ class Shape:
 
     @property
     def names(self) -> list[str]:
-        """The names of the columns, in the table's order."""
+        """The names of the columns, in the order of the table."""
         return [column.name for column in self.columns]
 
     def column(self, name: str) -> Column | None:
@@ -107,12 +110,12 @@ class Shape:
 
     @property
     def user_columns(self) -> list[Column]:
-        """The columns of the source, without the layout's own."""
+        """The columns of the source, without the layout's own columns."""
         return [column for column in self.columns if not self.layout.owns(column.name, self.table.name)]
 
 
 def fold_case(name: str) -> str:
-    """The name as these engines compare it."""
+    """The name in the form that engines which ignore case compare."""
     return name.lower()
 
 
@@ -131,17 +134,17 @@ def names_alike(names: Iterable[str]) -> tuple[str, str] | None:
 
 
 def fields_alike(type_: ColumnType) -> tuple[str, str] | None:
-    """The first two fields of a struct, anywhere in the type, that differ only by case."""
+    """The first two fields of a struct, at any depth in the type, whose names differ only by case."""
     return next(filter(None, map(names_alike, _structs(type_))), None)
 
 
 def is_reserved(name: str, reserved: Iterable[str]) -> bool:
-    """Whether a name is reserved, regardless of case."""
+    """Whether a name is reserved, ignoring case."""
     return fold_case(name) in map(fold_case, reserved)
 
 
 def spelling_hint(missing: Iterable[str], names: Collection[str]) -> str:
-    """A sentence with the right spelling of missing names and a space after it; empty if there is none."""
+    """A sentence with the right spellings of missing names and a trailing space, or an empty string."""
     pairs = ((name, other_spelling(name, names)) for name in missing)
     words = [f"{other} instead of {name}" for name, other in pairs if other is not None]
     return f"Write {', '.join(words)}. " if words else ""

@@ -1,7 +1,7 @@
-"""The types of columns: one lattice for all; its kinds are those of the Fivetran contract (section 3.3).
+"""The types of columns: one lattice, with the kinds of the Fivetran contract (section 3.3).
 
-People read and write the names of SQL; tables store the names of the kinds. Arrow, Iceberg, Spark, SQL,
-Open Data Fabric and the wire each have a small mapping onto them.
+People read and write the names of SQL. Tables store the names of the kinds. Arrow, Iceberg, Spark, SQL, Open
+Data Fabric and the wire each have a small mapping to these types.
 """
 
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ DEFAULT_DECIMAL = (38, 10)
 
 
 class Kind(StrEnum):
-    """The kinds of value that a source can send, and the kinds that nest others."""
+    """The kinds of values that a source can send, and the nested kinds."""
 
     BOOLEAN = "BOOLEAN"
     SHORT = "SHORT"
@@ -58,8 +58,9 @@ _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 class ColumnType:
     """A kind, with precision and scale for DECIMAL, and with parts for a nested kind.
 
-    Other kinds have precision and scale 0. A LIST has the part `element`, a MAP `key` and `value`, a STRUCT
-    its fields. `foreign` is the type of another tool's column that no kind represents, else empty.
+    Other kinds have precision and scale 0. A LIST has the part `element`, a MAP has `key` and `value`, and a
+    STRUCT has its fields. `foreign` is the type of another tool's column that no kind represents, or else
+    empty.
     """
 
     kind: Kind
@@ -70,7 +71,7 @@ class ColumnType:
 
     @classmethod
     def decimal(cls, precision: int = 0, scale: int = 0) -> Self:
-        """A DECIMAL within the limits of tables: precision at most 38, scale kept (F11, F18)."""
+        """A DECIMAL within a table's limits: at most 38 digits, and the same scale (F11, F18)."""
         if precision == 0 and scale == 0:
             precision, scale = DEFAULT_DECIMAL
         scale = min(scale, MAX_PRECISION - 1)
@@ -78,7 +79,10 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The flat type of a `stored_name`, such as `LONG` or `DECIMAL(12,2)`; ValueError for other texts."""
+        """The flat type with this `stored_name`, such as `LONG` or `DECIMAL(12,2)`.
+
+        Raises ValueError for any other string.
+        """
         name, _, rest = text.partition("(")
         if not rest:
             return cls(Kind(name))
@@ -86,7 +90,7 @@ class ColumnType:
         return cls(Kind(name), int(precision), int(scale))
 
     def __str__(self) -> str:
-        """The name for people, such as `BIGINT` or `ARRAY<DATE>`; `type_named` reads the flat ones."""
+        """The name that people read, such as `BIGINT` or `ARRAY<DATE>`. `type_named` parses flat names."""
         name = _SQL_NAMES.get(self.kind, str(self.kind))
         if self.foreign or not self.parts:
             return self.foreign or f"{name}{self._digits}"
@@ -96,7 +100,7 @@ class ColumnType:
 
     @property
     def stored_name(self) -> str:
-        """The name in comments and properties of tables; `parse` reads the flat ones."""
+        """The name in comments and properties of tables. `parse` parses flat names."""
         if self.foreign or not self.parts:
             return self.foreign or f"{self.kind}{self._digits}"
         labels = self.kind is Kind.STRUCT
@@ -109,11 +113,14 @@ class ColumnType:
 
     @property
     def flat(self) -> bool:
-        """Whether a row of a source can contain a value of it: neither nested nor another tool's type."""
+        """Whether the type is neither nested nor another tool's.
+
+        A source's row can contain only flat types.
+        """
         return not self.foreign and self.kind not in NESTED_KINDS
 
 
-# Names of types that people use, besides the kinds.
+# Names of types that people use, in addition to the kinds.
 _WORDS = {
     **{name: kind for kind, name in _SQL_NAMES.items()},
     "BOOL": Kind.BOOLEAN,
@@ -121,12 +128,12 @@ _WORDS = {
     "REAL": Kind.FLOAT,
     "TEXT": Kind.STRING,
 }
-# Tables store these as a wider type, or as text.
+# Tables store these as a wider type, or as strings.
 _UNKEPT = frozenset({Kind.SHORT, Kind.XML, Kind.JSON, Kind.NAIVE_TIME}) | NESTED_KINDS
 
 
 def type_named(word: str) -> ColumnType:
-    """The flat type of a table's column by its name, in any case: `bigint`, `DECIMAL(18,2)`.
+    """The flat type of a table's column by its name, ignoring case, such as `bigint` or `DECIMAL(18,2)`.
 
     Raises ValueError for any other name.
     """
@@ -142,9 +149,9 @@ def type_named(word: str) -> ColumnType:
 
 
 def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
-    """The narrowest type for values of both types; STRING if there is no other. None for nested types.
+    """The narrowest type for values of both types. The widest is STRING. None for nested types.
 
-    Only the values show whether all of them fit exactly.
+    Whether all values fit exactly depends on the values.
     """
     if not (one.flat and other.flat):
         return None
@@ -167,7 +174,7 @@ def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
 def widens(old: ColumnType, new: ColumnType) -> bool:
     """Whether every value of the old type is stored unchanged as a value of the new type.
 
-    FLOAT does not widen to DOUBLE: 72.1 in 32 bits is 72.0999984741211 in 64 bits.
+    FLOAT does not widen to DOUBLE, because 72.1 in 32 bits is 72.0999984741211 in 64 bits.
     """
     if old.kind in _INTEGERS and new.kind in _INTEGERS:
         return _INTEGERS.index(old.kind) <= _INTEGERS.index(new.kind)
@@ -180,7 +187,7 @@ def widens(old: ColumnType, new: ColumnType) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class AddedField:
-    """A field that a struct has and an older struct lacks; `within` is the path to the struct."""
+    """A field that a newer struct has and an older struct lacks. `within` is the path to the struct."""
 
     within: tuple[str, ...]
     name: str
@@ -212,7 +219,7 @@ def _growth(old: ColumnType, new: ColumnType, within: tuple[str, ...]) -> tuple[
 
 
 def fits(old: ColumnType, new: ColumnType) -> bool:
-    """Whether every value of the old type can be a value of the new type, even if it is rewritten."""
+    """Whether every value of the old type can be a value of the new type, even if it must be rewritten."""
     if old.kind is new.kind is Kind.DECIMAL:
         whole, wider = old.precision - old.scale, new.precision - new.scale
         return old.scale <= new.scale and whole <= wider
@@ -220,6 +227,9 @@ def fits(old: ColumnType, new: ColumnType) -> bool:
 
 
 def are_related(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values of the types can replace each other: numbers, times, or text for anything."""
+    """Whether values of one type can replace values of the other.
+
+    Numbers replace numbers, times replace times, and text types replace any type.
+    """
     kinds = {old.kind, new.kind}
     return bool(kinds & TEXT_KINDS) or kinds <= _NUMBERS or kinds <= _TIMES or len(kinds) == 1

@@ -1,4 +1,4 @@
-"""Values: when two are the same, and how they, keys and lists are written as text."""
+"""Values: their equality, and the form of values, keys and lists as strings."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from typing import Any, Final
 def comparison_key(value: Any) -> Hashable:
     """A key that is equal for equal values (native.md, V16).
 
-    NaN is NaN, 0.0 is -0.0, and maps have no order.
+    NaN equals NaN, 0.0 equals -0.0, and the order of a map's entries is ignored.
     """
     if isinstance(value, float):
         return "NaN" if math.isnan(value) else value + 0.0
@@ -22,13 +22,13 @@ def comparison_key(value: Any) -> Hashable:
     return tuple(map(comparison_key, value)) if isinstance(value, list) else value
 
 
-# A text that YAML reads as the same text without quotes, even between brackets.
+# A string that YAML reads as the same string without quotes, even between brackets.
 _BARE: Final = re.compile(r"[A-Za-z_][\w.]*")
 _NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 
 
 def as_json(value: object, of_bytes: Callable[[bytes], str] = bytes.hex) -> str:
-    """A value as one line of JSON; numbers without a JSON form and the keys of maps are texts."""
+    """A value as one line of JSON. Numbers that JSON lacks, and the keys of maps, become strings."""
     form = partial(plain, of_bytes=of_bytes)
     try:
         return json.dumps(value, default=form, ensure_ascii=False, allow_nan=False)
@@ -52,7 +52,7 @@ def _json_key(key: object, form: Callable[[object], object]) -> str:
 
 
 def plain(value: object, of_bytes: Callable[[bytes], str] = bytes.hex) -> object:
-    """A value in a JSON form: instants in UTC with a Z, decimals and bytes as text."""
+    """A value in a form that JSON has: instants in UTC end with Z, and decimals and bytes are strings."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, date):
@@ -63,7 +63,7 @@ def plain(value: object, of_bytes: Callable[[bytes], str] = bytes.hex) -> object
 
 
 def cell_text(value: object, null: str) -> str:
-    """A value as text; nested values and booleans as JSON."""
+    """A value as a string. Nested values and booleans are JSON."""
     if value is None:
         return null
     if isinstance(value, bool | Mapping | list | tuple):
@@ -72,7 +72,7 @@ def cell_text(value: object, null: str) -> str:
 
 
 def as_yaml(value: object) -> str:
-    """A JSON value as YAML on one line, even between brackets."""
+    """A JSON value as YAML on one line, valid between brackets too."""
     if isinstance(value, Mapping):
         return f"{{{', '.join(f'{as_yaml(key)}: {as_yaml(part)}' for key, part in value.items())}}}"
     if isinstance(value, list | tuple):
@@ -82,7 +82,7 @@ def as_yaml(value: object) -> str:
 
 
 def key_text(names: Sequence[str], values: Sequence[object]) -> str:
-    """A key as people write it: the value, or `a=1 b=2`; NULL is written NULL."""
+    """A key as people write it: the value, or `a=1 b=2`. NULL is written as NULL."""
     texts = ["NULL" if value is None else str(value) for value in values]
     if len(names) == 1:
         return texts[0]
@@ -90,7 +90,7 @@ def key_text(names: Sequence[str], values: Sequence[object]) -> str:
 
 
 def key_of_words(names: Sequence[str], words: tuple[str, ...]) -> str | dict[str, str]:
-    """The key that words contain: one value for one column, otherwise `name=value` for each column."""
+    """The key in the words of a command: one value for one column, or else `name=value` for each column."""
     values = {}
     for word in words:
         known = max((name for name in names if word.startswith(f"{name}=")), key=len, default=None)
@@ -105,5 +105,5 @@ _COMMA: Final = re.compile(r",(?![^()]*\))")
 
 
 def split_list(text: str) -> list[str]:
-    """Split a text at commas; commas within parentheses do not count."""
+    """The parts of a string that is split at commas, except commas within parentheses."""
     return [part.strip() for part in _COMMA.split(text) if part.strip()]

@@ -10,14 +10,14 @@ from backstory.model.types import ColumnType, Kind
 
 
 class Role(StrEnum):
-    """The role of a row that is not a version; a version has none."""
+    """The role of a row that is not a version. A version has no role."""
 
     FACT = "fact"
     PAST = "past"
 
 
 class FactKind(StrEnum):
-    """The kind of a remembered fact; a version that a full copy began has none."""
+    """The kind of a remembered fact. A version that began with a full copy has no kind."""
 
     UPSERT = "upsert"
     DELETE = "delete"

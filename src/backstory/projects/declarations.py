@@ -39,7 +39,7 @@ HISTORIES: Final = DocumentKind(
     "project file", absent_code="no-project", wrong_code="wrong-project", columns=True
 )
 Kind = Literal["snapshot", "apply", "model", "dataset"]
-# The keys that make a table a feed, and the keys of an entry that are no options of the calls.
+# The keys that make a table a feed, and the keys of an entry that are not options of the calls.
 _OF_FEEDS: Final = ("sequence_by", "envelope")
 _NO_OPTIONS: Final = {"source", "group", "file", "restart", "without", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
@@ -54,9 +54,9 @@ class Declaration:
     """A declaration: its name, its kind, and the options of the call that delivers it.
 
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
-    `expect` is the greatest age of its last delivery. `place` is its line in the file. `restart`: its history
-    restarts if the source returns under another shape. `pattern` is the name of the pattern that the table
-    belongs to. `error`: it cannot be delivered, for this reason.
+    `expect` is the greatest age of its last delivery. `place` is its line in the file. If `restart` is true,
+    its history restarts when the shape of the source changes. `pattern` is the name of the pattern that the
+    table belongs to. `error` is the reason why it cannot be delivered.
     """
 
     name: str
@@ -77,10 +77,11 @@ class Declaration:
 
 @dataclass(frozen=True, slots=True)
 class TablePattern:
-    """One entry for all tables of a database whose names fit, such as `erp.*`.
+    """An entry for all tables of a database whose names match, such as `erp.*`.
 
-    `source` is the address as written. Tables that fit a name in `without` do not belong to it; these names
-    may lack the schema. `declare` returns the declaration of a table, with the key that its source declares.
+    `source` is the address as written. Tables that match a name in `without` do not belong to the pattern.
+    These names may omit the schema. `declare` returns the declaration of a table, with the key that its
+    source declares.
     """
 
     name: str
@@ -101,7 +102,7 @@ class TablePattern:
 
 @dataclass(frozen=True, slots=True)
 class Project:
-    """The declarations of a file, in its order, and its patterns; files are relative to its folder."""
+    """The declarations of a file, in its order, and its patterns. File paths are relative to its folder."""
 
     path: Path
     declarations: tuple[Declaration, ...]
@@ -114,7 +115,7 @@ class Project:
 
 
 def read_project(path: str | Path | None = None) -> Project:
-    """The project of a file; UsageError with line and column of the first error."""
+    """The project in a file. Raises UsageError with the line and column of the first error."""
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
     return project_of(file, document, validate(Histories, document))
@@ -140,7 +141,7 @@ def is_pattern(name: str) -> bool:
 
 
 def fill_in(text: str, document_place: str = "") -> str:
-    """A text with its templates filled from the environment; UsageError names a missing variable."""
+    """A string with its templates filled from the environment. Raises UsageError for a missing variable."""
     try:
         return templates.fill(text, os.environ)
     except UsageError as missing:
@@ -164,7 +165,7 @@ def _declarations(entries: Histories, document: Document, folder: Path) -> Itera
 def _declare_table(
     name: str, entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
 ) -> Declaration:
-    """The declaration of a table by its entry, which has the path in the document."""
+    """The declaration of a table, from its entry at this path in the document."""
     table = _with_place(document, path, lambda: table_name(name))
     options_written = _options_of_table(entry, entries, document, path)
     kind = _kind_of_table(options_written)
@@ -174,9 +175,7 @@ def _declare_table(
         _place_of(entry, path, "at"),
         lambda: times_of_copies(source, expand(options_written.get("at") or "", table), kind),
     )
-    options = {
-        each: value for each, value in _options(options_written).items() if each != "at" or times.fixed
-    }
+    options = {key: value for key, value in _options(options_written).items() if key != "at" or times.fixed}
     declared = Declaration(
         name,
         kind,
@@ -193,13 +192,16 @@ def _declare_table(
 
 
 def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snapshot"]:
-    return "apply" if any(options_written.get(each) for each in _OF_FEEDS) else "snapshot"
+    return "apply" if any(options_written.get(option) for option in _OF_FEEDS) else "snapshot"
 
 
 def _options_of_table(
     entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
 ) -> dict[str, Any]:
-    """The keys of a table with those of its group and the defaults; UsageError without a source."""
+    """The keys of a table, with those of its group and the defaults.
+
+    Raises UsageError if it has no source.
+    """
     if entry.group is not None and entry.group not in entries.groups:
         raise document.wrong(
             (*path, "group"),
@@ -216,11 +218,11 @@ def _options_of_table(
     # Defaults for other kinds of tables are left out; the table's own options must fit.
     mine = entry.model_fields_set | _OPTIONS_OF[_kind_of_table(merged)] | {"source"}
     mine |= ScheduledEntry.model_fields.keys()
-    return {each: value for each, value in merged.items() if each in mine}
+    return {key: value for key, value in merged.items() if key in mine}
 
 
 def _declare_pattern(name: str, entry: TableEntry, entries: Histories, document: Document) -> TablePattern:
-    """The pattern of an entry; UsageError if its tables cannot be listed."""
+    """The pattern of an entry. Raises UsageError if its tables cannot be listed."""
     path = ("tables", name)
     options_written = _options_of_table(entry, entries, document, path)
     source = options_written["source"]
@@ -318,7 +320,7 @@ def _options(options_written: Mapping[str, Any]) -> dict[str, Any]:
 def _schedule_fields(
     options_written: Mapping[str, Any], document: Document, path: DocumentPath
 ) -> dict[str, Any]:
-    """The fields of a declaration that are about when it runs."""
+    """The fields of a declaration that determine when it runs."""
     expect = options_written.get("expect")
     return {
         "tags": frozenset(options_written.get("tags", ())),
@@ -329,7 +331,7 @@ def _schedule_fields(
 
 
 def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
-    """The keys of several entries, a later one before an earlier one; `tags` and `after` are joined."""
+    """The keys of several entries. Later entries override earlier ones, but `tags` and `after` are joined."""
     merged: dict[str, Any] = {}
     for entry in entries:
         mine = {name: getattr(entry, name) for name in entry.model_fields_set}
@@ -344,7 +346,7 @@ def _place_of(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
 
 
 def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
-    """The result of `act`; a UsageError gets its place in the document."""
+    """The result of `act`. If it raises a UsageError, the error also names the place in the document."""
     try:
         return act()
     except UsageError as wrong:
@@ -352,13 +354,13 @@ def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
 
 
 def _refuse_secrets(entry: BaseModel, document: Document, path: DocumentPath) -> None:
-    """Raise UsageError for a password in the file, which belongs in the environment."""
+    """Raise UsageError if the file contains a password, which belongs in the environment."""
     for name in ("source", "url"):
         written = getattr(entry, name, None)
         for what in secrets_in_address(written or ""):
             raise document.wrong(
                 (*path, name),
-                f"this has {what} as it is.",
+                f"this contains {what} in clear text.",
                 "Put it into an environment variable, and write ${NAME} in its place.",
                 "literal-secret",
             )
@@ -379,8 +381,9 @@ def _refuse_doubles(declarations: tuple[Declaration, ...], document: Document) -
 
 
 def refuse_unknown(project: Project) -> None:
-    """Raise UsageError if `after` names no declaration, no pattern and no table that fits a pattern."""
-    names = [each.name for each in project.declarations] + [each.name for each in project.patterns]
+    """Raise UsageError if `after` names no declaration, no pattern and no table that matches a pattern."""
+    names = [declared.name for declared in project.declarations]
+    names += [pattern.name for pattern in project.patterns]
     for declared in project.declarations:
         for other in declared.after:
             if other not in names and not any(pattern.fits(other) for pattern in project.patterns):
@@ -392,10 +395,10 @@ TAG: Final = "tag:"
 
 
 def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
-    """The upstream declarations of each declaration, by name; UsageError if they wait in a ring.
+    """The upstream declarations of each declaration, by name. Raises UsageError if they form a cycle.
 
     A declaration waits for those in `after`, and for the writers of tables that it reads. The schema of a
-    dataset's table may be left out.
+    dataset's table may be omitted.
     """
     writers = {table: declared.name for declared in project.declarations for table in declared.writes}
     upstream = {
@@ -409,7 +412,7 @@ def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
         raise UsageError(
             "wrong-project",
             f"{project.path.name}: declarations wait for each other: {names}.",
-            "Take one `after` or source away.",
+            "Remove one `after` or one source.",
         ) from None
     return upstream
 
@@ -422,14 +425,15 @@ def _writers(declared: Declaration, writers: Mapping[str, str]) -> Iterable[str]
 def select(
     project: Project, upstream: Mapping[str, frozenset[str]], wanted: Sequence[str]
 ) -> list[Declaration]:
-    """The declarations that words select, in the file's order; without words all of them.
+    """The declarations that words select, in the file's order. If there are no words, all are selected.
 
     A word is a name, a pattern such as `crm.*`, or `tag:nightly`. A `+` before it adds its upstream
-    declarations, a `+` after it the downstream ones. UsageError for a word that selects nothing.
+    declarations, and a `+` after it adds its downstream declarations. Raises UsageError for a word that
+    selects nothing.
     """
     if not wanted:
         return list(project.declarations)
-    downstream = {name: frozenset(each for each, up in upstream.items() if name in up) for name in upstream}
+    downstream = {name: frozenset(other for other, up in upstream.items() if name in up) for name in upstream}
     selected: set[str] = set()
     for word in wanted:
         bare = word.removeprefix("+").removesuffix("+")
@@ -457,7 +461,7 @@ def _names_of_word(project: Project, word: str) -> set[str]:
 
 
 def _closure(names: set[str], neighbours: Mapping[str, frozenset[str]]) -> set[str]:
-    """All names that can be reached from the given ones."""
+    """All names that can be reached from the given names."""
     reached, left = set[str](), list(names)
     while left:
         for name in neighbours[left.pop()] - reached:

@@ -1,4 +1,4 @@
-"""Carry out one declaration of a project: its deliveries in order, restarts of histories, and one receipt."""
+"""The delivery of one declaration of a project: deliveries in order, restarts, and one receipt."""
 
 import json
 import re
@@ -49,7 +49,7 @@ _UNCHANGED: Final = {"unchanged", "up-to-date", "uncacheable", "disabled"}
 class RunTerms:
     """The settings for all declarations of a run: the folder of their files, and whether it is a dry run.
 
-    `on_schema_change` overrides the tables' own settings. With a `branch`, tables are previewed on it.
+    `on_schema_change` overrides the tables' own settings. If `branch` is set, tables are previewed on it.
     """
 
     folder: Path
@@ -63,10 +63,11 @@ class RunTerms:
 def carry_out(
     store: IcebergStore, declared: Declaration, terms: RunTerms, notes: RunNotes, taken: set[str]
 ) -> RunReceipt:
-    """Deliver one declaration; `taken` has the marks of files that were taken before, and gets the new ones.
+    """Deliver one declaration.
 
-    Raises the error of the delivery. If there are several files, the receipt has the error instead, because
-    the files before it are committed.
+    `taken` has the marks of files from earlier deliveries, and new ones are added. Raises the error of the
+    delivery. If there are several files, the receipt contains the error instead, because the files before it
+    are committed.
     """
     if declared.error is not None:
         raise declared.error
@@ -80,8 +81,8 @@ def carry_out(
 
 
 def _with_pattern(declared: Declaration, receipt: RunReceipt) -> RunReceipt:
-    """The receipt; the first one of a table that belongs to a pattern reports this and the key."""
-    if declared.pattern is None or not any(each.startswith(NEW_TABLE) for each in receipt.schema_changes):
+    """The receipt. The first receipt of a table that belongs to a pattern reports the pattern and the key."""
+    if declared.pattern is None or not any(change.startswith(NEW_TABLE) for change in receipt.schema_changes):
         return receipt
     key = declared.options["key"]
     names = key if isinstance(key, str) else ", ".join(key)
@@ -126,7 +127,7 @@ def _deliver(
 
 
 def _with_file(error: BackstoryError, copy: FileCopy, before: int) -> BackstoryError:
-    """The error of one of several files, with the file's name and the number of files taken before it."""
+    """The error of one of several files, with the file's name and the number of files delivered before it."""
     name, remedy = copy.path.name, error.remedy
     message = error.message if name in error.message else f"{name}: {error.message}"
     if before:
@@ -177,7 +178,7 @@ def _deliver_one(
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
-    """The receipt of several deliveries: the sum of their counts, `unchanged` from the last one."""
+    """The receipt of several deliveries. Counts are summed, but `unchanged` is from the last one."""
     counts: Counter[str] = Counter()
     for receipt in receipts:
         counts.update({name: count for name, count in receipt["counts"].items() if name != "unchanged"})
@@ -222,13 +223,13 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
 
 
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
-    """The receipt of several datasets; its error is the first one."""
+    """The receipt of several datasets. Its error is the first one."""
     counts: Counter[str] = Counter()
-    for each in receipts:
-        counts.update({_WORDS.get(name, name): count for name, count in each.counts.items()})
-    error = next((each.error for each in receipts if each.error is not None), None)
-    changed = any(each.status not in _UNCHANGED for each in receipts)
-    parts = [each.to_dict() for each in receipts]
+    for part in receipts:
+        counts.update({_WORDS.get(name, name): count for name, count in part.counts.items()})
+    error = next((part.error for part in receipts if part.error is not None), None)
+    changed = any(part.status not in _UNCHANGED for part in receipts)
+    parts = [part.to_dict() for part in receipts]
     changes = [change for part in parts for change in part.get("schema_changes") or ()]
     receipt = RunReceipt(
         declared.name,
@@ -257,7 +258,7 @@ _TIME: Final = r"\d{8}_\d{6}(_\d+)?"
 
 
 class Deliver(Protocol):
-    """A function that brings a copy into a table, or plans that; the receipt comes back."""
+    """A function that delivers a copy to a table, or only plans it, and returns the receipt."""
 
     def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
 
@@ -266,8 +267,9 @@ class Deliver(Protocol):
 class FullCopy:
     """A full copy for a table of a project.
 
-    `deliver` brings it into a table, or plans that, and returns the receipt. `at` is its time, None for now.
-    `restarts`: the declaration allows a restart. `has_all_records`: a history can begin with the copy.
+    `deliver` delivers it to a table, or only plans it, and returns the receipt. `at` is its time, or None for
+    now. `restarts` is true if the declaration allows a restart, and `has_all_records` if a history can begin
+    with the copy.
     """
 
     table: TableName
@@ -280,10 +282,10 @@ class FullCopy:
 def deliver_copy(
     store: IcebergStore, copy: FullCopy, archives: list[str], *, dry_run: bool
 ) -> Mapping[str, Any]:
-    """The receipt of a copy; the history restarts if the copy's shape does not fit, and it may.
+    """The receipt of a copy.
 
-    `archives` gets the name of an archive as soon as it exists. A copy that no first load would accept
-    archives nothing.
+    If its shape does not fit the table and restarts are allowed, the history restarts. The name of an archive
+    is added to `archives` as soon as it exists. If a first load would refuse the copy, nothing is archived.
     """
     table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
     if unfinished is not None:
@@ -306,20 +308,23 @@ def deliver_copy(
 
 
 def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
-    """The name that an interrupted restart would have given to this table; None if there is none."""
+    """The archive name that an interrupted restart chose for this table, or None."""
     name = None if stored is None or ARCHIVED not in stored.properties else stored.properties.get(RESTARTED)
     return None if name is None else table_name(name)
 
 
 def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName]) -> list[IcebergTable]:
-    """The former histories of a table that restarts have archived, oldest first; `names` are its schema's."""
+    """The former histories of a table that restarts archived, oldest first.
+
+    `names` are the tables of its schema.
+    """
     form = re.compile(f"{re.escape(table.name)}{_UNTIL}{_TIME}")
     loaded = (load(store, name) for name in sorted(names) if form.fullmatch(name.name))
     return [each for each in loaded if each is not None and RESTARTED in each.properties]
 
 
 def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapping[str, Any]]) -> str | None:
-    """The newest of a missing table's archives, if no report names it; `logged` are the rows of the log."""
+    """The newest archive of a missing table, if no report names it. `logged` are the rows of the log."""
     newest = str(archives[-1].shape.table)
     reports = (json.loads(row["archives"]) for row in logged if row["archives"])
     return None if any(newest in names for names in reports) else newest
@@ -346,7 +351,7 @@ def _restart(
 
 
 def _free_name(store: IcebergStore, table: TableName) -> TableName:
-    """A name for the archive, which contains the current time."""
+    """A free name for the archive, which contains the current time."""
     first = f"{table.name}{_UNTIL}{datetime.now(UTC):%Y%m%d_%H%M%S}"
     names = (TableName(table.schema, name) for name in chain([first], (f"{first}_{n}" for n in count(2))))
     return next(name for name in names if not exists(store, name))

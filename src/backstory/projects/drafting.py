@@ -1,6 +1,6 @@
 """Draft a project file for a folder or a database, or entries of new tables for an existing file.
 
-Unknown keys are left for a person to write.
+The user must fill in unknown keys.
 """
 
 import os
@@ -55,7 +55,7 @@ _GROUP: Final = "database"
 
 @dataclass(frozen=True, slots=True)
 class _Draft:
-    """A table of the draft: its source, and its key, or columns to choose from.
+    """A table of the draft: its source, and its key or the columns to choose a key from.
 
     `group` is the group that has the source. `newest` is the newest file of a source of files.
     """
@@ -71,11 +71,11 @@ class _Draft:
 def draft_project(
     source: str, keys_of: Callable[[Database], Keys] = declared_keys, home: Path | None = None
 ) -> tuple[str, list[str]]:
-    """The text of a project file for a folder or a database, and the names of its tables.
+    """The contents of a project file for a folder or a database, and the names of its tables.
 
-    `keys_of` lists the tables of a database. `home` is the folder of the file, to which paths are relative;
-    by default the folder itself. Raises UsageError if there are no files or tables, and the errors of reading
-    the database's catalog.
+    `keys_of` lists the tables of a database. Paths are relative to `home`, the folder of the project file. By
+    default, this is the source folder. Raises UsageError if there are no files or tables, and the errors of
+    reading the database's catalog.
     """
     if not is_database(source):
         drafts, group = _draft_folder(Path(source), home or Path(source)), ""
@@ -86,7 +86,7 @@ def draft_project(
 
 
 def _group_lines(source: str, drafts: Iterable[_Draft]) -> str:
-    """The group that has the address of a database for all drafts."""
+    """The lines of a group whose source is the address of a database, for all drafts."""
     url, has_password = _without_password(source)
     has_schemas = all(_identity(draft.source)[1] == draft.table for draft in drafts)
     whole = "{schema}.{table}" if has_schemas else "{table}"
@@ -95,7 +95,7 @@ def _group_lines(source: str, drafts: Iterable[_Draft]) -> str:
 
 
 def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) -> list[str]:
-    """The names of the tables that a new project file has, or that an existing one gets.
+    """Write a new project file, or add entries to an existing one. Returns the names of the new tables.
 
     Raises the errors of `draft_project` and `extend_project`.
     """
@@ -112,11 +112,11 @@ def write_draft(file: Path, source: str, keys_of: Callable[[Database], Keys]) ->
 def extend_project(
     file: Path, source: str, keys_of: Callable[[Database], Keys] = declared_keys
 ) -> tuple[str, list[str]]:
-    """The text of an existing project file with entries for new tables, and their names.
+    """The contents of an existing project file with entries for new tables, and the names of these tables.
 
-    A table is new if no entry has its name, its database's table or its files. Nothing else of the text
-    changes. Raises UsageError for a wrong file, for entries that are not below each other, and the errors of
-    `draft_project`.
+    A table is new if no entry has its name, its database table or its files. The rest of the file is
+    unchanged. Raises UsageError for a wrong file, or if its entries are not each on their own lines. Raises
+    the errors of `draft_project`.
     """
     document = read_document(file, HISTORIES)
     entries = validate(Histories, document)
@@ -139,7 +139,7 @@ def extend_project(
 
 
 def _draft_database(source: str, keys_of: Callable[[Database], Keys]) -> list[_Draft]:
-    """A table for each table of a database."""
+    """A draft for each table of a database."""
     known = parse_server(source)
     keys = keys_of(known)
     if not keys:
@@ -169,7 +169,7 @@ def _table_name(name: str, database: Database) -> str:
 
 
 def _draft_folder(folder: Path, home: Path) -> list[_Draft]:
-    """A table for each file, or for all files whose names differ only in a time."""
+    """A draft for each file, or for all files whose names differ only in a time."""
     groups: dict[str, Path] = {}
     for path in sorted(_files(folder)):
         groups[_pattern(str(path.relative_to(folder)))] = path
@@ -217,7 +217,7 @@ def _columns(path: Path) -> Sequence[str]:
 
 
 def _plain_name(text: str) -> str:
-    """A lower-case name that needs no quoting."""
+    """A lowercase name that needs no quotes."""
     return re.sub(r"\W+", "_", text).strip("_").lower()
 
 
@@ -237,7 +237,7 @@ def _lines(draft: _Draft, before: str = "  ") -> str:
 
 
 def _fill(source: str) -> str:
-    """An address with its templates filled, or with another text in their place."""
+    """An address with its templates filled, or with a placeholder for each variable if one is missing."""
     try:
         return templates.fill(source, os.environ)
     except UsageError:
@@ -245,14 +245,14 @@ def _fill(source: str) -> str:
 
 
 def _identity(source: str) -> tuple[str, str | None]:
-    """The database and the table of an address, without user and password."""
+    """The database and the table in an address, without user and password."""
     database = parse_address(_fill(source))
     return re.sub("^postgres:", "postgresql:", database.name), database.table
 
 
 def _tables_of_databases(project: Project) -> set[tuple[str, str | None]]:
     """The tables of databases that the project reads."""
-    return {_identity(each.source) for each in project.declarations if _has_table(each.source)}
+    return {_identity(declared.source) for declared in project.declarations if _has_table(declared.source)}
 
 
 def _has_table(source: str) -> bool:
@@ -260,7 +260,7 @@ def _has_table(source: str) -> bool:
 
 
 def _belongs_to_pattern(draft: _Draft, project: Project) -> bool:
-    """Whether a pattern has the table, or leaves it out."""
+    """Whether a pattern includes or excludes the table."""
     server, table = _identity(draft.source)
 
     def has(pattern: TablePattern) -> bool:
@@ -272,7 +272,7 @@ def _belongs_to_pattern(draft: _Draft, project: Project) -> bool:
 
 
 def _group_of(draft: _Draft, entries: Histories) -> str | None:
-    """The group whose source is the draft's for its table, if there is one."""
+    """The group whose source is the draft's for its table, or None."""
     table, mine = table_name(draft.table), _identity(draft.source)
     for name, group in entries.groups.items():
         source = expand(group.source or "", table)
@@ -284,10 +284,12 @@ def _group_of(draft: _Draft, entries: Histories) -> str | None:
 def _files_of(project: Project) -> set[Path]:
     """The files that the project reads."""
     files = set[Path]()
-    for each in project.declarations:
-        if each.times is not None and names_files(each.source):
+    for declared in project.declarations:
+        if declared.times is not None and names_files(declared.source):
             try:
-                files.update(copy.path.absolute() for copy in copies(each.source, each.times, project.folder))
+                files.update(
+                    copy.path.absolute() for copy in copies(declared.source, declared.times, project.folder)
+                )
             except (BackstoryError, OSError):
                 continue  # the run reports the error of the files
     return files
@@ -296,7 +298,7 @@ def _files_of(project: Project) -> set[Path]:
 def _with_entries(
     lines: list[str], document: Document, entries: Histories, drafts: Sequence[_Draft]
 ) -> list[str]:
-    """The lines of a file with the entries of the drafts below its last table."""
+    """The lines of a file, with the entries of the drafts after its last table."""
     tree, end = document.tree, "\r\n" if lines[0].endswith("\r\n") else "\n"
     lines = [*lines[:-1], lines[-1].rstrip("\r\n") + end]
     before = " " * tree["tables"].lc.key(next(iter(tree["tables"])))[1] if entries.tables else "  "
@@ -309,7 +311,7 @@ def _with_entries(
 
 
 def _end_of_tables(tree: Mapping[str, object], lines: Sequence[str]) -> int:
-    """The number of the line behind the last table: before the next key and the comments above it."""
+    """The number of the line after the last table, before the next key and any comments above that key."""
     marks = tree.lc  # type: ignore[attr-defined]
     starts = sorted(marks.key(name)[0] for name in tree)
     begin = marks.key("tables")[0] if "tables" in tree else len(lines)
@@ -320,7 +322,7 @@ def _end_of_tables(tree: Mapping[str, object], lines: Sequence[str]) -> int:
 
 
 def _require_same(text: str, name: str, entries: Histories, drafts: Sequence[_Draft]) -> None:
-    """Raise UsageError unless the text has the former entries, and those of the drafts."""
+    """Raise UsageError unless the file contains the former entries and those of the drafts."""
     names = {draft.table for draft in drafts}
     try:
         extended = validate(Histories, Document(name, parse_trees(text, several=False)[0], HISTORIES))

@@ -1,4 +1,4 @@
-"""The form of a project file, `histories.yaml`: tables, groups of tables, models and datasets."""
+"""The format of a project file, `histories.yaml`: tables, groups of tables, models and datasets."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -35,7 +35,10 @@ Names = Annotated[tuple[str, ...], BeforeValidator(_as_names, json_schema_input_
 
 
 def pace_of(text: str) -> timedelta:
-    """The greatest age of a table's last delivery, from a text such as `every 26h`; ValueError otherwise."""
+    """The greatest age of a table's last delivery, such as `every 26h`.
+
+    Raises ValueError for other strings.
+    """
     match = _EVERY.fullmatch(text.strip())
     if match is None or not int(match[1]):
         raise ValueError(text)
@@ -64,7 +67,7 @@ def _require_pace(text: str) -> str:
 
 
 class ProjectEntry(BaseModel):
-    """A part of the file; keys may have hyphens like flags: `max-delete-ratio`."""
+    """A part of the file. Keys may have hyphens, as flags do: `max-delete-ratio`."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -81,7 +84,7 @@ class ProjectEntry(BaseModel):
 
 
 class ScheduledEntry(ProjectEntry):
-    """The keys of every declaration that are about when it runs."""
+    """The keys of every declaration that determine when it runs."""
 
     tags: Names = Field((), description="Words that select it: tag:nightly.")
     after: Names = Field((), description="Declarations that must succeed before it.")
@@ -91,7 +94,7 @@ class ScheduledEntry(ProjectEntry):
 
 
 def _options() -> dict[str, Any]:
-    """The options of `snapshot` and `apply` as fields, with the descriptions in their docstrings."""
+    """The options of `snapshot` and `apply` as fields, with the descriptions from their docstrings."""
     fields: dict[str, Any] = {}
     for declarations in (FEED, COPY):
         for option in sorted(declared_options(*declarations)):
@@ -104,15 +107,15 @@ def _options() -> dict[str, Any]:
 
 
 def _written_type(hint: Any) -> Any:
-    """The type of an option in YAML: a list may also be one text, with names between commas."""
+    """The type of an option in YAML. A list may also be a string with comma-separated names."""
     lists = {Sequence[str], str | Sequence[str]}
-    if any(hint == each or hint == each | None for each in lists):
+    if any(hint == list_type or hint == list_type | None for list_type in lists):
         return Names
     return str if hint == str | date | None else hint
 
 
 class GroupEntry(create_model("Options", __base__=ScheduledEntry, **_options())):  # type: ignore[misc]
-    """Defaults for the tables of a group; `{table}` and `{schema}` stand for each table's name."""
+    """Defaults for the tables of a group. `{table}` and `{schema}` are replaced with each table's name."""
 
     restart: bool | None = Field(
         None,

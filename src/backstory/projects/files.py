@@ -1,4 +1,4 @@
-"""The files of a declaration: the time of each copy, and which files were taken before."""
+"""The files of a declaration: the time of each copy, and the files that were delivered before."""
 
 import hashlib
 import json
@@ -39,8 +39,9 @@ _PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*+|\*|\?")
 class CopyTimes:
     """The source of the times of copies.
 
-    `fixed`: from the option `at`, or the current time. Else from the path of each file by `pattern`, or,
-    without a pattern, the time of the file. `each`: every file is a separate delivery, taken once.
+    If `fixed` is true, it is the option `at`, or the current time. Otherwise it is the path of each file, if
+    there is a `pattern`, or else the modification time of the file. If `each` is true, every file is a
+    separate delivery, made once.
     """
 
     fixed: bool = True
@@ -50,7 +51,7 @@ class CopyTimes:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file, the time of its copy (UTC; None for a feed), and a mark that identifies the file.
+    """A file, the time of its copy in UTC, or None for a feed, and a mark that identifies the file.
 
     The mark has the file's name in its project, its size and modification time. Files of two projects may
     share these, so it also has the inode and the time of its last change on this machine.
@@ -61,19 +62,22 @@ class FileCopy:
     mark: str
 
     def whole_mark(self) -> str:
-        """The mark with a digest of the content, by which the file is recognized in another folder."""
+        """The mark with a digest of the content, which identifies the file in another folder."""
         return json.dumps([*json.loads(self.mark), digest_of(self.path)])
 
 
 def expand(text: str, table: TableName) -> str:
-    """A text with the table's name in place of `{table}` and `{schema}`; an address gets it escaped."""
+    """A string with `{table}` and `{schema}` replaced by the table's name, which is escaped in an address."""
     parts = {"table": table.name, "schema": table.schema}
     escape = escape_name if is_database(text) else str
     return _NAME.sub(lambda match: escape(parts[match[1]]), text)
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
-    """The source of the times of copies, by `source` and `at`; UsageError if these do not fit together."""
+    """The source of the times of copies, from `source` and `at`.
+
+    Raises UsageError if they exclude each other.
+    """
     files = names_files(source)
     pattern = source if _AT.search(source) else at if _AT.search(at) else None
     if kind == "apply":
@@ -96,9 +100,9 @@ def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
 
 
 def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
-    """The files of a source, in the order of their times or names; empty if there are none.
+    """The files of a source, ordered by time or name. Empty if no file exists.
 
-    Raises Refused if a name fits the pattern but has no time, and the errors of `source_files`.
+    Raises Refused if a name matches the pattern but has no time, and the errors of `source_files`.
     """
     if times.pattern is not None:
         listed = sorted(_timed_paths(folder, source, times.pattern))
@@ -114,9 +118,9 @@ def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
 
 
 def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy]:
-    """The copies whose marks are not taken yet.
+    """The copies whose marks have not been delivered yet.
 
-    A file that was moved or copied, with its project for example, is recognized by its content. Its new mark
+    A file that was moved or copied, for example with its project, is recognized by its content. Its new mark
     is added to `taken`, so that the content is read only once.
     """
     known = defaultdict[tuple[Any, ...], list[list[Any]]](list)
@@ -150,14 +154,14 @@ def digest_of(path: Path) -> str:
 
 
 def _mark(path: Path, folder: Path) -> str:
-    """The mark of a file, see `FileCopy`."""
+    """The mark of a file, as described in `FileCopy`."""
     stat = path.stat()
     name = path.relative_to(folder) if path.is_relative_to(folder) else path
     return json.dumps([str(name), stat.st_size, stat.st_mtime_ns, stat.st_ino, stat.st_ctime_ns])
 
 
 def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[datetime, Path]]:
-    """The files of a source whose paths fit the pattern, with their times."""
+    """The files of a source whose paths match the pattern, with their times."""
     whole = "/" in pattern
     pieces, time_form = _form(str(Path(pattern)) if whole else pattern)
     named = _AT.sub("*", source)
@@ -182,7 +186,7 @@ def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[date
 
 
 def _form(pattern: str) -> tuple[list[Piece], list[str]]:
-    """The pieces of paths that fit a pattern, and the form of the time at each of its places."""
+    """The pieces of paths that match a pattern, and the form of the time at each of its places."""
     pieces, place, forms = list[Piece](), 0, []
     for part in _PARTS.finditer(pattern):
         pieces.append(pattern[place : part.start()])
@@ -198,7 +202,7 @@ def _form(pattern: str) -> tuple[list[Piece], list[str]]:
 
 
 def _form_pattern(form: str) -> str:
-    """The regular expression of a time in this form; UsageError for an unknown directive."""
+    """The regular expression for a time in this form. Raises UsageError for an unknown directive."""
     words = re.split(r"(%.)", form)
     if unknown := [word for word in words[1::2] if word not in _DIRECTIVES]:
         raise _wrong(f"{unknown[0]} has no meaning in a time.", f"Parts are {' '.join(_DIRECTIVES)}.")

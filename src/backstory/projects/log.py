@@ -1,7 +1,7 @@
-"""The receipts of runs and their log, `meta.runs`; former runs and freshness by the log and by commits.
+"""The receipts of runs and their log, `meta.runs`, and past runs and freshness from the log and commits.
 
-The log has a row for each declaration before a run begins, and one after it ends; a run makes two commits to
-it. A row `begun` without an end belongs to a run that is running or was interrupted.
+The log has a row for each declaration before a run begins, and one after it ends. A run makes two commits to
+the log. A row `begun` without an end belongs to a run that is running or was interrupted.
 """
 
 import json
@@ -46,11 +46,11 @@ WELL: Final = ("changed", "unchanged")
 class RunReceipt(Receipt):
     """One declaration in a run.
 
-    `counts` are rows by outcome, `files` the taken files. `seconds` is the time it took, `stages` the seconds
-    of reading, planning and committing, and `way` is where it was planned: `driver` or `tasks`. The status
-    is `blocked` if it did not begin because the one in `blocked_by` failed, and `stopped` if the run was
-    ended before. A `begun` one has no recorded end. `parts` are the receipts of a model's or a manifest's
-    datasets. `archives` are the names under which its former histories were archived, because it restarted.
+    `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, `stages` has
+    the seconds of reading, planning and committing, and `way` is the place of planning: `driver` or `tasks`.
+    The status is `blocked` if it did not begin because `blocked_by` failed, and `stopped` if the run ended
+    first. A `begun` one has no recorded end. `parts` are the receipts of a model's or a manifest's datasets.
+    `archives` are the names of its archived former histories, if it restarted.
     """
 
     name: str
@@ -72,12 +72,12 @@ class RunReceipt(Receipt):
 
     @property
     def exit_code(self) -> int:
-        """The exit code of the error, or the code of `TryAgain` if the run was ended before."""
+        """The exit code of the error, or the code of `TryAgain` if the run was stopped first."""
         return TryAgain.exit_code if self.status == "stopped" else super(RunReceipt, self).exit_code
 
 
 def status_of(error: BackstoryError) -> Status:
-    """`refused` if a person must do something, `failed` if the same delivery may succeed later."""
+    """`refused` if a person must act, or `failed` if the same delivery may succeed later."""
     return "refused" if isinstance(error, Refused | UsageError) else "failed"
 
 
@@ -115,15 +115,17 @@ class Shaped(Protocol):
 
     @property
     def shape(self) -> Shape:
-        """Its columns, key and layout."""
+        """The columns, key and layout."""
 
 
 Found = TypeVar("Found", bound=Shaped)
 
 
 def find_log(table: Callable[[TableName], Found | None]) -> Found | None:
-    """The log of runs, looked up with `table`; None if there is none yet."""
-    return next((each for each in map(table, PLACES) if each is not None and _is_log(each.shape)), None)
+    """The log of runs, looked up with `table`, or None if it does not exist yet."""
+    return next(
+        (stored for stored in map(table, PLACES) if stored is not None and _is_log(stored.shape)), None
+    )
 
 
 def _is_log(shape: Shape) -> bool:
@@ -134,18 +136,21 @@ def _is_log(shape: Shape) -> bool:
 def append_beginning(
     store: IcebergStore, project: Project, run_id: str, began: datetime, declared: Iterable[Declaration]
 ) -> None:
-    """Log the beginning of a run; raises the errors of `append_run`."""
-    receipts = (RunReceipt(each.name, each.kind, BEGUN, run_id, started_at=began) for each in declared)
+    """Log the beginning of a run. Raises the errors of `append_run`."""
+    receipts = (
+        RunReceipt(declaration.name, declaration.kind, BEGUN, run_id, started_at=began)
+        for declaration in declared
+    )
     _append(store, project, [_row(project, receipt, (), None) for receipt in receipts])
 
 
 def append_run(
     store: IcebergStore, project: Project, receipts: Iterable[RunReceipt], marks: Mapping[str, Sequence[str]]
 ) -> None:
-    """Log the end of a run; `marks` has the marks of the files that it took, by declaration.
+    """Log the end of a run. `marks` has the marks of its delivered files, by declaration.
 
-    The log has the UUID of each table: a table that was dropped and created again has taken no files. Raises
-    Refused if other tables have the log's names.
+    The log has the UUID of each table, because a table that was dropped and created again has no delivered
+    files. Raises Refused if other tables have the log's names.
     """
     rows = [
         _row(project, receipt, mine, uuid_of(load(store, table_name(receipt.name))) if mine else None)
@@ -156,8 +161,8 @@ def append_run(
 
 
 def _append(store: IcebergStore, project: Project, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Append rows in one commit, to the log or under its first name that is free."""
-    declared = frozenset[str]().union(*(each.writes for each in project.declarations))
+    """Append rows in one commit, to the log or to a new log under its first free name."""
+    declared = frozenset[str]().union(*(declaration.writes for declaration in project.declarations))
 
     def is_free(place: TableName) -> bool:
         return str(place) not in declared and not is_view(store, place)
@@ -202,7 +207,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
 
 
 def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
-    """The rows of the log, oldest run first; empty if nothing has run yet."""
+    """The rows of the log, oldest run first. Empty if nothing has run yet."""
     log = find_log(partial(load, store))
     if log is None:
         return []
@@ -215,7 +220,7 @@ def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
 
 
 def rows_without_spark(catalog: ReadableCatalog, memory: int) -> list[dict[str, Any]]:
-    """The rows of the log, read from a catalog within `memory` bytes; raises Unreadable."""
+    """The rows of the log, read from a catalog within `memory` bytes. Raises Unreadable."""
     log = find_log(catalog.describe)
     if log is None:
         return []
@@ -228,23 +233,23 @@ def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
 
 
 def ended_declarations(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The runs and declarations whose end is recorded."""
+    """The pairs of runs and declarations whose end is recorded."""
     return {(row["run_id"], row["name"]) for row in rows if row["status"] != BEGUN}
 
 
 def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
-    """The rows without the beginnings of ended declarations."""
+    """The rows, except the beginnings of declarations that ended."""
     ended = ended_declarations(rows)
     return [row for row in rows if row["status"] != BEGUN or (row["run_id"], row["name"]) not in ended]
 
 
 def uuid_of(stored: IcebergTable | None) -> str | None:
-    """The UUID of a table, which never changes; None without a table."""
+    """The UUID of a table, which never changes, or None if the table does not exist."""
     return None if stored is None else str(stored.iceberg.uuid())
 
 
 def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTable | None) -> set[str]:
-    """The marks of files that a declaration has delivered to its table, by the log."""
+    """The marks of files that a declaration has delivered to its table, according to the log."""
     uuid = uuid_of(stored)
     return {
         json.dumps(mark)
@@ -255,7 +260,7 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTa
 
 
 def marks_of_commits(stored: IcebergTable | None) -> set[str]:
-    """The marks of files in the table's own commits, because a killed run has logged no end."""
+    """The marks of files in the table's own commits. A killed run has not logged its end."""
     texts = (snapshot.get_property(FILES) for snapshot in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
 
@@ -267,7 +272,7 @@ NOT_BEGUN: Final = ("blocked", "stopped")
 def former_runs(catalog: Catalog, logged: Rows) -> list[dict[str, Any]]:
     """The runs, newest first: their times, seconds, and declarations by status.
 
-    A run that has no end is not `ended`; its `changed` is the number of tables that it changed.
+    For a run without a recorded end, `ended` is false, and `changed` is the number of tables that it changed.
     """
     by_run: dict[str, list[Mapping[str, Any]]] = {}
     for row in newest_rows(logged):
@@ -298,7 +303,7 @@ def _sum_up(run_id: str, rows: Rows) -> dict[str, Any]:
 def _runs_without_end(
     catalog: Catalog, by_run: Mapping[str, object], begun: AbstractSet[str]
 ) -> Iterable[dict[str, Any]]:
-    """The runs without a recorded end: the logged ones that have `begun`, and those found in commits only."""
+    """The runs without a recorded end: logged runs that have `begun`, and runs that only commits record."""
     tables: dict[str, list[datetime]] = {run_id: [] for run_id in begun if run_id not in by_run}
     for name in catalog.tables():
         described = catalog.describe(name)
@@ -318,23 +323,23 @@ def _runs_without_end(
 
 
 def _commits_of_runs(table: TableMetadata | None) -> dict[str, datetime]:
-    """The newest commit of each run."""
+    """The time of the newest commit of each run."""
     commits = table.commits if table is not None else []
     return {commit.properties[RUN]: commit.committed_at for commit in commits if RUN in commit.properties}
 
 
 def _time_of(run_id: str) -> datetime:
-    """The time when a run began, from its id."""
+    """The time when a run began, taken from its id."""
     return datetime.strptime(run_id[:16], "%Y%m%dT%H%M%SZ").replace(tzinfo=UTC)
 
 
 def freshness(
     project: Project, catalog: Catalog, logged: Rows, now: datetime, words: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """For each selected declaration with `expect`: its last delivery, when the next is due, if it is late.
+    """For each selected declaration with `expect`: its last delivery, when the next is due, and `late`.
 
-    A declaration that was never delivered is late, as is a pattern that no run has delivered. Times are UTC;
-    `age_hours` is None without a delivery. Raises UsageError for a word that selects nothing.
+    A declaration that was never delivered is late, as is a pattern that no run has delivered. Times are UTC.
+    `age_hours` is None if there was no delivery. Raises UsageError for a word that selects nothing.
     """
 
     def exists(name: str) -> bool:

@@ -1,7 +1,8 @@
-"""Declare each table of a pattern such as `erp.*`: the tables of its database, and the tables of former runs.
+"""Declarations for the tables of a pattern such as `erp.*`, from its database and from past runs.
 
-A table with a declaration of its own belongs to no pattern, and every other table to the first pattern that
-fits. If a database cannot be listed, the tables of former runs are delivered as usual, and the pattern fails.
+A table with its own declaration belongs to no pattern. Every other table belongs to the first pattern that
+matches. If a database cannot be listed, the tables of past runs are delivered as usual, and the pattern
+fails.
 """
 
 import re
@@ -26,12 +27,12 @@ def declare_tables(
     exists: Callable[[str], bool],
     list_keys: Callable[[Database], Keys] | None,
 ) -> Project:
-    """The project with a declaration for each table of its patterns, in place of the patterns.
+    """The project with its patterns replaced by a declaration for each of their tables.
 
-    `logged` are the rows of the log of runs, and `list_keys` lists the tables of a database. Without it, the
-    tables of former runs are declared, or the pattern if there are none. A table that the database no longer
-    has is declared as long as it `exists` in the warehouse. A pattern that cannot be listed is declared too,
-    with the error. Raises UsageError if `after` names a table that no pattern has.
+    `logged` are the rows of the log of runs, and `list_keys` lists the tables of a database. If `list_keys`
+    is None, the tables of past runs are declared, or the pattern if there are none. A table that the database
+    no longer has is declared as long as it `exists` in the warehouse. A pattern that cannot be listed is
+    declared too, with the error. Raises UsageError if `after` names a table that no pattern has.
     """
     if not project.patterns:
         return project
@@ -46,9 +47,9 @@ def declare_tables(
             mine = _declare_listed(pattern, known, taken, exists, list_keys)
         tables[pattern.name] = mine
         taken |= {declared.name for declared in mine}
-    declarations = [*project.declarations, *(each for mine in tables.values() for each in mine)]
-    names_of = {name: tuple(each.name for each in mine) for name, mine in tables.items()}
-    followed = tuple(_with_tables(each, project.patterns, names_of) for each in declarations)
+    declarations = [*project.declarations, *(declaration for mine in tables.values() for declaration in mine)]
+    names_of = {name: tuple(declaration.name for declaration in mine) for name, mine in tables.items()}
+    followed = tuple(_with_tables(declaration, project.patterns, names_of) for declaration in declarations)
     expanded = Project(project.path, followed)
     if list_keys is not None:
         refuse_unknown(expanded)
@@ -62,7 +63,10 @@ def _declare_listed(
     exists: Callable[[str], bool],
     list_keys: Callable[[Database], Keys],
 ) -> list[Declaration]:
-    """The tables that the database lists, and the known ones; then the pattern if it cannot be listed."""
+    """The tables that the database lists, and the known ones.
+
+    If listing fails, the known ones and the pattern are declared instead.
+    """
     try:
         listed = tables_of_source(pattern, list_keys)
     except BackstoryError as error:
@@ -90,14 +94,14 @@ def tables_of_source(
 
 
 def parse_pattern(source: str) -> Database:
-    """The database of a filled address that has `{table}`, and perhaps `{schema}`, in its table."""
+    """The database in a filled address whose table contains `{table}`, and perhaps `{schema}`."""
     return parse_address(source.replace("{schema}", _SCHEMA).replace("{table}", _TABLE))
 
 
 def names_in_warehouse(
     pattern: TablePattern, database: Database, keys: Keys
 ) -> Mapping[str, tuple[str, ...]]:
-    """The keys of those tables that the address of a pattern can name, by their names in the warehouse."""
+    """The keys of the tables that the address of a pattern can name, by their names in the warehouse."""
     form = re.escape(database.table or "")
     if keys and "." not in form and all("." in name for name in keys):
         raise UsageError(
@@ -117,7 +121,7 @@ def names_in_warehouse(
 def _declare(
     pattern: TablePattern, name: str, key: Sequence[str], exists: Callable[[str], bool]
 ) -> Declaration:
-    """The declaration of a table; it has an error if its name is not possible, or its key is not known."""
+    """The declaration of a table. It has an error if its name is not possible or its key is unknown."""
     try:
         declared = pattern.declare(name, key)
         if "key" not in declared.options and not exists(name):
@@ -132,7 +136,7 @@ def _declare_whole(pattern: TablePattern, error: BackstoryError | None = None) -
 
 
 def _declare_without_source(pattern: TablePattern, name: str) -> Declaration:
-    """The declaration of a table that the database no longer has, with this as its error."""
+    """The declaration of a table that the database no longer has, with an error for this."""
     remedy = (
         f"Name it below `except` of {pattern.name} if this is intended. `backstory drop {name}` then ends "
         "its history."
@@ -161,13 +165,17 @@ def _no_tables(pattern: TablePattern) -> UsageError:
 def _with_tables(
     declared: Declaration, patterns: Iterable[TablePattern], names_of: Mapping[str, Sequence[str]]
 ) -> Declaration:
-    """The declaration with the tables of a pattern in place of its name in `after`.
+    """The declaration, with a pattern's name in `after` replaced by the tables of the pattern.
 
     A table that does not exist, because its pattern failed, is replaced by the pattern.
     """
     after = list[str]()
     for other in declared.after:
-        failed = [each.name for each in patterns if each.fits(other) and each.name in names_of[each.name]]
+        failed = [
+            pattern.name
+            for pattern in patterns
+            if pattern.fits(other) and pattern.name in names_of[pattern.name]
+        ]
         known = any(other in names for names in names_of.values())
         after += names_of.get(other) or ([other] if known or not failed else failed)
     return replace(declared, after=tuple(after))

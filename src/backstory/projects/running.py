@@ -1,7 +1,7 @@
-"""Run a project: declarations in parallel, each after its upstream declarations.
+"""A run of a project: declarations in parallel, each after its upstream declarations.
 
-Locks keep two runs of this machine from writing the same table. A run can repeat the declarations that did
-not succeed in the last one, even if that was interrupted.
+Locks keep two runs on this machine from writing the same table. A run can repeat the declarations that did
+not succeed in the last run, even if that run was interrupted.
 """
 
 import fcntl
@@ -65,7 +65,10 @@ RUN_ENDING: Final = ".run"
 
 @contextmanager
 def hold_tables(store: IcebergStore, tables: Iterable[str]) -> Iterator[None]:
-    """Lock the tables; TryAgain `table-busy` if another run has one. The locks end with the process."""
+    """Lock the tables. Raises TryAgain (`table-busy`) if another run holds one.
+
+    The locks end with the process.
+    """
     with ExitStack() as stack:
         for table in sorted(tables):
             name = hashlib.sha256(f"{store.address} {table}".encode()).hexdigest()[:24]
@@ -74,14 +77,16 @@ def hold_tables(store: IcebergStore, tables: Iterable[str]) -> Iterator[None]:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 raise TryAgain(
-                    "table-busy", f"Another run is writing {table}.", "Run it again once that has ended."
+                    "table-busy",
+                    f"Another run is writing {table}.",
+                    "Run it again after the other run has ended.",
                 ) from None
         yield
 
 
 @contextmanager
 def hold_run(store: IcebergStore, run_id: str) -> Iterator[None]:
-    """Hold the lock that shows that a run is running; it ends with the process."""
+    """Hold the lock that marks a run as running. The lock ends with the process."""
     path = _folder(store) / f"{run_id}{RUN_ENDING}"
     with _open_lock_file(path) as file:
         fcntl.flock(file, fcntl.LOCK_EX)
@@ -92,7 +97,7 @@ def hold_run(store: IcebergStore, run_id: str) -> Iterator[None]:
 
 
 def is_running(store: IcebergStore, run_id: str) -> bool:
-    """Whether a run of this machine has not ended yet."""
+    """Whether a run on this machine has not ended yet."""
     try:
         with (_folder(store) / f"{run_id}{RUN_ENDING}").open() as file:
             fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)
@@ -104,14 +109,14 @@ def is_running(store: IcebergStore, run_id: str) -> bool:
 
 
 def _open_lock_file(path: Path) -> IO[str]:
-    """A file to lock, created if missing."""
+    """An open lock file, created if missing."""
     with translate_disk_errors(f"the folder {path.parent}"):
         path.parent.mkdir(parents=True, exist_ok=True)
         return path.open("a")
 
 
 def _folder(store: IcebergStore) -> Path:
-    """The folder of lock files: in an embedded warehouse, else among this user's temporary files."""
+    """The folder of lock files: in an embedded warehouse, or else among this user's temporary files."""
     home = store.home
     return Path(gettempdir()) / f"backstory-runs-{os.getuid()}" if home is None else home / FOLDER
 
@@ -131,7 +136,7 @@ def names_to_repeat(
     if not of_project:
         raise UsageError(
             "no-run",
-            f"No run of {project.path} is on record in {store.description}.",
+            f"No run of {project.path} is recorded in {store.description}.",
             f"Run it without {option('failed', value=True)}.",
         )
     rows = newest_rows(of_project)
@@ -146,12 +151,14 @@ def names_to_repeat(
     }
     # The tables of a pattern that could not be listed are not in the log if they are new.
     patterns = {name for name, row in last.items() if row["status"] in UNDONE}
-    left |= {each.name for each in selected if each.name not in last and each.pattern in patterns}
+    left |= {
+        declared.name for declared in selected if declared.name not in last and declared.pattern in patterns
+    }
     if running and not left:
         raise TryAgain(
             "run-under-way",
             f"The run {max(running)} has not ended yet.",
-            "Run it again once that has ended.",
+            "Run it again after the other run has ended.",
         )
     return left
 
@@ -161,7 +168,7 @@ def _runs_without_end(rows: Rows) -> set[str]:
 
 
 def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any]) -> bool:
-    """Whether a declaration succeeded; without a recorded end, whether its only delivery was committed."""
+    """Whether a declaration succeeded. If its end is not recorded, whether its only delivery is committed."""
     if row["status"] != BEGUN:
         return row["status"] not in UNDONE
     times = declared.times
@@ -174,7 +181,7 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
     return any(commit.get_property(RUN) == row["run_id"] for commit in commits)
 
 
-# A delivery with a passing error is tried again after these seconds; others run meanwhile.
+# A delivery with a transient error is tried again after these seconds. Others run in the meantime.
 PAUSES: Final = (2.0, 10.0, 30.0)
 JOBS: Final = 4
 NO_END: Final = "The end of this run was not logged, but everything that it reports is committed"
@@ -185,7 +192,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RunWatcher:
-    """Callbacks for the progress of a run: its declarations, each beginning and each end."""
+    """Callbacks for the progress of a run: for its selection, each beginning and each end."""
 
     on_selection: Callable[[Sequence[Declaration]], object] = lambda _: None
     on_begin: Callable[[str], object] = lambda _: None
@@ -194,7 +201,7 @@ class RunWatcher:
 
 @dataclass(frozen=True, slots=True)
 class RunRequest:
-    """The options of a run; once `stop` is set, nothing more begins."""
+    """The options of a run. Once `stop` is set, nothing more begins."""
 
     select: Sequence[str] = ()
     failed: bool = False
@@ -212,7 +219,7 @@ class RunRequest:
 class _Turn:
     """A declaration that waits for its turn, with its attempts so far and the receipt of the last one.
 
-    `marks` identify the files that its table has, `logged` the ones in the log.
+    `marks` identify the files that its table has, and `logged` are the marks in the log.
     """
 
     declared: Declaration
@@ -226,7 +233,7 @@ class _Turn:
 def run_project(
     store: IcebergStore, project: Project, request: RunRequest, terms: RunTerms
 ) -> list[RunReceipt]:
-    """Deliver the project's declarations, or the selected ones; a receipt for each, in the file's order.
+    """Deliver the project's declarations, or the selected ones. Returns their receipts in the file's order.
 
     Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
     """
@@ -280,9 +287,9 @@ def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
 
 
 def _needs_log(project: Project, request: RunRequest) -> bool:
-    """Whether former runs matter: for patterns, and for declarations whose files are delivered once."""
-    each_once = (each.times is not None and each.times.each for each in project.declarations)
-    return request.failed or bool(project.patterns) or any(each_once)
+    """Whether past runs matter. They do for patterns, and for declarations whose files are delivered once."""
+    once = (declared.times is not None and declared.times.each for declared in project.declarations)
+    return request.failed or bool(project.patterns) or any(once)
 
 
 def _exists(store: IcebergStore, name: str) -> bool:
@@ -290,12 +297,12 @@ def _exists(store: IcebergStore, name: str) -> bool:
 
 
 def _keys_of(store: IcebergStore, database: Database) -> Keys:
-    """The tables of a database and their keys, read with Spark if nothing else can."""
+    """The tables of a database and their keys, read with Spark if no other way exists."""
     return declared_keys_by_jdbc(store, database) if database.kind == "jdbc" else declared_keys(database)
 
 
 def _log(lost: str, append: Callable[[], None]) -> None:
-    """Append to the log; if that fails, warn with `lost` and go on.
+    """Append to the log. If that fails, warn with `lost` and continue.
 
     Raises TryAgain if the log could be written later.
     """
@@ -313,7 +320,7 @@ def _warn(lost: str, error: BackstoryError) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """One run: the data for all of its declarations. `listed` has the tables of schemas, listed once."""
+    """A run, with the data for all of its declarations. `listed` has the tables of schemas, listed once."""
 
     store: IcebergStore
     request: RunRequest
@@ -325,7 +332,7 @@ class _Run:
     listing: Lock = field(default_factory=Lock)
 
     def receipts(self, turns: Mapping[str, _Turn]) -> Iterator[RunReceipt]:
-        """The receipts of all turns, in the order of their ends."""
+        """The receipts of all turns, in the order in which they end."""
         waiting, ended = dict(turns), dict[str, RunReceipt]()
         running: dict[Future[RunReceipt], _Turn] = {}
         with ThreadPoolExecutor(self.request.jobs, thread_name_prefix="run") as pool:
@@ -333,7 +340,7 @@ class _Run:
                 for receipt in self._without_turn(waiting, ended):
                     ended[receipt.name] = self._end(receipt)
                     yield receipt
-                left = turns.keys() - {each.name for each in ended.values() if each.status in WELL}
+                left = turns.keys() - {receipt.name for receipt in ended.values() if receipt.status in WELL}
                 for turn in self._ready(waiting, left, self.request.jobs - len(running)):
                     del waiting[turn.declared.name]
                     running[pool.submit(self._attempt, turn)] = turn
@@ -355,7 +362,7 @@ class _Run:
     def _without_turn(
         self, waiting: dict[str, _Turn], ended: Mapping[str, RunReceipt]
     ) -> Iterator[RunReceipt]:
-        """The receipts of declarations that will not run: the run ends, or an upstream one failed."""
+        """The receipts of declarations that will not run, because the run ends or an upstream one failed."""
         for name, turn in list(waiting.items()):
             failed = sorted(up for up in self.upstream[name] if up in ended and ended[up].status not in WELL)
             if not failed and not self.request.stop.is_set():
@@ -369,7 +376,7 @@ class _Run:
             yield replace(receipt, status="blocked", blocked_by=failed[0]) if failed else receipt
 
     def _ready(self, waiting: Mapping[str, _Turn], left: AbstractSet[str], free: int) -> list[_Turn]:
-        """The turns that may begin now: none of their upstream declarations is `left`."""
+        """The turns that may begin now, because none of their upstream declarations is `left`."""
         now = time.monotonic()
         ready = (
             turn
@@ -379,7 +386,7 @@ class _Run:
         return list(islice(ready, max(free, 0)))
 
     def _has_another_turn(self, turn: _Turn, receipt: RunReceipt) -> bool:
-        """Whether its error is transient, so that it is tried again."""
+        """Whether the error is transient, so that the declaration is tried again."""
         if turn.declared.error is not None:
             return False
         passing = isinstance(receipt.error, TryAgain) and receipt.error.code != DISK_FULL
@@ -390,8 +397,8 @@ class _Run:
         return True
 
     def _attempt(self, turn: _Turn) -> RunReceipt:
-        """The receipt of one attempt, in a thread of the pool; it contains any error."""
-        # A preview is no run of the project: neither the log nor its commits record it.
+        """The receipt of one attempt, in a thread of the pool. It contains any error."""
+        # A preview is not a run of the project: neither the log nor its commits record it.
         notes = RunNotes("" if self.terms.branch else self.run_id)
         declared, began = turn.declared, time.monotonic()
         turn.attempts += 1
@@ -421,14 +428,14 @@ class _Run:
             run_id=self.run_id,
             started_at=started,
             seconds=round(seconds, 3),
-            stages={name: round(each, 3) for name, each in stages.items()},
+            stages={name: round(duration, 3) for name, duration in stages.items()},
             way=notes.way,
             attempts=turn.attempts,
             archives=[*dict.fromkeys([*(turn.receipt.archives if turn.receipt else ()), *notes.archives])],
         )
 
     def _note_marks(self, turn: _Turn) -> None:
-        """Note the files that the table, or a former history of it, has taken.
+        """Note the files that the table, or a former history of it, has received.
 
         The log repeats the files of former histories once the restart is logged.
         """
@@ -455,7 +462,7 @@ class _Run:
         return archive_without_load(archives, rows_of_log(self.store)) if archives else None
 
     def _archives(self, table: TableName) -> list[IcebergTable]:
-        """The former histories of a table; its schema is listed once in a run."""
+        """The former histories of a table. Its schema is listed once per run."""
         with self.listing:
             if table.schema not in self.listed:
                 self.listed[table.schema] = tables(self.store, table.schema)
@@ -463,7 +470,7 @@ class _Run:
 
 
 def _add_attempts(before: RunReceipt | None, now: RunReceipt) -> RunReceipt:
-    """The receipt of a later attempt, with the counts and files that earlier ones committed."""
+    """The receipt of a later attempt, with the counts and files that earlier attempts committed."""
     if before is None or not before.files:
         return now
     earlier = {name: count for name, count in before.counts.items() if name != "unchanged"}

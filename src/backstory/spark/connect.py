@@ -1,4 +1,4 @@
-"""Sessions of Spark Connect: a client of another process, which has Java; this process has none."""
+"""Sessions of Spark Connect. They are clients of a process that has Java, and this process has no Java."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,29 +15,29 @@ OF_JAVA: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
 
 
 def is_connect(session: object) -> bool:
-    """Whether a session is one of Spark Connect."""
+    """Whether a session is a Spark Connect session."""
     return type(session).__module__.startswith("pyspark.sql.connect.")
 
 
 def session_id(spark: "SparkSession") -> str:
-    """The id of a session; several Python objects may be the same session."""
+    """The id of a session. Several Python objects may represent the same session."""
     of_any: Any = spark
     return str(of_any.session_id if is_connect(spark) else of_any._jsparkSession.sessionUUID())  # noqa: SLF001
 
 
 def needs_java(work: str = "This") -> UsageError:
-    """The error for work that only Iceberg's Java does, in a session without Java."""
+    """The error for work that needs Iceberg's Java, in a session without Java."""
     return UsageError(
         "needs-java",
         f"{work} needs Iceberg's Java, which a session of Spark Connect does not have.",
-        "The table is as it was; do this in a classic session on the same catalog, such as "
+        "The table is unchanged; do this in a classic session on the same catalog, such as "
         "`SparkSession.builder.master(...)`, or with the command line.",
     )
 
 
 @contextmanager
 def refuse_java(spark: "SparkSession") -> Iterator[None]:
-    """Raise UsageError in place of pyspark's error for a use of Java in a session without it."""
+    """Replace pyspark's error for a use of Java in a session without Java with a UsageError."""
     if not is_connect(spark):
         yield
         return
@@ -52,7 +52,7 @@ def refuse_java(spark: "SparkSession") -> Iterator[None]:
 
 
 class NoJava:
-    """In place of Java: any use of it is refused."""
+    """A placeholder for Java. Any use of it raises UsageError."""
 
     def __getattr__(self, name: str) -> Any:
         if name.startswith("__"):

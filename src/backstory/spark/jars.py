@@ -1,8 +1,8 @@
-"""The jars that Spark needs: which packages, fetched once per machine, and the session's properties for them.
+"""The jars that Spark needs: their packages, fetched once per machine, and the session's properties for them.
 
-Spark's resolver fetches them. Its folders are not made for two processes; hence it runs in a folder of its
-own, under a lock. Complete jars are renamed into place, and Spark starts with their paths. Python looks for
-modules only in jars that have any.
+Spark's resolver fetches them. Two processes cannot share its folders, so each fetch has its own folder and
+holds a lock. Complete jars are renamed into place, and Spark starts with their paths. Python searches only
+jars that contain modules.
 """
 
 import fcntl
@@ -46,10 +46,11 @@ if TYPE_CHECKING:
 
 
 def leave_out_jars(spark: "SparkSession") -> None:
-    """Remove jars without modules from the path of this process and of Spark's Python workers.
+    """Remove jars without modules from the import path of this process and of Spark's Python workers.
 
-    Spark adds all fetched jars, because some packages contain modules. Each worker would read their
-    directories, tens of thousands of names, before its first import. That takes a second of every job.
+    Spark adds all fetched jars to it, because some packages contain modules. Each worker would read their
+    directories, with tens of thousands of names, before its first import. That would add a second to every
+    job.
     """
     from pyspark import SparkFiles
 
@@ -62,7 +63,7 @@ def leave_out_jars(spark: "SparkSession") -> None:
 
 
 def has_modules(path: Path) -> bool:
-    """Whether Python can import something from a file; True for files other than jars."""
+    """Whether Python can import something from a file. True for files other than jars."""
     if path.suffix != ".jar" or not zipfile.is_zipfile(path):
         return True
     with zipfile.ZipFile(path) as jar:
@@ -95,9 +96,9 @@ class Jar:
 
 
 def kept_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar] | None:
-    """The jars of packages and of their dependencies that an earlier start fetched; None if one is missing.
+    """The jars of packages and their dependencies from an earlier fetch, or None if one is missing.
 
-    Jars that other users may have written do not count. An open version is resolved each time.
+    Jars that other users may have written are ignored. An open version is resolved each time.
     """
     if any(_is_open(package) for package in packages):
         return None
@@ -109,9 +110,9 @@ def kept_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Ja
 
 
 def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar]:
-    """The jars of packages and of their dependencies, fetched if necessary; raises Failed if that fails.
+    """The jars of packages and their dependencies, fetched if necessary. Raises Failed if the fetch fails.
 
-    Other processes of this machine wait meanwhile. Copies in the resolver's own folder are used first,
+    Other processes on this machine wait in the meantime. Copies in the resolver's own folder are used first,
     because they need no network.
     """
     if (jars := kept_jars(packages, properties)) is not None:
@@ -126,7 +127,7 @@ def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[J
 
 
 def fetched_bytes(properties: Mapping[str, str]) -> int:
-    """The number of bytes that a running fetch has so far."""
+    """The number of bytes that a running fetch has received."""
     files = (file for folder in _folders(properties) for file in folder.glob(f"{_PART}*/cache/*/*/*/*"))
     total = 0
     for file in files:
@@ -136,7 +137,7 @@ def fetched_bytes(properties: Mapping[str, str]) -> int:
 
 
 def _run_fetch(folder: Path, packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar]:
-    """Make the resolver fetch the packages, with retries if the network fails."""
+    """Fetch the packages with the resolver, and try again if the network fails."""
     copies = _resolver_folder(properties) / "cache"
     attempts = [*([copies] if copies.is_dir() else []), *(None for _ in _PAUSES)]
     pauses = iter(_PAUSES)
@@ -168,7 +169,10 @@ def _run_fetch(folder: Path, packages: Sequence[str], properties: Mapping[str, s
 
 
 def _resolve(part: Path, packages: Sequence[str], properties: Mapping[str, str]) -> str:
-    """Make the resolver put all jars into a folder; its output if it failed, else an empty text."""
+    """Let the resolver put all jars into a folder.
+
+    Returns its output if it fails, or else an empty string.
+    """
     from pyspark.find_spark_home import _find_spark_home
 
     chosen = {name: value for name, value in properties.items() if name in (*_SOURCES, *_OF_JAVA)}
@@ -191,7 +195,7 @@ def _resolve(part: Path, packages: Sequence[str], properties: Mapping[str, str])
 
 
 def _is_final(text: str) -> bool:
-    """Whether the resolver reached its sources, and they do not have the packages."""
+    """Whether the resolver reached its sources and found that they do not have the packages."""
     failures = (
         "Server access error",
         "SERVER ERROR",
@@ -204,7 +208,7 @@ def _is_final(text: str) -> bool:
 
 
 def _publish(jars: Path, place: Path) -> list[Jar]:
-    """Sync the jars to disk, and move their folder into its place."""
+    """Sync the jars to disk, and move their folder to its final path."""
     seal = {}
     for jar in sorted(jars.glob("*.jar")):
         with jar.open("rb") as file:
@@ -227,7 +231,7 @@ def _publish(jars: Path, place: Path) -> list[Jar]:
 
 
 def _sealed_jars(folder: Path) -> list[Jar] | None:
-    """The jars of a folder, if each has the size and digest that it had when it was fetched; else None."""
+    """The jars in a folder, if each has its original size and digest, or else None."""
     try:
         seal = json.loads((folder / _SEAL).read_text("utf-8"))
         if all(_is_as_sealed(folder / name, state) for name, state in seal.items()):
@@ -238,7 +242,7 @@ def _sealed_jars(folder: Path) -> list[Jar] | None:
 
 
 def _is_as_sealed(jar: Path, seal: Mapping[str, object]) -> bool:
-    """Whether a jar is unchanged; a jar with the same size and time is not read."""
+    """Whether a jar is unchanged. A jar with the same size and modification time is not read."""
     state = jar.stat()
     if state.st_size != seal["size"]:
         return False
@@ -249,7 +253,7 @@ def _is_as_sealed(jar: Path, seal: Mapping[str, object]) -> bool:
 
 
 def _is_sound(jar: Path) -> bool:
-    """Whether everything in a jar can be read and matches its checksums."""
+    """Whether every file in a jar can be read and matches its checksum."""
     try:
         with zipfile.ZipFile(jar) as archive:
             return archive.testzip() is None
@@ -258,7 +262,7 @@ def _is_sound(jar: Path) -> bool:
 
 
 def _is_open(package: str) -> bool:
-    """Whether a package's version means the newest one."""
+    """Whether a package's version stands for the newest one."""
     version = package.rpartition(":")[2]
     return version.endswith(("+", "-SNAPSHOT")) or version.startswith(("latest.", "[", "(", "]"))
 
@@ -270,7 +274,7 @@ def _folder_name(packages: Sequence[str], properties: Mapping[str, str]) -> str:
 
 
 def _folders(properties: Mapping[str, str]) -> list[Path]:
-    """The folders that may hold jars: the resolver's if it is set, else the user's and a temporary one."""
+    """The folders that may hold jars: the resolver's if it is set, or else the user's and a temporary one."""
     if properties.get(IVY):
         return [_resolver_folder(properties) / "backstory"]
     usable = []
@@ -280,7 +284,7 @@ def _folders(properties: Mapping[str, str]) -> list[Path]:
 
 
 def _writable_folder(properties: Mapping[str, str]) -> Path:
-    """The folder for new jars; a temporary one if the user's folder is not writable."""
+    """The folder for new jars, or a temporary folder if the user's folder is not writable."""
     try:
         if properties.get(IVY):
             return make_private(_resolver_folder(properties) / "backstory")
@@ -296,7 +300,7 @@ def _resolver_folder(properties: Mapping[str, str]) -> Path:
 
 
 def _java_home() -> Path:
-    """Java's home folder of the user: from the system's user database, not from the variable HOME."""
+    """The user's home folder as Java reads it: from the system's user database instead of HOME."""
     try:
         return Path(pwd.getpwuid(os.getuid()).pw_dir)
     except KeyError:  # a user id without an entry, as in a container
@@ -305,7 +309,7 @@ def _java_home() -> Path:
 
 @contextmanager
 def _lock_folder(folder: Path) -> Iterator[None]:
-    """Hold the folder's lock, which ends with the process; a wait for another process is logged."""
+    """Hold the folder's lock, which ends with the process. A wait for another process is logged."""
     with (folder / "lock").open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -322,11 +326,11 @@ JARS, MODULES = "spark.jars", "spark.submit.pyFiles"
 
 
 def jar_properties(properties: Mapping[str, str]) -> dict[str, str]:
-    """The properties that name the jars, besides the given ones; missing jars are fetched first.
+    """The properties that name the jars, in addition to the given ones. Missing jars are fetched first.
 
-    A given package replaces ours with the same name, for another Iceberg. Jars given by `spark.jars` replace
-    our packages; they and the given packages are used. Raises Failed if a jar cannot be fetched, UsageError
-    for a package that this Spark cannot load.
+    A package in the given properties replaces our package of the same name, for example with another Iceberg.
+    Jars in `spark.jars` replace all of our packages, but not the given packages. Raises Failed if a jar
+    cannot be fetched, and UsageError for a package that this Spark cannot load.
     """
     packages = packages_of(properties)
     if not packages:
@@ -356,7 +360,7 @@ def must_fetch(properties: Mapping[str, str]) -> bool:
 
 
 def iceberg_package(spark: str | None = None, scala: str | None = None) -> str:
-    """The Iceberg package for this version of Spark and Scala; by default for the installed Spark."""
+    """The Iceberg package for this version of Spark and Scala, by default for the installed Spark."""
     suffix = package_suffix(spark or installed_version(), scala)
     return f"org.apache.iceberg:iceberg-spark-runtime-{suffix}:{ICEBERG}"
 

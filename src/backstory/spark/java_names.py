@@ -1,8 +1,8 @@
-"""Caches of Java's names, and iterators that do not run past the end.
+"""Caches of Java's names, and iterators that check for their end.
 
-py4j asks Java for each part of a class's name and for each static method at every use, and Java searches all
-its archives for a part that is not a class. At the end of an iteration Java raises an exception, which
-pyspark compares with a dozen kinds. Both were a third of the calls of a small delivery.
+For each part of a class's name and each static method, py4j sends a request to Java at every use. Java
+searches all its archives for a part that is not a class. At the end of an iteration Java raises an exception,
+which pyspark compares with a dozen kinds. Both were a third of the calls of a small delivery.
 """
 
 from functools import cache
@@ -14,7 +14,7 @@ from py4j.protocol import ITERATOR_TYPE, register_output_converter
 
 
 class _NameCache:
-    """Looks up names as its class does, and caches the class, package or method."""
+    """A mixin that looks up names as its class does, and caches each class, package or method."""
 
     def __getattr__(self, name: str) -> Any:
         # The value of a field may change: it is not cached.
@@ -37,7 +37,7 @@ class _Class(_NameCache, JavaClass):  # type: ignore[misc]
 
 
 class _Iterator(JavaIterator):  # type: ignore[misc]
-    """Calls `hasNext` before it calls `next`."""
+    """An iterator that calls `hasNext` before `next`."""
 
     def __next__(self) -> Any:
         if not self.hasNext():
@@ -56,9 +56,9 @@ def remember_names(jvm: Any) -> Any:
 
 
 def java_class(jvm: Any, name: str) -> Any:
-    """A class by its full name, without a lookup of each part.
+    """A class by its full name, without a request for each part of the name.
 
-    `jvm` is any object of Java's.
+    `jvm` is any Java object.
     """
     return _class_by_name(jvm._gateway_client, name)  # noqa: SLF001 - py4j names it nowhere else
 

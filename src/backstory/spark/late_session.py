@@ -1,4 +1,4 @@
-"""A session whose Spark starts only when something needs more than Java; driver plans do not."""
+"""A session whose Spark starts on first use. Plans on the driver need only its Java."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -18,10 +18,10 @@ _seen = local()
 
 
 def activate(spark: "SparkSession") -> "SparkSession":
-    """Make the session active in this thread of Java, unless another running session is active; returns it.
+    """Make the session active in this thread of Java, unless another running session is active. Returns it.
 
     Spark reads its settings, including Iceberg's catalogs, from the active session of the thread. A Java
-    thread that is older than the session has none.
+    thread that is older than the session has no active session.
     """
     if getattr(_seen, "session", None) is not spark:
         from backstory.spark.java_names import java_class
@@ -35,9 +35,9 @@ def activate(spark: "SparkSession") -> "SparkSession":
 
 
 class LazyContext:
-    """A placeholder for pyspark's context until there is one; any use of it starts Spark.
+    """A placeholder for pyspark's context until Spark starts. Any use of it starts Spark.
 
-    With it, columns can be named before their frame exists, even in a process without a session.
+    With it, columns can be created before their frame exists, even in a process without a session.
     """
 
     def __init__(self, late: "LateSpark") -> None:
@@ -47,14 +47,14 @@ class LazyContext:
         return getattr(self._late.session.sparkContext, name)
 
     def install(self) -> None:
-        """Become the active context, unless a context runs or another placeholder is set."""
+        """Become the active context, unless a context runs or another placeholder is installed."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is None:  # noqa: SLF001 - pyspark has no name for it
             SparkContext._active_spark_context = self  # type: ignore[assignment]  # noqa: SLF001
 
     def uninstall(self) -> None:
-        """Make room for a real context."""
+        """Stop being the active context, to make room for a real one."""
         from pyspark import SparkContext
 
         if SparkContext._active_spark_context is cast("Any", self):  # noqa: SLF001
@@ -62,10 +62,10 @@ class LazyContext:
 
 
 class LateSpark:
-    """The session of an embedded warehouse: Java with Iceberg at once, Spark on first use.
+    """The session of an embedded warehouse. Java and Iceberg start at once, and Spark starts on first use.
 
     `properties` are the session's. `catalogs` are Iceberg's catalog objects by name that were made without
-    it. Raises what `start_java` raises.
+    the session. Raises the errors of `start_java`.
     """
 
     def __init__(self, settings: Settings, *, verbose: bool = False) -> None:
@@ -84,7 +84,7 @@ class LateSpark:
 
     @property
     def session(self) -> "SparkSession":
-        """The session, started if necessary; raises what `start_session` raises."""
+        """The session, started if necessary. Raises the errors of `start_session`."""
         from backstory.spark.session import start_session
 
         with self._lock:
@@ -97,14 +97,17 @@ class LateSpark:
         return activate(self.started)
 
     def catalog(self, name: str, make: Callable[[], Any]) -> Any:
-        """Iceberg's object for a catalog, made once for all threads."""
+        """Iceberg's object for a catalog. It is made once and shared by all threads."""
         with self._catalogs_lock:
             if name not in self.catalogs:
                 self.catalogs[name] = make()
             return self.catalogs[name]
 
     def stop(self) -> None:
-        """Stop the session, if it was started; Java ends with this process. A fork stops nothing."""
+        """Stop the session if it was started. Java ends with this process.
+
+        In a forked process, do nothing.
+        """
         from py4j.protocol import Py4JError
 
         if is_forked(self.jvm):

@@ -1,7 +1,7 @@
-"""Launch Spark's Java: in a session of its own, with settings that nobody else on the machine can read.
+"""Launch Spark's Java in its own session, with settings that other users of the machine cannot read.
 
-The loaded classes of Java are archived for the next start, a third of whose time they take. HotSpot writes
-the archive when it ends, and uses it only for the same Java and jars. There is no archive if Java also reads
+The classes that Java loads are archived, so that the next start takes a third of the time. HotSpot writes the
+archive when it ends, and uses it only for the same Java and jars. There is no archive if Java also reads
 folders of settings, or if no folder belongs only to this user.
 """
 
@@ -43,7 +43,7 @@ _LINES: Final = (
 
 
 def failure_reason(text: str) -> str:
-    """The cause of Java's failure in its output; the last line if no pattern matches."""
+    """The cause of Java's failure in its output, or the last line if no pattern matches."""
     lines = [line.rstrip() for line in text.splitlines() if line.strip()]
     for pattern in _LINES:
         for line in lines:
@@ -53,9 +53,9 @@ def failure_reason(text: str) -> str:
 
 
 def cache_folder(name: str, *, made: bool = True) -> Path:
-    """A folder below the user's cache that nobody else may write to; raises OSError if there is none.
+    """A folder in the user's cache that only this user may write to. Raises OSError if that is not possible.
 
-    A missing folder is created if `made` is true. Without `made` a read-only folder is accepted.
+    A missing folder is created if `made` is true. If `made` is false, a read-only folder is accepted.
     """
     cached = os.environ.get("XDG_CACHE_HOME")
     try:
@@ -69,7 +69,7 @@ def cache_folder(name: str, *, made: bool = True) -> Path:
 
 
 def make_private(folder: Path) -> Path:
-    """The folder, created if missing; raises OSError unless only this user may write to it."""
+    """The folder, created if missing. Raises OSError unless this user, and nobody else, may write to it."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     _require_private(folder)
     if not os.access(folder, os.W_OK):
@@ -88,7 +88,7 @@ def temporary_folder(name: str) -> Path:
 
 
 def _require_private(folder: Path) -> None:
-    """Raises OSError unless the folder belongs to this user or root, and nobody else may write to it."""
+    """Raise OSError unless the folder belongs to this user or root, and nobody else may write to it."""
     state = folder.stat()
     if state.st_uid not in {os.getuid(), 0} or stat.S_IMODE(state.st_mode) & 0o022:
         raise PermissionError(13, "others may write to it", str(folder))
@@ -99,7 +99,7 @@ OWNER_ALONE = 0o077
 
 
 def java() -> Any:
-    """The view of this process's Java; None if it has none."""
+    """The view of this process's Java, or None if Java is not running."""
     from pyspark import SparkContext
 
     gateway = SparkContext._gateway  # noqa: SLF001 - pyspark keeps it there
@@ -107,10 +107,11 @@ def java() -> Any:
 
 
 def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
-    """Start the JVM in a session of its own, so that a signal to this process's group does not end it.
+    """Start the JVM in its own session, so that a signal to this process's group does not end it.
 
-    It ends with this process, whose end closes its standard input. The properties are passed in a file, since
-    everybody may read a command line. With `alone`, only its user may read the files that Java writes.
+    It ends with this process, when its standard input is closed. The properties are passed in a file, because
+    every user can read a command line. If `alone` is true, only this user can read the files that Java
+    writes.
     """
     from pyspark import SparkContext
     from pyspark.java_gateway import launch_gateway
@@ -125,12 +126,12 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
 
 
 def java_of(spark: "SparkSession") -> "subprocess.Popen[bytes] | None":
-    """The process of the session's Java; None if this process did not start it."""
+    """The process of the session's Java, or None if this process did not start it."""
     return getattr(spark.sparkContext._gateway, "proc", None)  # noqa: SLF001
 
 
 def spells(jvm: Any, path: str) -> bool:
-    """Whether Java and this process write the name of a file in the same bytes."""
+    """Whether Java and this process encode the name of a file as the same bytes."""
     encoding = codecs.lookup(str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))).name
     try:
         path.encode(encoding)
@@ -141,7 +142,7 @@ def spells(jvm: Any, path: str) -> bool:
 
 @contextmanager
 def _names_in_utf8() -> Iterator[None]:
-    """Make a starting Java write names of files in UTF-8, if this process does.
+    """Make a starting Java encode file names in UTF-8, if this process does.
 
     Java uses the locale, which is ASCII under cron and in many containers. Python uses UTF-8 there.
     """
@@ -152,7 +153,7 @@ def _names_in_utf8() -> Iterator[None]:
 
 @contextmanager
 def _variable(name: str, value: str | None) -> Iterator[None]:
-    """Set a variable of the environment for the block; None leaves it unchanged."""
+    """Set an environment variable for the block. None leaves it unchanged."""
     before = os.environ.get(name)
     if value is not None:
         os.environ[name] = value
@@ -167,7 +168,7 @@ def _variable(name: str, value: str | None) -> Iterator[None]:
 
 @contextmanager
 def properties_file(chosen: Mapping[str, str]) -> Iterator[Path]:
-    """The properties in a private file, as spark-submit reads them."""
+    """A private file with the properties, in the format that spark-submit reads."""
     with tempfile.TemporaryDirectory(prefix="backstory-spark-") as folder:
         path = Path(folder, "properties")
         lines = (f"{_escape_property(name)}={_escape_property(chosen[name])}\n" for name in chosen)
@@ -187,7 +188,7 @@ def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
 
 
 def _escape_property(text: str) -> str:
-    """A text in the spelling of Java's properties files."""
+    """A string as it is spelled in Java's properties files."""
     units = text.encode("utf-16-be", "surrogatepass")  # Java refuses bytes that are not letters
     numbers = [int.from_bytes(units[place : place + 2], "big") for place in range(0, len(units), 2)]
     plain = (chr(number) for number in numbers)
@@ -198,7 +199,7 @@ def _escape_property(text: str) -> str:
 
 @contextmanager
 def redirect_output(*, verbose: bool) -> Iterator[Path | None]:
-    """Redirect the output of a starting JVM to a log file, or to standard error with `verbose`."""
+    """Redirect the output of a starting JVM to a log file, or to standard error if `verbose` is true."""
     saved = os.dup(1), os.dup(2)
     path = None
     try:
@@ -233,10 +234,10 @@ _ABANDONED, _UNUSED = 3600, 60 * 86_400  # seconds
 
 @contextmanager
 def use_class_archive(java: Path, classes: Path, *, keeps: bool) -> Iterator[Path | None]:
-    """Make a starting Java use the archive for this Java and folder of jars; yields it, or None.
+    """Let a starting Java use the archive for this Java and folder of jars. Yields the archive or None.
 
-    A missing archive is written when Java ends, if the process `keeps` it. Options of the user for such
-    archives take precedence.
+    A missing archive is written when Java ends, if `keeps` is true. If the user's own options configure such
+    an archive, they take precedence.
     """
     own = os.environ.get(VARIABLE) or ""
     chosen = any(option in own for option in _OURS)
@@ -246,7 +247,7 @@ def use_class_archive(java: Path, classes: Path, *, keeps: bool) -> Iterator[Pat
 
 
 def seal_archive(archive: Path) -> None:
-    """Record the size of an archive with which Java started: a shorter one would crash Java."""
+    """Record the size of an archive that Java started with. A shorter archive would crash Java."""
     size = _size_of(archive)
     with suppress(OSError):
         if not size.exists():
@@ -254,14 +255,14 @@ def seal_archive(archive: Path) -> None:
 
 
 def discard_archive(archive: Path) -> None:
-    """Remove an archive that does not work."""
+    """Remove a defective archive."""
     for file in (archive, _size_of(archive)):
         with suppress(OSError):
             file.unlink(missing_ok=True)
 
 
 def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | None]:
-    """The options of Java and the archive in use; both are empty if no archive can be used or written."""
+    """The options for Java, and the archive in use. Both are empty if no archive can be used or written."""
     if any(os.environ.get(name) for name in _FOLDERS) or (classes.parent / "conf").exists():
         return "", None
     try:
@@ -281,14 +282,14 @@ def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | Non
 
 
 def _archive_name(java: Path, classes: Path) -> str:
-    """The name of the archive of this Java and these jars."""
+    """The name of the archive for this Java and these jars."""
     java = java.resolve()
     identity = [java, java.stat().st_mtime_ns, classes.resolve(), classes.stat().st_mtime_ns]
     return hashlib.sha256("\n".join(map(str, identity)).encode()).hexdigest()[:16]
 
 
 def _is_whole(archive: Path) -> bool:
-    """Whether an archive is complete; one that was cut off later is removed."""
+    """Whether an archive is complete. An archive that was truncated later is removed."""
     with suppress(OSError), archive.open("rb") as file:
         if file.read(len(_WHOLE)) != _WHOLE:
             return False
@@ -300,7 +301,7 @@ def _is_whole(archive: Path) -> bool:
 
 
 def _reports() -> str:
-    """Make a crashing Java write its report to the temporary folder, and no image of its memory."""
+    """Options that make a crashing Java write its report to the temporary folder, and no core dump."""
     folder = tempfile.gettempdir()
     named = "" if " " in folder else f" -XX:ErrorFile={folder}/backstory-java-%p.log"
     return f"-XX:-CreateCoredumpOnCrash{named}"
@@ -318,7 +319,7 @@ def _is_free(archive: Path) -> bool:
 
 
 def _tidy(folder: Path) -> None:
-    """Remove archives that were not used for long."""
+    """Remove archives that have not been used for a long time."""
     for archive in folder.glob("*.jsa"):
         if time.time() - archive.stat().st_mtime > _UNUSED:
             discard_archive(archive)

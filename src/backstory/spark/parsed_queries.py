@@ -1,8 +1,8 @@
-"""Check foreign queries and expressions by their parsed plan, before Spark runs any of them.
+"""Checks of queries and expressions from users, based on the parsed plan, before Spark runs them.
 
 Even the analysis of a plan opens files (``text.`/etc/passwd` ``), and running it may start programs.
-Therefore every value of every node of the parser's plan is checked. Only nodes and functions that compute on
-rows are listed here, and everything else is refused.
+Therefore every value in every node of the parser's plan is checked. Only the nodes and functions listed here,
+which compute on rows, are accepted.
 """
 
 import re
@@ -93,9 +93,9 @@ _OF_THE_SESSION: Final = re.compile(r'"class":"[\w.]*\.(CurrentUser|VariableRefe
 
 
 def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozenset()) -> set[Name]:
-    """The names of the tables that a query reads, except the names of its own WITH and the `given` ones.
+    """The names of the tables that a query reads, except the names of its own WITH and the `given` names.
 
-    Nothing is looked up. Raises UsageError if it does more than compute on rows, or if it is not a query.
+    Nothing is looked up. Raises UsageError if the query does more than compute on rows, or is not a query.
     """
     if "${" in text:  # Spark replaces them by settings and variables of the environment
         raise _refusal("a variable (${…})")
@@ -107,12 +107,12 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
 
 
 def _comparable_names(spark: "SparkSession") -> Callable[[str], str]:
-    """A function that maps equal names of a WITH to the same text; Spark ignores case by default."""
+    """A function that maps equal names in a WITH to the same string. Spark ignores case by default."""
     return str if str(spark.conf.get("spark.sql.caseSensitive")).lower() == "true" else str.lower
 
 
 def refuse_session_values(plan: Any) -> None:
-    """Raises UsageError if an analysed query uses the session's user or one of its variables."""
+    """Raise UsageError if an analyzed query uses the session's user or one of its variables."""
     if _OF_THE_SESSION.search(plan.toJSON()):
         raise _refusal("a value of the session (its user, or a variable)")
 
@@ -126,7 +126,7 @@ def cause_of(wrong: Exception) -> str:
 def _read(
     spark: "SparkSession", plan: Any, given: frozenset[str], *, same: Callable[[str], str]
 ) -> Iterator[Name]:
-    """Check all values of a plan, each with the names of the WITHs around it; yields the tables."""
+    """Check all values of a plan, each with the names of its enclosing WITHs. Yields the tables."""
     todo: list[tuple[Any, frozenset[str]]] = [(plan, frozenset(map(same, given)))]
     while todo:
         value, scope = todo.pop()
@@ -161,7 +161,7 @@ def _table(relation: Any) -> Name:
 def _with(
     node: Any, scope: frozenset[str], same: Callable[[str], str]
 ) -> Iterator[tuple[Any, frozenset[str]]]:
-    """The queries of a WITH, each with the names before it, and the main query with all names."""
+    """The queries in a WITH, each with the names defined before it, and the main query with all names."""
     recursive = any(value is True for value in _each(node.productIterator()))  # since Spark 4.1
     for relation in _each(node.cteRelations().iterator()):
         name = same(str(relation.productElement(0)))
@@ -171,7 +171,7 @@ def _with(
 
 
 def _refuse_functions(spark: "SparkSession", node: str, value: Any) -> None:
-    """Raises UsageError for a function that is not known to be a pure computation."""
+    """Raise UsageError for a function that is not known to be a pure computation."""
     if node == "UnresolvedTableValuedFunction":
         names = tuple(map(str, _each(value.name().iterator())))
         harmless = len(names) == 1 and names[0].lower() in _TABLE_FUNCTIONS.split()
@@ -188,7 +188,7 @@ def _refuse_functions(spark: "SparkSession", node: str, value: Any) -> None:
 
 
 def _computes(spark: "SparkSession", name: str) -> bool:
-    """Whether a function is one of Spark's pure computations; the session's owner may have replaced it."""
+    """Whether a function is one of Spark's pure computations. The session's owner may have replaced it."""
     jvm: Any = spark._jvm  # noqa: SLF001
     registry = spark._jsparkSession.sessionState().functionRegistry()  # noqa: SLF001
     info = registry.lookupFunction(jvm.org.apache.spark.sql.catalyst.FunctionIdentifier(name))
@@ -204,7 +204,7 @@ def _each(iterator: Any) -> Iterator[Any]:
 
 
 def _words(kind: str) -> str:
-    """The name of a class in words: `ScriptTransformation` becomes a script transformation."""
+    """The name of a class in words, such as "a script transformation" for `ScriptTransformation`."""
     name = re.split(r"[.$]", kind.rstrip("$"))[-1].removeprefix("Unresolved").removesuffix("Command")
     if name.endswith("Identifier"):
         return "IDENTIFIER()"
@@ -221,12 +221,12 @@ def _refusal(what: str) -> UsageError:
 
 
 def is_of_each_row(rows: "DataFrame", alone: "DataFrame") -> bool:
-    """Whether the one column that `alone` selects of `rows` depends only on its row, at any time.
+    """Whether the one column that `alone` selects from `rows` depends only on its row, at any time.
 
-    Windows, aggregates and generators become plan nodes of their own, and subqueries remain in the plan.
+    Windows, aggregates and generators become separate plan nodes, and subqueries remain in the plan.
     Expressions that use the current time are marked.
     """
-    analyzed, plan = (each._jdf.queryExecution().analyzed() for each in (rows, alone))  # noqa: SLF001
+    analyzed, plan = (frame._jdf.queryExecution().analyzed() for frame in (rows, alone))  # noqa: SLF001
     computed, jvm = plan.expressions().head(), cast("Any", alone.sparkSession._jvm)  # noqa: SLF001
     by_row = plan.nodeName() == "Project" and plan.child().sameResult(analyzed)
     now = computed.containsPattern(jvm.org.apache.spark.sql.catalyst.trees.TreePattern.CURRENT_LIKE())

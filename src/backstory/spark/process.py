@@ -1,8 +1,8 @@
-"""This process and its Java: interrupts, forks, and commands without pandas.
+"""This process and its Java: interrupts, forks, and commands that do not import pandas.
 
-Ctrl-C cancels Spark's jobs and leaves Spark usable. A forked child shares its parent's connections, so that
-Java must not answer it. Commands leave pandas out, because pyarrow needs half a second to import it; a
-session allows the import again.
+Ctrl-C cancels Spark's jobs and leaves Spark usable. A forked child shares its parent's connections, so Java
+must not answer it. Commands block the import of pandas by pyarrow, which takes half a second. A session
+allows the import again.
 """
 
 import logging
@@ -34,13 +34,13 @@ _came = [float("-inf")]
 
 
 def was_interrupted() -> bool:
-    """Whether an interrupt occurred a moment ago: a call that it hit may fail as if Java had ended."""
+    """Whether an interrupt occurred a moment ago. A call that it hit may fail as if Java had ended."""
     return time.monotonic() - _came[0] < AFTER
 
 
 @contextmanager
 def raise_interrupts() -> Iterator[None]:
-    """Raise KeyboardInterrupt for any error that an interrupt caused, even after cleanup changed it."""
+    """Raise KeyboardInterrupt for any error that an interrupt caused, even if cleanup changed the error."""
     try:
         yield
     except Exception as fault:
@@ -50,9 +50,9 @@ def raise_interrupts() -> Iterator[None]:
 
 
 def allow_interrupts() -> None:
-    """Make Ctrl-C cancel Spark's jobs and raise KeyboardInterrupt, from any Java call of this thread.
+    """Make Ctrl-C cancel Spark's jobs and raise KeyboardInterrupt from any Java call of this thread.
 
-    pyspark's own handler calls Spark within another call, on the same connection: both calls then fail.
+    pyspark's own handler calls Spark during another call, on the same connection, and both calls then fail.
     """
     if current_thread() is not main_thread():
         return
@@ -78,7 +78,7 @@ def allow_interrupts() -> None:
 
 
 def _collects(frame: "FrameType | None") -> bool:
-    """Whether py4j is releasing a Java object: Python swallows exceptions in such a callback."""
+    """Whether py4j is releasing a Java object. Python swallows exceptions in such a callback."""
     while frame is not None:
         if frame.f_code.co_name == "_garbage_collect_object":
             return True
@@ -87,19 +87,19 @@ def _collects(frame: "FrameType | None") -> bool:
 
 
 def _cancel(context: "SparkContext") -> None:
-    """Cancel all jobs, on this thread's own connection; a stopping context ends them itself."""
+    """Cancel all jobs, on this thread's own connection. A stopping context ends them itself."""
     with suppress(Exception):
         context.cancelAllJobs()
 
 
 def _worth_telling(record: logging.LogRecord) -> bool:
-    """Whether a record is not py4j's trace of an interrupted call or of its cleanup."""
+    """Whether a log record is worth logging: not py4j's trace of an interrupted call or its cleanup."""
     of_java = record.name.startswith("py4j") or "while sending command" in record.getMessage()
     return not (of_java and (was_interrupted() or "KeyboardInterrupt" in record.getMessage()))
 
 
 def hold_to_this_process(jvm: Any) -> None:
-    """Make Java answer only this process; calls from a fork raise `forked`."""
+    """Make Java answer only this process. Calls from a fork raise `forked`."""
     _refuse_forks()
     jvm._gateway_client.__dict__.setdefault("of_process", os.getpid())  # noqa: SLF001
 
@@ -115,7 +115,7 @@ def _of_another(client: Any) -> bool:
 
 @cache
 def _refuse_forks() -> None:
-    """Check the process where py4j sends commands to Java and where it closes connections."""
+    """Make py4j check the process before it sends a command to Java or closes a connection."""
     from py4j.clientserver import ClientServerConnection
     from py4j.java_gateway import GatewayClient, quiet_close
 
@@ -147,7 +147,7 @@ def _forked_error() -> UsageError:
 
 
 def leave_pandas_out() -> None:
-    """Forbid the import of pandas, in a process that gets no pandas values."""
+    """Forbid the import of pandas, in a process that receives no pandas values."""
     sys.meta_path.insert(0, _WithoutPandas())
 
 

@@ -1,4 +1,4 @@
-"""Start the embedded Spark session, with its Java and its Iceberg catalogs."""
+"""The start of the embedded Spark session, with its Java and its Iceberg catalogs."""
 
 import atexit
 import logging
@@ -81,9 +81,9 @@ ON_THIS_MACHINE = {
 
 
 def start_session(settings: Settings, *, verbose: bool = False) -> "SparkSession":
-    """A session with every catalog of the settings; Spark's own log goes to a file.
+    """A session with every catalog in the settings. Spark's own log goes to a file.
 
-    Raises what `start_java` raises, and Failed if Spark does not start.
+    Raises the errors of `start_java`, and Failed if Spark does not start.
     """
     let_pandas_in()
     chosen = session_properties(settings)
@@ -106,9 +106,9 @@ def start_java(
 ) -> Any:
     """Java with Spark and Iceberg, started once per process, for a session with these properties.
 
-    A `brief` one may archive its classes for later starts when it ends. Raises UsageError if pyspark or Java
-    is missing, Failed if Java does not start. A file of the embedded catalog that is not a database also
-    raises Failed, before Java starts.
+    If `brief` is true, Java may archive its classes for later starts when it ends. Raises UsageError if
+    pyspark or Java is missing, and Failed if Java does not start. If the file of the embedded catalog is not
+    a database, Failed is raised before Java starts.
     """
     _pyspark()
     if (running := java()) is None:
@@ -129,7 +129,7 @@ def start_java(
 
 
 def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: bool) -> Any:
-    """Launch Java; if it fails with archived classes, launch it again without them."""
+    """Launch Java. If the launch fails with archived classes, launch it again without them."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -148,18 +148,18 @@ def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: boo
 
 
 def _require_names(jvm: Any, settings: Settings) -> None:
-    """Raises UsageError if Java would spell the warehouse's folder differently from this process."""
+    """Raise UsageError if Java would encode the warehouse's folder differently from this process."""
     if not spells(jvm, str(settings.warehouse)):
         raise UsageError(
             "no-warehouse",
-            f"Java cannot spell the folder {settings.warehouse} in this locale.",
+            f"Java cannot encode the name of the folder {settings.warehouse} in this locale.",
             "Set LC_ALL to a UTF-8 locale of this machine, or name a folder in ASCII with `warehouse=`.",
         )
 
 
 @contextmanager
 def _report_start(*, verbose: bool) -> Iterator[None]:
-    """Raises Failed if the block does not start Java; otherwise Java's log is deleted with this process."""
+    """Raise Failed if the block does not start Java. Otherwise, delete Java's log when this process ends."""
     from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
@@ -178,9 +178,9 @@ def _report_start(*, verbose: bool) -> Iterator[None]:
 
 
 def _make_warehouse(settings: Settings) -> None:
-    """Create the folder and, for the embedded catalog, its file; both belong only to the user.
+    """Create the folder and the file of the embedded catalog. Both belong only to the user.
 
-    SQLite is not allowed to create the file: it would do so even while the catalog is away.
+    SQLite is not allowed to create the file, because it would do so even while the catalog is not mounted.
     """
     try:
         settings.warehouse.mkdir(0o700, parents=True, exist_ok=True)
@@ -198,16 +198,16 @@ def _make_warehouse(settings: Settings) -> None:
 
 
 def _make_tables(catalog: Path) -> None:
-    """Create Iceberg's own tables in an empty catalog; Spark reports errors later.
+    """Create Iceberg's own tables in an empty catalog. Spark reports errors later.
 
-    Iceberg creates them in several steps, between which another program may run.
+    Iceberg creates them in several steps, and another program may run between two of them.
     """
     with suppress(sqlite3.Error), closing(sqlite3.connect(catalog)) as connection:
         connection.executescript(f"BEGIN IMMEDIATE; {CATALOG_TABLES} COMMIT;")
 
 
 def _require_database(catalog: Path) -> None:
-    """Raises Failed fast if the catalog's file is not a database; Spark reports damage inside it."""
+    """Raise Failed early if the catalog's file is not a database. Spark reports damage inside it."""
     try:
         with catalog.open("rb") as file:
             if file.read(len(DATABASE)) in {b"", DATABASE}:
@@ -224,10 +224,10 @@ def _require_database(catalog: Path) -> None:
 
 
 def session_properties(settings: Settings) -> dict[str, str]:
-    """The Spark properties of a session with these settings; they override all but OUR_SETTINGS and jars.
+    """The Spark properties of a session with these settings.
 
-    OUR_SETTINGS are the settings that results depend on. The named jars exist: raises Failed if one cannot be
-    fetched.
+    The settings override all properties except OUR_SETTINGS and the jars. OUR_SETTINGS are the settings that
+    results depend on. Raises Failed if a jar cannot be fetched.
     """
     chosen = {
         **DEFAULTS,
@@ -285,7 +285,7 @@ def _jars() -> Path:
 
 
 def _require_java() -> Path:
-    """Java's program; raises UsageError if there is none, or for an unsupported version."""
+    """Java's program. Raises UsageError if it is missing or its version is unsupported."""
     home = os.environ.get("JAVA_HOME")
     java = str(Path(home, "bin", "java")) if home else shutil.which("java")
     number = _java_version(Path(java)) if java else 0
@@ -303,7 +303,7 @@ def _require_java() -> Path:
 
 
 def _java_version(java: Path) -> int:
-    """Java's version from the release file in its folder, else from Java itself; 0 if unknown."""
+    """Java's version from the release file in its folder, or else from Java itself. 0 if it is unknown."""
     release = java.resolve().parent.parent / "release"
     try:
         text = release.read_text("utf-8") if os.access(java, os.X_OK) else ""

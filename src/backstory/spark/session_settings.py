@@ -34,7 +34,7 @@ OUR_SETTINGS: Final = {
 
 @dataclass(slots=True)
 class _Holders:
-    """The number of holders of a session, and its settings before them."""
+    """The number of holders of a session, and the settings that the session had before."""
 
     count: int = 0
     before: dict[str, str] = field(default_factory=dict)
@@ -47,7 +47,7 @@ _holders: dict[str, _Holders] = {}
 
 @contextmanager
 def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
-    """Hold the session in UTC, in ANSI mode and with exact names; then restore its settings.
+    """Hold the session in UTC, in ANSI mode and with exact names during the block, then restore its settings.
 
     Analysis fixes the meaning of times and casts in a plan, which may run later. Our own sessions start with
     these settings.
@@ -66,7 +66,7 @@ def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
 
 
 def require_exact_names(frame: "DataFrame") -> "DataFrame":
-    """The frame, if the session can run it with its own settings; else UsageError.
+    """The frame, if the session can run it with its own settings. Raises UsageError otherwise.
 
     A session that ignores case cannot read a table whose columns differ only by case (E4).
     """
@@ -91,7 +91,7 @@ def require_exact_names(frame: "DataFrame") -> "DataFrame":
 
 
 def _names(schema: "StructType") -> Iterator[list[str]]:
-    """The names of the columns, and of the fields of each struct column."""
+    """The names of the columns, then the names of the fields in each struct column."""
     yield schema.fieldNames()
     for column in schema.fields:
         if hasattr(column.dataType, "fieldNames"):
@@ -123,7 +123,10 @@ def _release(spark: "SparkSession", session: str) -> None:
 
 
 def in_settled_session(kind: type[Of]) -> type[Of]:
-    """Make the public methods of a class hold its session's settings; frames pass `require_exact_names`."""
+    """Make the public methods of a class hold its session's settings, and check returned frames.
+
+    The check is `require_exact_names`.
+    """
     for name, method in list(vars(kind).items()):
         if isfunction(method) and not name.startswith("_"):
             setattr(kind, name, _hold_in_method(method))

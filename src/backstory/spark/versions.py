@@ -1,7 +1,7 @@
-"""The differences between the supported versions of Spark; no other module depends on the version.
+"""The differences between the supported versions of Spark. No other module depends on the version.
 
-Spark 4 moved the classes of a session that has Java, takes and returns Arrow tables, and renamed a few
-things. Spark 3.5, whose Scala is 2.12, has other ways.
+In Spark 4, the classes of a session with Java have other packages, Arrow tables are accepted and returned,
+and a few methods have other names. Spark 3.5, whose Scala is 2.12, needs other calls.
 """
 
 import re
@@ -39,7 +39,7 @@ _CORE: Final = re.compile(r"spark-core_([0-9.]+)-([0-9]+(?:\.[0-9]+)*).*\.jar")
 
 
 def installed_build() -> tuple[str, str] | None:
-    """The versions of the installed Spark and its Scala, by the name of its jar; None without such a jar."""
+    """The versions of the installed Spark and its Scala, from the name of its jar, or None."""
     from pyspark.find_spark_home import _find_spark_home
 
     jars = Path(_find_spark_home(), "jars")  # type: ignore[no-untyped-call]
@@ -51,9 +51,10 @@ _PACKAGE: Final = re.compile(r"(?P<name>.+)_(?P<scala>2\.\d+|3):(?P<version>.+)"
 
 
 def require_build(packages: Iterable[str], spark: str, scala: str) -> None:
-    """Raises UsageError for a package of another Scala, and for one of Spark's own of another major version.
+    """Raise UsageError for a package that does not fit this Spark and Scala.
 
-    Java would load such a package, and fail in the middle of a query.
+    Such a package is for another Scala, or belongs to Spark and has another major version. Java would load
+    it, and fail in the middle of a query.
     """
     for package in packages:
         parts = _PACKAGE.fullmatch(package)
@@ -77,47 +78,47 @@ def _major(version: str) -> str:
 
 @cache
 def _is_before(version: Version) -> bool:
-    """Whether this process's pyspark is older, even in another program's session."""
+    """Whether this process's pyspark is older than a version, even in another program's session."""
     from pyspark.version import __version__
 
     return is_older(__version__, version)
 
 
 def is_before_4() -> bool:
-    """Whether this process has Spark 3."""
+    """Whether this process uses Spark 3."""
     return _is_before(_FOUR)
 
 
 def is_older(version: str, oldest: Version) -> bool:
-    """Whether a version is known to be older than another; False for a vendor's own spelling."""
+    """Whether a version is known to be older than another. False for a vendor's own spelling."""
     parts = version.split(".")[:2]
     return all(part.isdigit() for part in parts) and tuple(map(int, parts)) < oldest
 
 
 def package_suffix(spark: str, scala: str | None = None) -> str:
-    """The end of names of packages for this version of Spark, such as `3.5_2.12`.
+    """The suffix of package names for this version of Spark, such as `3.5_2.12`.
 
-    Spark 4 uses Scala 2.13; Spark 3.5 uses 2.12 unless its Java reports another `scala`.
+    Spark 4 uses Scala 2.13. Spark 3.5 uses 2.12, unless its Java reports another `scala`.
     """
     short = ".".join((scala or "2.12").split(".")[:2]) if is_older(spark, _FOUR) else "2.13"
     return f"{'.'.join(spark.split('.')[:2])}_{short}"
 
 
 def scala_of(jvm: Any) -> str | None:
-    """The version of Scala in a session's Java, if Spark is built for two of them."""
+    """The version of Scala in a session's Java, or None if this Spark exists for only one Scala."""
     return str(jvm.scala.util.Properties.versionNumberString()) if is_before_4() else None
 
 
 def sessions_class() -> str:
-    """Java's class of sessions."""
+    """The Java class of sessions."""
     return f"org.apache.spark.sql.{'' if is_before_4() else 'classic.'}SparkSession"
 
 
 @contextmanager
 def naming_columns(spark: "SparkSession") -> Iterator[None]:
-    """Name columns in this session for the block: Spark 3.5 fixes there how their casts fail.
+    """Create columns in this session during the block. In Spark 3.5, this determines how their casts fail.
 
-    Spark 4 fixes it in the session of the frame that uses them.
+    In Spark 4, the session of the frame that uses the columns determines it.
     """
     if not is_before_4():
         yield
@@ -152,17 +153,17 @@ def rewrites_by_options() -> bool:
 
 
 def resolver_folder() -> str:
-    """The folder of the package resolver's copies, in its user's home."""
+    """The folder of the package resolver's copies, in the user's home."""
     return ".ivy2" if is_before_4() else ".ivy2.5.2"
 
 
 def submit_options() -> tuple[str, ...]:
-    """The options that make spark-submit read its own defaults besides a file of properties."""
+    """The options that make spark-submit read its own defaults in addition to a properties file."""
     return () if is_before_4() else ("--load-spark-defaults",)
 
 
 def own_defaults(environ: Mapping[str, str]) -> str:
-    """The lines of Spark's own defaults, for a file of properties that replaces them."""
+    """The lines of Spark's own defaults, for a properties file that replaces them."""
     if not is_before_4():
         return ""
     from pyspark.find_spark_home import _find_spark_home
@@ -190,7 +191,7 @@ def arrow_of(frame: "DataFrame") -> "pa.Table":
 
 
 def frame_of_arrow(spark: "SparkSession", rows: "pa.Table", fields: "StructType") -> "DataFrame":
-    """A frame of an Arrow table's rows with these columns."""
+    """A frame with an Arrow table's rows and these columns."""
     if not is_before_4():
         return spark.createDataFrame(rows, fields)
     from pyspark.sql import DataFrame
@@ -211,7 +212,7 @@ def frame_of_arrow(spark: "SparkSession", rows: "pa.Table", fields: "StructType"
 
 
 def try_cast(value: "Column", type_: str) -> "Column":
-    """The value as another type, NULL if it does not fit."""
+    """The value cast to another type, or NULL if it does not fit."""
     if not is_before_4():
         return value.try_cast(type_)
     from pyspark import SparkContext
@@ -225,9 +226,9 @@ def try_cast(value: "Column", type_: str) -> "Column":
 
 
 def renew_kept_rows(spark: "SparkSession", name: str) -> None:
-    """Renew the cached rows of a table; before Spark 4.1 uncache them.
+    """Refresh the cached rows of a table. Before Spark 4.1, uncache them instead.
 
-    An older Spark would compute them again from the former state of the table.
+    An older Spark would recompute them from the former state of the table.
     """
     if _is_before(_FOUR_ONE):
         spark.catalog.uncacheTable(name)
@@ -236,7 +237,10 @@ def renew_kept_rows(spark: "SparkSession", name: str) -> None:
 
 
 def checkpoint_on_disk(frame: "DataFrame") -> "DataFrame":
-    """Compute a frame's rows once, and write them to local disks; Spark 3.5 writes if its memory is full."""
+    """Compute a frame's rows once and write them to local disks.
+
+    Spark 3.5 only writes if its memory is full.
+    """
     if is_before_4():
         return frame.localCheckpoint()
     from pyspark import StorageLevel
@@ -245,7 +249,10 @@ def checkpoint_on_disk(frame: "DataFrame") -> "DataFrame":
 
 
 def frame_fields(frame: "DataFrame") -> "StructType":
-    """A frame's columns; raises UsageError for types unknown to Python, such as intervals in Spark 3.5."""
+    """A frame's columns.
+
+    Raises UsageError for types without Python support, such as intervals in Spark 3.5.
+    """
     from pyspark.errors import PySparkValueError
 
     try:
@@ -254,22 +261,22 @@ def frame_fields(frame: "DataFrame") -> "StructType":
         raise UsageError(
             "other-spark",
             "A column of the frame has a type without Python support in Spark 3.5, such as an interval.",
-            "Cast it to a number or a text, or leave it out.",
+            "Cast it to a number or a string, or leave it out.",
         ) from unknown
 
 
 def require_fields(number: int, what: str) -> None:
-    """Raises UsageError for rows without columns, which Spark 3.5 cannot hold with others."""
+    """Raise UsageError for rows without columns, which Spark 3.5 cannot hold."""
     if is_before_4() and not number:
         raise UsageError(
             "other-spark",
-            f"{what} have no column of their own, and Spark 3.5 holds no such rows.",
+            f"{what} have no column of their own, and Spark 3.5 cannot hold such rows.",
             "Give them a column, or use Spark 4.0 or 4.1.",
         )
 
 
 def require_known_types(table: object, variants: Sequence[str]) -> None:
-    """Raises UsageError for columns of type variant, which Spark 4 introduced."""
+    """Raise UsageError for columns of type variant, which Spark 4 introduced."""
     if is_before_4() and variants:
         raise UsageError(
             "other-spark",
@@ -280,14 +287,14 @@ def require_known_types(table: object, variants: Sequence[str]) -> None:
 
 
 def metadata_column(frame: "DataFrame", name: str) -> "Column":
-    """A column of a source's metadata, even if a column of the rows has the same name."""
+    """A metadata column of a source, even if a column of the rows has the same name."""
     if not is_before_4():
         return frame.metadataColumn(name)
     return _column(frame._jdf.metadataColumn(name))  # noqa: SLF001 - Spark 4 has a method for it
 
 
 def _column(of_java: Any) -> "Column":
-    """A Python column for Java's column."""
+    """A Python column for a Java column."""
     from pyspark.sql import Column
 
     made: Any = Column
@@ -295,7 +302,7 @@ def _column(of_java: Any) -> "Column":
 
 
 def persist_on_disk(rows: "DataFrame") -> "DataFrame":
-    """Keep the rows of a frame on disk once they are computed, until it is unpersisted.
+    """Keep the rows of a frame on disk once they are computed, until the frame is unpersisted.
 
     In memory they would take space that tasks need for sorting.
     """

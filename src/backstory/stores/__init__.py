@@ -1,1 +1,1 @@
-"""Tables and their stores: the only rooms that write them."""
+"""Tables and their stores. No other room writes tables."""

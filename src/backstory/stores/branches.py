@@ -26,7 +26,7 @@ Json = Mapping[str, Any]
 
 
 def on_branch(metadata: Json, branch: str) -> Json | None:
-    """The metadata as if the branch were the table's present state; None if there is no such branch."""
+    """The metadata as if the branch were the table's current state, or None if the branch does not exist."""
     head = head_of(metadata, branch)
     if head is None:
         return None
@@ -42,13 +42,13 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
 
 
 def in_effect(metadata: Json) -> Json:
-    """The metadata with its pending properties, as every reader takes them."""
+    """The metadata with its pending properties, as every reader uses them."""
     pending = pending_in(metadata)
     return {**metadata, "properties": _properties(metadata, pending)} if pending else metadata
 
 
 def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
-    """The properties that a table, or its branch, has by its commits only; None for a removed one."""
+    """The properties that only the commits of a table or its branch have. None is a removed property."""
     pending: dict[str, str | None] = {}
     for _, commit in _published_commits(metadata):
         pending |= pending_properties(_summary(commit).get(PENDING))
@@ -94,7 +94,7 @@ def _published_commits(metadata: Json) -> list[tuple[str, Json]]:
 
 
 def head_of(metadata: Json, branch: str) -> int | None:
-    """The newest snapshot of a branch; None if there is no such branch."""
+    """The newest snapshot of a branch, or None if the branch does not exist."""
     ref = (metadata.get("refs") or {}).get(branch)
     return ref["snapshot-id"] if ref is not None and ref["type"] == "branch" else None
 
@@ -110,7 +110,7 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
 
 
 def pending_properties(text: str | None) -> dict[str, str | None]:
-    """The properties that publishing a commit sets, from its property `PENDING`; None removes a property."""
+    """The properties that publishing a commit sets, from its property `PENDING`. None removes a property."""
     return dict(json.loads(text or "{}"))
 
 
@@ -129,7 +129,7 @@ def _refuse_unclear(metadata: Json, heads: Mapping[str, int], ours: Collection[i
 
 
 def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Json]:
-    """The commits that only the branch has, newest first; UsageError if there is no such branch."""
+    """The commits that only the branch has, newest first. Raises UsageError if the branch does not exist."""
     head = head_of(metadata, branch)
     if head is None:
         raise no_branch(table, branch)
@@ -146,7 +146,7 @@ def _own_commits(metadata: Json, branch: str, head: int) -> list[Json]:
 
 
 def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]:
-    """The commits that only the branch has; Refused if the table has changed since it began."""
+    """The commits that only the branch has. Raises Refused if the table has changed since it began."""
     commits = commits_of_branch(metadata, table, branch)
     base = commits[-1].get("parent-snapshot-id") if commits else head_of(metadata, branch)
     if base != metadata.get(_CURRENT):
@@ -174,7 +174,7 @@ def _summary(snapshot: Json) -> Mapping[str, str]:
 
 
 def require_branch_name(branch: str) -> str:
-    """The name; UsageError if no branch of a preview can have it."""
+    """The name, if a branch of a preview can have it. Raises UsageError otherwise."""
     if not branch.isidentifier() or not branch.isascii() or branch == MAIN:
         raise UsageError(
             "bad-option",

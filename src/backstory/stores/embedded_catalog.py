@@ -1,9 +1,9 @@
-"""The catalog of an embedded warehouse, a SQLite file, and the folders in which the warehouse was and is.
+"""The catalog of an embedded warehouse, a SQLite file, and the current and former folders of the warehouse.
 
 Iceberg writes whole paths. After a folder was copied or moved, its tables still name the files of the former
 folder. A reader or writer of the copy would use the original's files. The catalog therefore records each
-folder below which tables were created. A table below a recorded folder other than the present one is neither
-read nor written. Any other table is where its owner put it.
+folder below which tables were created. A table below a recorded folder other than the current one is neither
+read nor written. Any other table is in a place that its owner chose.
 """
 
 import json
@@ -42,7 +42,7 @@ class CatalogFile(NamedTuple):
 
 
 def read_catalog(folder: Path) -> CatalogFile:
-    """The catalog of the warehouse in a folder; empty if there is no catalog yet."""
+    """The catalog of the warehouse in a folder. Empty if it does not exist yet."""
     file = folder / CATALOG_FILE
     if not file.exists() or not file.stat().st_size:
         return CatalogFile([], [])
@@ -110,7 +110,7 @@ class WarehouseFolders:
     former: frozenset[str]
 
     def former_of(self, location: str) -> str | None:
-        """The former folder that contains a location; None if this folder does, or neither."""
+        """The former folder that contains a location, or None if this folder contains it or neither does."""
         spellings = path_spellings(location)
         present = max(map(len, enclosing_folders(spellings, self.spellings)), default=0)
         former = max(enclosing_folders(spellings, self.former), key=len, default="")
@@ -123,7 +123,7 @@ class WarehouseFolders:
         )
 
     def present_location(self, location: str) -> str:
-        """A location below a former folder as one below this folder; any other location unchanged."""
+        """The location, moved from a former folder to this folder. Any other location is unchanged."""
         former = self.former_of(location)
         if former is None:
             return location
@@ -143,13 +143,13 @@ class WarehouseFolders:
 
 
 def home_of(folder: Path | None, address: str) -> Path | None:
-    """The folder of a warehouse whose JDBC catalog is a file in that folder; None for any other."""
+    """The folder of a warehouse whose JDBC catalog is a file in it, or None for any other warehouse."""
     file = address.partition("?")[0].removeprefix("jdbc:sqlite:").removeprefix("file:")
     return folder if folder is not None and file == f"{folder}/{CATALOG_FILE}" else None
 
 
 def warehouse_folders(folder: Path, catalog: CatalogFile | None = None) -> WarehouseFolders:
-    """The present and former folders of the warehouse in a folder, by its catalog."""
+    """The current and former folders of the warehouse in a folder, according to its catalog."""
     catalog = read_catalog(folder) if catalog is None else catalog
     folders = {*catalog.folders} if catalog.folders else _infer_former_folders(folder, catalog.entries)
     same = {path for path in folders if _is_same_folder(path, folder)}
@@ -158,7 +158,7 @@ def warehouse_folders(folder: Path, catalog: CatalogFile | None = None) -> Wareh
 
 
 def require_here(folder: Path, table: TableName) -> WarehouseFolders:
-    """The folders of a warehouse; UsageError if this table or view is in a former one."""
+    """The folders of a warehouse. Raises UsageError if this table or view is in a former folder."""
     catalog = read_catalog(folder)
     folders = warehouse_folders(folder, catalog)
     folders.require(table, *(entry.location for entry in catalog.entries if entry.table == table))
@@ -166,7 +166,7 @@ def require_here(folder: Path, table: TableName) -> WarehouseFolders:
 
 
 def remember(folder: Path, table: TableName | None = None) -> None:
-    """Record that tables are created below a folder; TryAgain if its catalog cannot be written now."""
+    """Record that tables are created below a folder. Raises TryAgain if the catalog cannot be written now."""
     try:
         catalog, spellings = read_catalog(folder), {str(folder), os.path.realpath(folder)}
         if spellings <= {*catalog.folders}:
@@ -187,14 +187,14 @@ def remember(folder: Path, table: TableName | None = None) -> None:
 
 
 def remember_if_writable(folder: Path | None) -> None:
-    """Record the folder of an embedded warehouse whose catalog can be written; readers may lack the right."""
+    """Record the folder of an embedded warehouse, if its catalog is writable. Readers may lack the right."""
     with suppress(TryAgain, OSError):
         if folder is not None and (folder / CATALOG_FILE).exists():
             remember(folder)
 
 
 def replace_folders(connection: sqlite3.Connection, folders: set[str]) -> None:
-    """Replace the recorded folders of a catalog by these."""
+    """Replace the recorded folders of a catalog with these folders."""
     connection.execute(f"CREATE TABLE IF NOT EXISTS {FOLDERS} (folder VARCHAR(1000) NOT NULL PRIMARY KEY)")
     connection.execute(f"DELETE FROM {FOLDERS}")  # noqa: S608
     rows = [[path] for path in sorted(folders)]
@@ -202,7 +202,7 @@ def replace_folders(connection: sqlite3.Connection, folders: set[str]) -> None:
 
 
 def warehouse_moved(folder: Path, former: str, table: TableName) -> UsageError:
-    """The error for a table in the folder where its warehouse was before."""
+    """The error for a table whose files are in a former folder of its warehouse."""
     return UsageError(
         WAREHOUSE_MOVED,
         f"The warehouse {folder} was copied or moved from {former}, and {table} still names its files there.",
@@ -220,7 +220,10 @@ def path_spellings(location: str) -> set[str]:
 
 
 def bare_path(location: str) -> str:
-    """The path of a location of this machine, without its scheme; Iceberg encodes no characters in it."""
+    """The path of a location on this machine, without its scheme.
+
+    Iceberg does not encode any characters in it.
+    """
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")
@@ -239,7 +242,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _is_same_folder(one: str, other: Path) -> bool:
-    """Whether two paths are one folder, by device and inode."""
+    """Whether two paths are the same folder, by device and inode."""
     try:
         return Path(one).samefile(other)
     except OSError:
@@ -247,10 +250,11 @@ def _is_same_folder(one: str, other: Path) -> bool:
 
 
 def _infer_former_folders(folder: Path, entries: list[CatalogEntry]) -> set[str]:
-    """The former folders of a warehouse whose catalog records none, by its tables' locations.
+    """The former folders of a warehouse whose catalog records none, inferred from its tables' locations.
 
     A location elsewhere is in a former folder in two cases: this folder has the same file at the same
-    relative path, or metadata there that names the former location. Otherwise the table's owner put it there.
+    relative path, or metadata there names the former location. Otherwise the table's owner chose the
+    location.
     """
     here = frozenset({str(folder), os.path.realpath(folder)})
     former: set[str] = set()
@@ -279,7 +283,7 @@ def _metadata_files(file: Path) -> list[Path]:
 
 
 def _names_place(metadata: Path, place: Path) -> bool:
-    """Whether a metadata file gives this location for its table."""
+    """Whether a metadata file contains this location as its table's."""
     with suppress(OSError, ValueError):
         document = json.loads(metadata.read_text("utf-8"))
         return isinstance(document, dict) and bare_path(str(document.get("location"))).rstrip("/") == str(

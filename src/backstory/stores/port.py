@@ -9,9 +9,9 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape
 
-# A sender once brought this table versions of a key that overlap.
+# A sender once delivered overlapping versions of a key to this table.
 DISORDER: Final = "backstory.disorder"
-# A load of this history has committed its base, and not yet the history.
+# A load of this history has committed the base, but not yet the history.
 LOADING: Final = "backstory.loading"
 
 
@@ -36,50 +36,50 @@ class Store(Protocol):
 
     @property
     def description(self) -> str:
-        """The warehouse and the origin of its name, for errors: people may have meant another one."""
+        """The warehouse and its origin, for errors. The user may have meant another warehouse."""
 
     def reserves(self, name: str) -> bool:
-        """Whether the store reserves this name of a column."""
+        """Whether the store reserves this column name."""
 
 
 class TableLike(Protocol):
-    """A table by the meaning of its rows, for every reader."""
+    """A table and the meaning of its rows, for every reader."""
 
     @property
     def shape(self) -> Shape:
-        """Its columns, key and layout."""
+        """The table's columns, key and layout."""
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Its properties."""
+        """The table's properties."""
 
     @property
     def rows(self) -> int:
-        """The number of rows that data files hold, deleted ones included; 0 when there are none."""
+        """The number of rows in data files, including deleted rows."""
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """Descriptions of writes by other programs since its door last wrote."""
+        """Descriptions of writes by other programs since the table's door last wrote."""
 
 
 class StoredTable(Protocol):
-    """A table as it was when it was loaded."""
+    """A table in the state in which it was loaded."""
 
     @property
     def shape(self) -> Shape:
-        """Its columns, key and layout."""
+        """The table's columns, key and layout."""
 
     @property
     def schema_id(self) -> int:
-        """The id of its columns' state, which differs after every change of them."""
+        """The id of the table's schema, which differs after every change of columns."""
 
     @property
     def rows(self) -> int:
-        """An upper bound of its rows; 0 if there are surely none."""
+        """An upper bound of the number of rows. If it is 0, the table is empty."""
 
     @property
     def disorderly(self) -> bool:
-        """Whether a sender once brought versions of a key that overlap."""
+        """Whether a sender has ever delivered overlapping versions of a key."""
 
     @property
     def newest_token(self) -> str | None:
@@ -87,11 +87,11 @@ class StoredTable(Protocol):
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Its properties, as commits have set them."""
+        """The table's properties, as commits have set them."""
 
     @property
     def tags(self) -> Mapping[str, int]:
-        """Names of snapshots, which do not expire as long as they have one."""
+        """The tags of snapshots, by name. A snapshot with a tag does not expire."""
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
@@ -99,7 +99,7 @@ class StoredTable(Protocol):
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """Descriptions of writes by other programs since its door last wrote."""
+        """Descriptions of writes by other programs since the table's door last wrote."""
 
 
 Loaded = TypeVar("Loaded", bound=StoredTable)
@@ -107,10 +107,10 @@ Readable = TypeVar("Readable", bound=TableLike)
 
 
 def require_columns(table: Readable, *own: str) -> Readable:
-    """The table, if it has its key and its layout's columns; Refused if another tool dropped one.
+    """The table, if it has its key and its layout's columns. Raises Refused if another tool dropped one.
 
-    `own` are further columns that a door needs. Without one of them a row means something else, so nothing is
-    read or written. Only `check` continues.
+    `own` are other columns that a door needs. If a column is missing, a row has another meaning, so nothing
+    is read or written. Only `check` continues.
     """
     shape = table.shape
     if shape.layout is Layout.FOREIGN or (shape.layout is Layout.ODF and not table.rows):
@@ -131,7 +131,7 @@ def require_columns(table: Readable, *own: str) -> Readable:
 
 
 def require_layout(table: Loaded, *layouts: Layout) -> Loaded:
-    """The table, if its layout is one of these, which the calling door writes; Refused for any other."""
+    """The table, if its layout is one that the calling door writes. Raises Refused for any other layout."""
     shape = table.shape
     if shape.layout is Layout.FOREIGN:
         raise Refused(
@@ -156,8 +156,8 @@ Reserves = Callable[[str], bool]
 def stored_names(reserves: Reserves, sources: Iterable[str], known: Iterable[Column] = ()) -> dict[str, str]:
     """The stored name of each column of a source, including the `known` columns (F21).
 
-    A reserved name gets an underscore as its last letter, and further ones while the result is taken. Any
-    other name is stored as it is, unless a reserved one has taken it.
+    A reserved name gets an underscore as its last letter, and more underscores while the result is taken. Any
+    other name is stored unchanged, unless a reserved name has taken it.
     """
     names = {column.source: column.name for column in known}
     is_reserved = {source: reserves(source) for source in sources if source not in names}

@@ -10,7 +10,7 @@ Item = TypeVar("Item")
 
 
 def read_ahead(pool: Executor, readers: Iterable[Callable[[], Iterator[Item]]], count: int) -> Iterator[Item]:
-    """The items of the readers, in order; `count` readers have begun, each one item ahead."""
+    """The items of the readers, in order. At any time `count` readers have begun, each one item ahead."""
     rest = iter(readers)
     started = deque[tuple[Iterator[Item], Future[Item | None]]]()
 

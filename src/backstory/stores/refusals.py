@@ -1,4 +1,4 @@
-"""The errors of stores: tables that are missing, exist already, were changed meanwhile, or are damaged."""
+"""The errors of stores: tables that are missing, already exist, were changed concurrently, or are damaged."""
 
 from collections.abc import Iterable, Sequence
 from difflib import get_close_matches
@@ -8,7 +8,7 @@ from backstory.model.table import TableName
 
 
 def no_table(table: TableName, known: Iterable[TableName] = (), searched: str = "") -> UsageError:
-    """The error for a missing table, which suggests the most similar of the `known` ones.
+    """The error for a missing table, which suggests the most similar of the `known` tables.
 
     `searched` describes the warehouse that was searched, and the origin of its name.
     """
@@ -30,7 +30,7 @@ def view_exists(table: TableName) -> Refused:
 
 
 def require_some(tables: Sequence[object], *, every: bool) -> None:
-    """Raise UsageError if neither tables nor `every` table is meant."""
+    """Raise UsageError if no table is named and `every` is false."""
     if not tables and not every:
         raise UsageError(
             "no-table", "No table is named.", f"Name tables, or use {option('all', value=True)}."
@@ -38,7 +38,7 @@ def require_some(tables: Sequence[object], *, every: bool) -> None:
 
 
 def conflict(table: TableName | str) -> TryAgain:
-    """The error for a table that another writer changed meanwhile."""
+    """The error for a table that another writer changed concurrently."""
     return TryAgain(
         "conflict",
         f"{table} was changed by another writer while this request was planned.",
@@ -65,7 +65,7 @@ def file_garbled(table: TableName | str, file: str) -> Failed:
 
 
 def property_garbled(table: TableName, name: str) -> Failed:
-    """The error for a property of backstory's with a value that backstory did not write."""
+    """The error for one of backstory's properties with a value that backstory did not write."""
     return Failed(
         "property-garbled",
         f"The property {name} of {table} has an unexpected value.",
@@ -74,7 +74,7 @@ def property_garbled(table: TableName, name: str) -> Failed:
 
 
 def repeated_key(table: TableName, key: Sequence[str], keys: int, rows: int) -> Refused:
-    """The error for columns that are not a key: so many rows would share so many keys."""
+    """The error for columns that are not a key, because `rows` rows would share `keys` keys."""
     return Refused(
         "repeated-key",
         f"({', '.join(key)}) is not a key of {table}: {rows} rows would share {keys} keys.",

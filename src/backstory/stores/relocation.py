@@ -1,9 +1,9 @@
-"""The relocation of a table: its metadata for the folder in which its warehouse is now.
+"""The relocation of a table: new metadata for the current folder of its warehouse.
 
-New files of metadata, manifests and deletes are written next to the old ones. These do not change, and hold
-until the catalog names the new metadata. A new file has the old one's name and a mark. A second attempt uses
-the same mark, and so overwrites the files of the first. Iceberg's procedure `rewrite_table_path` is of no use
-here: it reads files at the paths in the metadata, in the former folder.
+New files of metadata, manifests and deletes are written next to the old ones. The old files do not change,
+and are valid until the catalog names the new metadata. A new file has the old one's name and a mark. A second
+attempt uses the same mark, and so overwrites the files of the first. Iceberg's procedure `rewrite_table_path`
+cannot be used here, because it reads files at the paths in the metadata, in the former folder.
 """
 
 import gzip
@@ -121,7 +121,10 @@ _JAVA_TEXT: Final = "java.lang.String"
 
 @dataclass(frozen=True, slots=True)
 class AvroEntry:
-    """A file that a manifest or a manifest list names; of kind `hidden` one whose rows a vector hides."""
+    """A file that a manifest or a manifest list names.
+
+    The kind `hidden` is for a file whose rows a vector hides.
+    """
 
     kind: str
     live: bool
@@ -146,7 +149,7 @@ def read_entries(jvm: Any, file: Path) -> list[AvroEntry]:
 def rewrite_avro(jvm: Any, file: Path, target: Path, moves: Mapping[str, tuple[str, int | None]]) -> None:
     """Write a manifest or manifest list with new locations and sizes of its files, from `moves`.
 
-    A bound that is the path of any other file is left out: it would no longer be a bound.
+    A bound that is the path of any other file is omitted, because it would no longer be a bound.
     """
     lines = (f"{old}\t{new}\t{'' if size is None else size}" for old, (new, size) in moves.items())
     types = {"path": _JAVA_TEXT, "target": _JAVA_TEXT, "text": _JAVA_TEXT}
@@ -160,7 +163,7 @@ Move = Callable[[str], str]
 
 
 def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
-    """Rewrite a Puffin file of deletion vectors: only its footer contains paths, so offsets do not change."""
+    """Rewrite a Puffin file of deletion vectors. Only its footer contains paths, so offsets do not change."""
     content = file.read_bytes()
     (length,) = struct.unpack("<i", content[-_TAIL:-8])
     flags, start = content[-8:-4], len(content) - _TAIL - length
@@ -178,7 +181,7 @@ def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
 
 
 def rewrite_positions(file: Path, target: Path, move: Move) -> dict[str, str]:
-    """Rewrite a Parquet file of positions, sorted by the new paths; returns new paths by old ones."""
+    """Rewrite a Parquet file of positions, sorted by the new paths. Returns new paths by old paths."""
     with pq.ParquetFile(file) as parquet:
         groups = parquet.metadata.num_row_groups
         rows = parquet.read()
@@ -216,12 +219,12 @@ _STATISTICS: Final = {"statistics": "statistics-path", "partition-statistics": "
 
 @dataclass(frozen=True, slots=True)
 class TableRelocation:
-    """The relocation of one table or view, with its progress.
+    """The relocation of a table or view, with its progress.
 
     `java` returns the JVM that reads and writes Avro. A `dry_run` checks everything and writes nothing.
     `moves` are new locations by old ones, with the new size if it differs. `written` are the new files, and
-    `replaced` the files in this folder that they replace. `present` are checked locations. `outside` are the
-    table's files in other folders, which stay there.
+    `replaced` are the files in this folder that they replace. `present` are checked locations. `outside` are
+    the table's files in other folders, which stay there.
     """
 
     table: TableName
@@ -236,7 +239,7 @@ class TableRelocation:
     outside: set[str] = field(default_factory=set)
 
     def relocate(self, location: str) -> str:
-        """Write new metadata for the table or view with metadata at `location`; returns its new location."""
+        """Write new metadata for the table or view with metadata at `location`. Returns its new location."""
         metadata = self._read_json(location)
         for snapshot in metadata.get("snapshots") or []:
             self._relocate_snapshot(snapshot)
@@ -247,9 +250,10 @@ class TableRelocation:
         return self._write_metadata(location, metadata)
 
     def _write_metadata(self, location: str, metadata: dict[str, Any], *, former: bool = False) -> str:
-        """Write new metadata; files that only `former` metadata names may be missing.
+        """Write new metadata. Files that only `former` metadata names may be missing.
 
-        The metadata log leaves out files outside of the folder: Iceberg deletes those in it, one by one.
+        The metadata log omits files outside of the folder, because Iceberg deletes the files in the log one
+        by one.
         """
         relocated = self._new_location if former else self._check_location
         self._choose_name(location)
@@ -311,7 +315,7 @@ class TableRelocation:
         self._write_avro(location, files, moves)
 
     def _relocate_deletes(self, file: AvroEntry) -> dict[str, str]:
-        """Relocate a delete file; returns new paths by old ones of the data files that it names."""
+        """Relocate a delete file. Returns new paths by old paths for the data files that it names."""
         vectors, inside = file.format.upper() == "PUFFIN", dict[str, str]()
         if not vectors and file.format.upper() != "PARQUET":
             raise not_relocatable(Path(file.location))
@@ -368,7 +372,7 @@ class TableRelocation:
         return metadata
 
     def _check_location(self, location: str) -> str:
-        """The new location of a file that keeps its name; raises an error if it does not exist here."""
+        """The new location of a file that keeps its name. Raises an error if the file does not exist here."""
         if location not in self.present and self.folders.former_of(location) is not None:
             self._require(location)
             self.present.add(location)
@@ -399,7 +403,7 @@ class TableRelocation:
             self.moves[location] = (f"{folder}/{_MARK.sub('', stem)}-r{self.mark}{ending}", None)
 
     def _write(self, location: str, write: Callable[[Path, Path], object]) -> str:
-        """Rewrite a file in its folder under its new name; returns its new location."""
+        """Rewrite a file in its folder under its new name. Returns its new location."""
         old, (new, _) = self._require(location), self.moves[location]
         target = Path(bare_path(new))
         _require_inside(self.folders.folder, target)
@@ -418,7 +422,7 @@ class TableRelocation:
 
 
 def read_metadata(file: Path) -> dict[str, Any]:
-    """The content of a metadata file; ValueError if it is not one."""
+    """The content of a metadata file. Raises ValueError for any other file."""
     content = file.read_bytes()
     metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
     if not isinstance(metadata, dict) or "location" not in metadata:
@@ -427,7 +431,7 @@ def read_metadata(file: Path) -> dict[str, Any]:
 
 
 def name_mark(folder: Path, location: str) -> str:
-    """The ending of new files' names, which is the same for a second attempt."""
+    """The suffix of the names of new files, which is the same for a second attempt."""
     return hashlib.sha256(f"{folder}\n{location}".encode()).hexdigest()[:8]
 
 

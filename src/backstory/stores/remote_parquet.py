@@ -1,4 +1,4 @@
-"""A Parquet file of an object store: the columns of row groups are fetched before they are decoded."""
+"""A Parquet file in an object store. The columns of row groups are fetched before they are decoded."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
@@ -11,9 +11,9 @@ from backstory.stores.table_files import ENDING, RemoteFile, Span
 
 
 class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
-    """A Parquet file whose columns are fetched in few concurrent requests; its footer is read once.
+    """A Parquet file whose columns are fetched in few concurrent requests. Its footer is read once.
 
-    Arrow's own fetching requests column after column as it decodes them.
+    Arrow's own implementation requests one column after another while it decodes them.
     """
 
     def __init__(self, remote: RemoteFile) -> None:
@@ -26,7 +26,7 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
     def read_row_groups(
         self, row_groups: Sequence[int], columns: Sequence[str] | None = None, **more: Any
     ) -> pa.Table:
-        """The rows of these groups; releases the bytes of groups of an earlier call."""
+        """The rows of these groups. The bytes of groups from an earlier call are released."""
         spans = [span for group in row_groups for span in self._spans(group, columns)]
         whole = [span for group in row_groups for span in self._spans(group, None)]
         if spans:
@@ -46,7 +46,7 @@ class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no type
 
 @contextmanager
 def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
-    """The file, opened; its fetched rows are released at the end."""
+    """The open file. Its fetched rows are released at the end."""
     if remote.is_whole:
         with pq.ParquetFile(remote.raw(), metadata=remote.metadata) as file:
             remote.metadata = file.metadata

@@ -1,6 +1,6 @@
 """The files of tables, opened by this process: on this machine, or in S3 with the table's own credentials.
 
-Every reader of a table's files opens them here. A file that does not open here as it does in Iceberg's Java
+Every reader of a table's files opens them here. A file that cannot be opened as Iceberg's Java would open it
 is left to Spark, which reads it or reports the error.
 """
 
@@ -24,10 +24,10 @@ if TYPE_CHECKING:
     from pyarrow.fs import FileSystem
 
 S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
-# Credentials; no representation shows their values.
+# Credentials. No representation shows their values.
 _KEYS: Final = ("s3.access-key-id", "s3.secret-access-key", "s3.session-token")
 _ENDPOINT, _PATH_STYLE, _REGION = "s3.endpoint", "s3.path-style-access", "client.region"
-# Objects encrypted with a key of the customer's, which Arrow cannot send.
+# Objects encrypted with a customer's key, which Arrow cannot send.
 _OWN_KEY: Final = ("s3.sse.type", "custom")
 # Properties that affect how files are written, or how fast they are read, but not their content.
 _READS_ALIKE: Final = (
@@ -58,14 +58,14 @@ _OFF: Final = frozenset(
 )
 _OF_S3: Final = ("client.", "http-client.", "s3.")
 _AMAZON: Final = "s3.amazonaws.com"
-# Seconds. Spark, with longer timeouts, reads files of a storage that does not answer by then.
+# In seconds. If a storage does not respond by then, Spark reads its files, with longer timeouts.
 _CONNECTING: Final = 5.0
 _TRIES: Final = 5
 
 
 @dataclass(frozen=True, slots=True)
 class S3Options:
-    """The address of S3, and credentials; without keys Arrow looks for them where Amazon's programs do."""
+    """The address of S3, and credentials. Without keys, Arrow looks for them where Amazon's programs do."""
 
     endpoint: str | None
     path_style: bool
@@ -98,7 +98,7 @@ class S3Options:
 
 
 def s3_options(properties: Mapping[str, str]) -> S3Options | None:
-    """The options in a FileIO's properties; None if one of these has no counterpart in Arrow."""
+    """The options in a FileIO's properties, or None if one of these has no counterpart in Arrow."""
     if any(_has_no_counterpart(name, value) for name, value in properties.items()):
         return None
     endpoint = properties.get(_ENDPOINT)
@@ -146,9 +146,9 @@ Span = tuple[int, int]
 
 
 class RemoteFile:
-    """A file of an object store, opened by one request and read by few, concurrent ones.
+    """A file in an object store, opened with one request and read with a few concurrent requests.
 
-    Fetched bytes are held until `keep` releases them; a small file is held whole. `file` is Arrow's open
+    Fetched bytes are held until `keep` releases them. A small file is held whole. `file` is Arrow's open
     file. Reading raises the OSError of the storage.
     """
 
@@ -162,7 +162,10 @@ class RemoteFile:
             self._pieces = [(0, self._request((0, self.size)))]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, fewer at its end: from fetched bytes, else by a request."""
+        """Bytes of the file, from the fetched bytes or else requested.
+
+        There are fewer at the end of the file.
+        """
         end = min(offset + length, self.size)
         for start, piece in self._pieces:
             if start <= offset and end <= start + len(piece):
@@ -170,7 +173,7 @@ class RemoteFile:
         return self._request((offset, end)) if offset < end else b""
 
     def fetch(self, spans: Iterable[Span]) -> None:
-        """Fetch these spans, each from its first byte to the byte after its last, concurrently."""
+        """Fetch these spans concurrently. Each ends after its last byte."""
         missing = [span for span in spans if not self._has(span)]
         requests = [part for span in merge_spans(missing, HOLE) for part in _parts(span)]
         if not requests:
@@ -184,7 +187,7 @@ class RemoteFile:
         if not self.is_whole:
             least, most = span
             self._pieces = [
-                each for each in self._pieces if each[0] < most and each[0] + len(each[1]) > least
+                piece for piece in self._pieces if piece[0] < most and piece[0] + len(piece[1]) > least
             ]
 
     def open(self) -> IO[bytes]:
@@ -192,7 +195,7 @@ class RemoteFile:
         return BytesIO(self._pieces[0][1]) if self.is_whole else BufferedReader(self.raw(), WHOLE)
 
     def raw(self) -> RawIOBase:
-        """An unbuffered reader, which requests no more bytes than it is asked for."""
+        """An unbuffered reader, which requests only the bytes that are read."""
         return _RemoteReader(self)
 
     def _has(self, span: Span) -> bool:
@@ -235,7 +238,7 @@ class _RemoteReader(RawIOBase):
 
 
 def merge_spans(spans: Iterable[Span], hole: int) -> list[Span]:
-    """Spans in ascending order; spans with no larger gap than `hole` between them are merged."""
+    """Spans in ascending order. Spans with no larger gap than `hole` between them are merged."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start - merged[-1][1] <= hole:
@@ -254,7 +257,7 @@ def _parts(span: Span) -> list[Span]:
 
 
 def _join_pieces(spans: Sequence[Span], pieces: Sequence[bytes]) -> list[tuple[int, bytes]]:
-    """Pieces with their offsets; adjacent pieces are joined, since a column may extend over several."""
+    """The pieces with their offsets. Adjacent pieces are joined, because a column may extend over several."""
     joined: list[tuple[int, list[bytes]]] = []
     previous_end = -1
     for (start, end), piece in zip(spans, pieces, strict=True):
@@ -268,7 +271,7 @@ def _join_pieces(spans: Sequence[Span], pieces: Sequence[bytes]) -> list[tuple[i
 
 @lru_cache(maxsize=8)
 def file_system(options: S3Options) -> "FileSystem":
-    """The file system of these options, with its connections, created once."""
+    """The file system for these options, with its connections, created once."""
     return options.file_system()
 
 
@@ -288,7 +291,7 @@ def local_path(location: str) -> Path:
 
 
 def is_remote(location: str) -> bool:
-    """Whether a location is in a storage, and not a path of this machine."""
+    """Whether a location is in a storage, and not a path on this machine."""
     return "://" in location and not location.startswith("file:")
 
 
@@ -296,7 +299,7 @@ class TableFiles:
     """The files of a table as one command opens them, each remote file once.
 
     `properties` returns the properties of the table's FileIO, for the first file in S3. It returns None for a
-    FileIO that opens files in a way of its own. `others` opens all other remote files.
+    FileIO that opens files in its own way. `others` opens all other remote files.
     """
 
     def __init__(
@@ -312,14 +315,14 @@ class TableFiles:
         self._kept = 0
 
     def __call__(self, location: str) -> IO[bytes]:
-        """The file, opened for reading; OpensElsewhere, or the OSError of its storage."""
+        """The file, opened for reading. Raises OpensElsewhere, or the OSError of its storage."""
         if not is_remote(location):
             return local_path(location).open("rb")
         return self._remote(location).open()
 
     @contextmanager
     def parquet(self, location: str) -> "Iterator[pq.ParquetFile]":
-        """A Parquet file, whose footer is read once; ArrowInvalid for a file of another format."""
+        """A Parquet file, whose footer is read once. Raises ArrowInvalid for a file in another format."""
         if is_remote(location):
             from backstory.stores.remote_parquet import open_parquet
 
@@ -332,7 +335,7 @@ class TableFiles:
             yield file
 
     def read(self, location: str, offset: int, length: int) -> bytes:
-        """Bytes of a file; raises the errors of opening it."""
+        """Bytes of a file. Raises the errors of opening it."""
         if is_remote(location):
             return self._remote(location).read(offset, length)
         with self(location) as file:
@@ -340,7 +343,10 @@ class TableFiles:
             return file.read(length)
 
     def open_ahead(self, locations: Iterable[str]) -> None:
-        """Open files that will be read, concurrently; the reader of a file meets its error again."""
+        """Open files that will be read, concurrently.
+
+        If a file cannot be opened, its reader gets the error again.
+        """
         remote = [location for location in dict.fromkeys(locations) if is_remote(location)]
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return
@@ -375,9 +381,9 @@ class TableFiles:
         return file
 
     def _native(self, location: str) -> "pa.NativeFile":
-        """Arrow's file of a location, which costs a request."""
+        """Arrow's file for a location, which costs a request."""
         scheme, _, name = location.partition("://")
-        # In Iceberg's Java a name ends at these letters.
+        # In Iceberg's Java, a name ends at these characters.
         options = self._s3() if scheme in S3_SCHEMES and not {*"?#"} & {*name} else None
         if options is not None:
             return file_system(options).open_input_file(name)

@@ -24,7 +24,7 @@ _locks: dict[tuple[str, TableName], threading.Lock] = {}
 
 
 def _reset_after_fork() -> None:
-    """Forget all locks: a forked process has none of the threads that hold one."""
+    """Drop all locks, because a forked process has none of the threads that hold them."""
     global _guard  # noqa: PLW0603 - a thread may hold it as well
     _guard = threading.Lock()
     _locks.clear()
@@ -46,7 +46,7 @@ def lock_tables(store: Store, *tables: TableName) -> Iterator[None]:
 
 @singledispatch
 def load(store: Store, table: TableName) -> StoredTable | None:
-    """The table as it is now, or None if there is no such table or schema."""
+    """The current state of the table, or None if the table or schema does not exist."""
     raise NotImplementedError(store)
 
 
@@ -60,7 +60,7 @@ def tables(store: Store, schema: str | None = None) -> list[TableName]:
 def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | None = None) -> pa.Table:
     """The rows of these keys, with `_file` and `_pos`.
 
-    `keys` has the key's columns and may repeat keys. `since`, in microseconds, leaves out versions that were
+    `keys` has the key's columns and may repeat keys. `since`, in microseconds, excludes versions that were
     closed before it.
     """
     raise NotImplementedError(store)
@@ -68,12 +68,12 @@ def read_slice(store: Store, table: StoredTable, keys: pa.Table, since: int | No
 
 @singledispatch
 def rows_of(store: Store, table: StoredTable) -> Any:
-    """Every row of the table, in the form in which its store takes new rows: a frame, or an Arrow table."""
+    """Every row of the table, as a frame or an Arrow table, whichever its store accepts as new rows."""
     raise NotImplementedError(store)
 
 
 def existing(store: Store, table: TableName) -> StoredTable:
-    """The table as it is now; UsageError if there is none."""
+    """The current state of the table. Raises UsageError if it does not exist."""
     loaded = load(store, table)
     if loaded is None:
         raise no_table(table, searched=store.description)

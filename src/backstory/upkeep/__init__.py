@@ -1,1 +1,1 @@
-"""Upkeep of histories, whatever door wrote them: check, repair, rewind, forget, maintain, prune, relocate."""
+"""Upkeep of histories from any door: check, repair, rewind, forget, maintain, prune, relocate."""

@@ -1,7 +1,7 @@
 """`adopt`: read, check and repair a history that another tool writes, without rewriting it.
 
-The columns are the published ones of dbt's snapshots, SQLMesh's SCD_TYPE_2, dlt's `scd2` and AUTO CDC's SCD
-type 2. The intervals of all four are half-open; an open version has no end, or one in 2200 or later.
+The columns are those that dbt's snapshots, SQLMesh's SCD_TYPE_2, dlt's `scd2` and AUTO CDC's SCD type 2
+document. The intervals of all four are half-open. An open version has no end, or an end in 2200 or later.
 """
 
 import json
@@ -20,7 +20,7 @@ from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergS
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Adopted(Receipt):
-    """The table, and the layout and key by which it is read from now on.
+    """The table, and the layout and key that are used to read it from now on.
 
     `changed` is false if they were set before.
     """
@@ -39,10 +39,10 @@ def adopt(
     *,
     dry_run: bool = False,
 ) -> Adopted:
-    """Set the properties by which the table is read as the history of a tool; its rows stay as they are.
+    """Set the properties that mark a table as the history of a tool. Its rows are unchanged.
 
-    `key` has one or more column names; the default is the table's identifier fields. Raises UsageError for
-    a missing table, layout, column or key. Raises Refused if a door of backstory writes the table.
+    `key` has one or more column names. By default, the table's identifier fields are used. Raises UsageError
+    for a missing table, layout, column or key. Raises Refused if a door of backstory writes the table.
     """
     wanted = _layout_of(layout)
     table_found = require_iceberg(store, table)
@@ -77,7 +77,7 @@ def _layout_of(name: str) -> Layout:
 
 
 def require_iceberg(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The table; UsageError if the catalog has no Iceberg table of this name."""
+    """The Iceberg table with this name. Raises UsageError if the catalog has none."""
     stored = load(store, table)
     if stored is None:
         raise UsageError(
@@ -89,7 +89,7 @@ def require_iceberg(store: IcebergStore, table: TableName) -> IcebergTable:
 
 
 def key_or_identifiers(table: IcebergTable, key: str | Sequence[str]) -> tuple[str, ...]:
-    """The named key columns, else the table's identifier fields without the columns that a tool adds."""
+    """The named key columns, or else the table's identifier fields without the columns that a tool adds."""
     if named := (key,) if isinstance(key, str) else tuple(key):
         return named
     own = {*SYSTEM_TIMES} | {
@@ -102,7 +102,7 @@ def key_or_identifiers(table: IcebergTable, key: str | Sequence[str]) -> tuple[s
 def _refuse_columns(shape: Shape, layout: Layout) -> None:
     span = layout.span
     assert span is not None
-    shown = next((each.value for each in Layout if each.is_adopted and _fits(shape, each)), None)
+    shown = next((other.value for other in Layout if other.is_adopted and _fits(shape, other)), None)
     refuse_times(shape, (span.start, span.end), layout, shown)
     if layout is Layout.AUTOCDC and {*SYSTEM_TIMES} <= set(shape.names):
         raise UsageError(
@@ -113,7 +113,7 @@ def _refuse_columns(shape: Shape, layout: Layout) -> None:
 
 
 def refuse_times(shape: Shape, names: Sequence[str], layout: str, fitting: str | None = None) -> None:
-    """Raise UsageError if the table lacks one of these columns of a layout, or if it is not a time.
+    """Raise UsageError if the table lacks one of these columns of a layout, or if a column is not a time.
 
     `fitting` is the layout that fits the table's columns.
     """
@@ -143,7 +143,7 @@ def refuse_key(
 ) -> None:
     """Raise UsageError for a key that is empty, repeats a column, or has columns of a layout.
 
-    `also` are further columns of the layout, and `name` is its name if it is no layout of a table.
+    `also` are further columns of the layout, and `name` is its name if it is not the layout of a table.
     """
     if not key:
         raise UsageError(

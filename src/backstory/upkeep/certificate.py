@@ -11,18 +11,18 @@ from urllib.parse import quote, quote_plus, unquote
 
 from backstory.model.receipt import Receipt
 
-# Shorter values of keys occur in texts by chance.
+# Shorter values of keys occur in strings by chance.
 SHORTEST_VALUE: Final = 4
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Certificate(Receipt):
-    """The result of an erasure, without the key; if not `applied`, its plan.
+    """The result of an erasure, or its plan if `applied` is false. It does not contain the key.
 
-    `status` is no-record if no file contains the record: it was never there, or was forgotten before. `rows`
-    counts the rows of the newest snapshot by role. `left` is 0, or lists everything that could not be
+    `status` is no-record if no file contains the record. The record never existed, or was erased before.
+    `rows` has the rows of the newest snapshot by role. `left` is 0, or lists everything that could not be
     searched or deleted. The `path` of a file is the SHA-256 of the salt and its location, because folders and
-    files may be named after the key. `consumers` are the cursors that read the record: their copies still
+    files may be named after the key. `consumers` are the cursors that read the record. Their copies still
     have it. `also` has the certificates of the tables that belong to this one.
     """
 
@@ -53,7 +53,7 @@ class Certificate(Receipt):
 
 @dataclass(frozen=True, slots=True)
 class ForgottenRecord:
-    """The key of a record, and a salt: the certificate contains only the key's salted digest.
+    """The key of a record, and a salt. The certificate only contains the salted digest of the key.
 
     `folders` are the partition names of layouts, which never contain a key.
     """
@@ -68,12 +68,12 @@ class ForgottenRecord:
         return self.digest_of(json.dumps([str(value) for value in self.key.values()]))
 
     def digest_of(self, text: str) -> str:
-        """The salted digest of a text."""
+        """The salted digest of a string."""
         return sha256((self.salt + text).encode()).hexdigest()
 
     @property
     def mark(self) -> str:
-        """The text that a table's properties contain until the erasure is finished."""
+        """The mark in a table's properties until the erasure is finished."""
         return f"{self.salt} {self.digest}"
 
     def is_marked(self, mark: str) -> bool:
@@ -82,24 +82,24 @@ class ForgottenRecord:
         return bool(mark) and replace(self, salt=salt).digest == digest
 
     def occurs_in(self, text: str) -> bool:
-        """Whether a text contains a value of the key that is not too short to occur by chance."""
+        """Whether a string contains a value of the key that is too long to occur by chance."""
         return any(len(value) >= SHORTEST_VALUE and value in text for value in map(str, self.key.values()))
 
     def show(self, text: str) -> str:
-        """A name or location as it may be shown: its digest if it may contain the key.
+        """A name or location that may be shown. If it may contain the key, its digest is shown instead.
 
         The folders of a user's own partitions may contain the key in another spelling.
         """
         spelt = {how(str(value)) for value in self.key.values() for how in (str, quote, quote_plus)}
         texts = (text.casefold(), unquote(text).casefold())
-        words = {each for one in texts for each in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", one)}
+        words = {word for spelling in texts for word in re.split(r"[^\w.+-]+|\.(?=[a-z]+$)", spelling)}
         long = {spelling.casefold() for spelling in spelt if len(spelling) >= SHORTEST_VALUE}
         own = "|".join(map(re.escape, self.folders))
         foreign = re.sub(rf"(?<=/)(?:{own})=[^/=]*(?=/)", "", text) if own else text
         may_contain_key = "=" in foreign or bool({spelling.casefold() for spelling in spelt} & words)
-        may_contain_key = may_contain_key or any(spelling in one for spelling in long for one in texts)
+        may_contain_key = may_contain_key or any(spelling in whole for spelling in long for whole in texts)
         return f"(SHA-256 with the salt {self.salt}) {self.digest_of(text)}" if may_contain_key else text
 
     def without_paths(self, files: Iterable[Mapping[str, Any]]) -> list[dict[str, Any]]:
-        """Deleted files, with the digests of their locations."""
+        """The deleted files, with the digests of their locations."""
         return [{**file, "path": self.digest_of(str(file["path"]))} for file in files]

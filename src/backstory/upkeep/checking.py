@@ -1,4 +1,4 @@
-"""`check`: for each law of a table's layout, how often it is broken and by which keys (V114, V115)."""
+"""`check`: for each law of a table's layout, the number of violations and their keys (V114, V115)."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -38,18 +38,18 @@ Known = TypeVar("Known", bound=TableLike)
 STRANGE: Final = "unknown-layout"
 # The statuses of a law.
 OK, VIOLATED, UNCHECKED = "ok", "violated", "unchecked"
-# The status of a record that is no law: it lists commits of other programs since the last delivery.
+# The status of a record without a law. It lists commits of other programs since the last delivery.
 NOTED: Final = "noted"
 _NOTED: Final = {"table": "", "law": "foreign-writes", "violations": 0, "keys": [], "status": NOTED}
 
 
 def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """Check each law of the layout, in one scan: a record with table, law, violations, keys and status.
+    """Check each law of the layout in one scan. Each record has a table, law, violations, keys and status.
 
-    If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys as
-    people write them; for the law `offsets` they are offsets, for `properties` names of properties and
-    columns. Commits of other programs since the last delivery have a separate record, with status `noted`.
-    Raises UsageError if the table does not exist or has an unknown layout.
+    If the law holds, `violations` is 0 and `status` is `ok`, else `violated`. `keys` has up to ten keys in
+    readable form. For the law `offsets` they are offsets, and for `properties` they are names of properties
+    and columns. Commits of other programs since the last delivery have a separate record, with status
+    `noted`. Raises UsageError if the table does not exist or has an unknown layout.
     """
     with translate_faults(table):
         stored = require_known_layout(existing_as_is(store, table))
@@ -57,7 +57,7 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
 
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
-    """The records of `check`, from the table's files if these can be read without Spark and fit in memory."""
+    """The records of `check`, from the table's files if Spark is not needed and they fit in memory."""
     catalog = SessionCatalog(store)
     with translate_faults(table):
         described = catalog.describe(table)
@@ -68,7 +68,10 @@ def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, A
 
 
 def check_small(files: TableReader) -> list[dict[str, Any]]:
-    """The records of `check` from the files of a small table; Unreadable if only Spark can read them."""
+    """The records of `check` from the files of a small table.
+
+    Raises Unreadable if only Spark can read them.
+    """
     from backstory.upkeep.laws.files import broken_in_files
 
     return _records(require_known_layout(files.table), partial(broken_in_files, files))
@@ -101,7 +104,7 @@ def check_tables(
     """The records of the named tables, or of every table with a known layout.
 
     Errors are raised after all tables were checked, as one error. Its `results` are all records, with status
-    `unchecked` for each table that failed. UsageError for a named table, and any error of a single one, are
+    `unchecked` for each table that failed. A UsageError for a named table, or any error of a single table, is
     raised at once.
     """
     names = tables(store) if every else named
@@ -117,15 +120,16 @@ def check_tables(
 
 
 def _refuse_unchecked(all_records: Sequence[dict[str, Any]], results: Mapping[TableName, object]) -> None:
-    failed = {str(table): each for table, each in results.items() if isinstance(each, BackstoryError)}
+    failed = {str(table): result for table, result in results.items() if isinstance(result, BackstoryError)}
     left = {table: error for table, error in failed.items() if error.code != STRANGE}
     if not left:
         return
-    kinds = {each.exit_code: each for each in (Failed, UsageError, Refused, TryAgain)}
+    kinds = {kind.exit_code: kind for kind in (Failed, UsageError, Refused, TryAgain)}
+    tables = {record["table"] for record in all_records}
     why = ", ".join(f"{table} ({error.code})" for table, error in list(left.items())[:MAX_KEYS])
     error = kinds[exit_code(left.values())](
         UNCHECKED,
-        f"{len(left)} of {len({each['table'] for each in all_records})} tables could not be checked: {why}.",
+        f"{len(left)} of {len(tables)} tables could not be checked: {why}.",
         "Read the records, and each table's error, in the `results` of this exception.",
         list(left),
     )
@@ -136,7 +140,7 @@ def _refuse_unchecked(all_records: Sequence[dict[str, Any]], results: Mapping[Ta
 def records(
     table: TableName | str, result: list[dict[str, Any]] | BackstoryError | None
 ) -> list[dict[str, Any]]:
-    """The records of a table's result; an error gives one with status `unchecked` and no law.
+    """The records of a table's result. For an error, there is one record with status `unchecked` and no law.
 
     A table of unknown layout has no records.
     """
@@ -149,18 +153,18 @@ def records(
 
 
 def require_known_layout(table: Known) -> Known:
-    """The table; UsageError if its layout is unknown."""
+    """The table, if its layout is known. Raises UsageError otherwise."""
     if table.shape.layout is Layout.FOREIGN:
         raise UsageError(
             STRANGE,
-            f"backstory does not know the layout of {table.shape.table}.",
+            f"The layout of {table.shape.table} is unknown.",
             "If another tool keeps a history in it, use `backstory adopt`.",
         )
     return table
 
 
 def readable(table: TableLike) -> bool:
-    """Whether the table has a key, and the columns of key and layout exist with types that can be read."""
+    """Whether the table has a key, and the columns of its key and layout exist with readable types."""
     wrong = set(misfits(table))
     keyless = KEY in wrong and not table.shape.key
     return not keyless and not wrong & {*table.shape.key, *_own_names(table)}
@@ -172,14 +176,14 @@ def _own_names(table: TableLike) -> list[str]:
     names += table.shape.layout.required_columns
     if table.shape.layout is Layout.ODF and table.rows:
         columns = _parse_object(table.properties.get(SYSTEM_COLUMNS))
-        names += [each for each in map(columns.get, REQUIRED) if each]
+        names += [name for name in map(columns.get, REQUIRED) if name]
     if table.shape.layout is Layout.VERSIONS:
         names += [column.name for column in versions_layout.OWN_COLUMNS]
     return [name for name in names if name]
 
 
 def misfits(table: TableLike) -> Iterator[str]:
-    """The properties and columns of a table that do not agree with its layout."""
+    """The properties and columns of a table that do not match its layout."""
     shape, properties = table.shape, table.properties
     for name, wanted in ((LAYOUT, None), (KEY, None), (LAYOUT_VERSION, "1")):
         if properties.get(name) is None or wanted not in {None, properties[name]}:
@@ -194,7 +198,7 @@ def misfits(table: TableLike) -> Iterator[str]:
 
 
 def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layout) -> Iterator[str]:
-    """Columns of the layout that are missing or have another type."""
+    """The columns of the layout that are missing or have another type."""
     types = {column.name: column.type for column in columns}
     span = layout.span
     for name in dict.fromkeys(own):
@@ -207,7 +211,7 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 
 
 def _strange_settings(table: TableLike) -> Iterator[str]:
-    """Settings of a native table that cannot be parsed, or name columns that it lacks (V13)."""
+    """The settings of a native table that cannot be parsed, or that name columns that it lacks (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
         named = _parse_list(table.properties.get(name))
         if named is None or set(named) - set(table.shape.names):

@@ -1,4 +1,4 @@
-"""End a history: drop it, or keep it under another name, read only."""
+"""The end of a history: drop it, or keep it under another name, read-only."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -26,11 +26,11 @@ NO_PROPERTIES: Final = MappingProxyType[str, str]({})
 
 @dataclass(frozen=True, slots=True, repr=False)
 class HistoryEnd(Receipt):
-    """The end of a history; if not `applied`, the plan of it.
+    """The end of a history, or its plan if `applied` is false.
 
-    `archive` is the name under which the table is kept, None if its files are deleted. `rows` is the count
-    that `tables` shows, `snapshots` the number of commits. `cursors` are the consumers that lose their place
-    when the files are deleted.
+    `archive` is the name under which the table is kept, or None if its files are deleted. `rows` is the count
+    that `tables` shows, and `snapshots` is the number of commits. `cursors` are the consumers that lose their
+    position when the files are deleted.
     """
 
     table: str
@@ -48,9 +48,9 @@ def end(
     *,
     apply: bool = False,
 ) -> HistoryEnd:
-    """Drop a table with its files, or with `archive` keep it under that name, read only.
+    """Drop a table with its files, or keep it under the name `archive`, read-only.
 
-    Without `apply` nothing is changed. Raises what `archive_history` raises.
+    Unless `apply` is true, nothing is changed. Raises the errors of `archive_history`.
     """
     stored = _require_alone(store, table, archive)
     (counted,) = inventory(SessionCatalog(store), [table])
@@ -73,7 +73,7 @@ def end(
 def archive_history(
     store: IcebergStore, table: TableName, archive: TableName, properties: Mapping[str, str] = NO_PROPERTIES
 ) -> None:
-    """Keep a table under another name, read only; the commit that archives it sets `properties`.
+    """Keep a table under another name, read-only. The commit that archives it sets `properties`.
 
     A second call completes an interrupted one. Raises UsageError if the table does not exist. Raises Refused
     if it belongs to other tables or to another program, or if the archive's name is taken.
@@ -91,7 +91,7 @@ def _carry_out(store: IcebergStore, table: TableName, change: Change) -> None:
 
 
 def _require_alone(store: IcebergStore, table: TableName, archive: TableName | None) -> IcebergTable:
-    """The table, if no other depends on it and the name of its archive is free."""
+    """The table, if no other table depends on it and the name of its archive is free."""
     stored = existing(store, table)
     shape = stored.shape
     if shape.layout in _INDEPENDENT:

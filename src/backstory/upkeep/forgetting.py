@@ -1,7 +1,7 @@
 """Forget a record: remove it from every version, snapshot, file and manifest (native.md V87 to V89).
 
-A table that cannot forget is refused before anything is searched or written.
-The certificate lists everything that may still contain the record.
+If a table does not support this, it is refused before anything is searched or written. The certificate lists
+everything that may still contain the record.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -89,8 +89,12 @@ def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
     """Raise Refused if old rows may still be read: by branches, tags, or cursors that are behind."""
     current = newest_snapshot(table)
     current_references = references(table)
-    foreign = [each.name for each in current_references if not each.name.startswith(CURSOR)]
-    behind = [each.name for each in current_references if current is None or each.snapshot_id != current.id]
+    foreign = [reference.name for reference in current_references if not reference.name.startswith(CURSOR)]
+    behind = [
+        reference.name
+        for reference in current_references
+        if current is None or reference.snapshot_id != current.id
+    ]
     if foreign:
         raise Refused(
             "foreign-reference",
@@ -109,7 +113,7 @@ def refuse_readers(table: IcebergTable, *, drop_cursors: bool) -> None:
 
 
 def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
-    """The files that the table names; Refused if some cannot be searched or may not be deleted."""
+    """The files that the table names. Raises Refused if some cannot be searched or may not be deleted."""
     name, properties = table.shape.table, table.properties
     sql = store.sql_name(name)
     if properties.get(GC, "true").lower() == "false":
@@ -122,7 +126,7 @@ def refuse_other_files(store: IcebergStore, table: IcebergTable) -> NamedFiles:
     if properties.get(FORMAT, PARQUET).upper() != PARQUET:
         raise _other_format(sql, name, [properties[FORMAT].upper()])
     named_by_table = named_files(store, table)
-    rows = [named_by_table.files[each] for each in sorted(named_by_table.now.all)]
+    rows = [named_by_table.files[location] for location in sorted(named_by_table.now.all)]
     if ENCRYPTED in properties or any(row.secret for row in rows):
         raise Refused(
             "encrypted-table",
@@ -153,7 +157,7 @@ def _other_format(sql: str, name: TableName, formats: Collection[str]) -> Refuse
 
 
 def _rewrite_remedy(sql: str, *more: str) -> str:
-    """The remedy to rewrite a table's files, with these options of Iceberg's procedure."""
+    """The remedy of rewriting a table's files, with these options of Iceberg's procedure."""
     catalog, _, table = sql.partition(".")
     options = ", ".join(["'rewrite-all', 'true'", *more])
     return (
@@ -196,7 +200,7 @@ def _remaining_files(
     reported: Collection[str],
 ) -> Iterator[str]:
     places = places_of(table.iceberg)
-    known = {name for each in reported for name in (bare_location(each), record.show(each))}
+    known = {name for file in reported for name in (bare_location(file), record.show(file))}
     elsewhere = {path for path in search_result.foreign if not places.owns(path)}
     for shown in outside_files(table, record, search_result):
         yield f"{OUTSIDE}, which holds the record: {shown}"
@@ -223,7 +227,7 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
     for reference in references(table):
         if record.occurs_in(reference.name):
             yield f"cursor {record.show(reference.name)}"
-    ids = {each["name"]: each["id"] for each in fields_of(store.jvm, table.iceberg.schema())}
+    ids = {field["name"]: field["id"] for field in fields_of(store.jvm, table.iceberg.schema())}
     for schema in dict(table.iceberg.schemas()).values():
         for field in fields_of(store.jvm, schema):
             if field["name"] in record.key and field["id"] != ids.get(field["name"]):
@@ -234,11 +238,14 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
 def _remaining_positions(
     store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
-    """Position deletes contain paths of data files, and folders may be named after the key."""
+    """Lines about position deletes.
+
+    They contain paths of data files, whose folders may be named after the key.
+    """
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return
-    live = {bare_location(each) for each in search_result.named.now.data}
+    live = {bare_location(location) for location in search_result.named.now.data}
     name = store.sql_name(table.shape.table, "position_deletes")
     for row in store.spark.table(name).select("file_path").distinct().collect():
         path = str(row["file_path"])
@@ -257,34 +264,35 @@ def _storage_limits(table: IcebergTable, search_result: FoundFiles) -> Iterator[
 def forget(
     store: IcebergStore, name: TableName, key: object, *, drop_cursors: bool = False, apply: bool = False
 ) -> Certificate:
-    """Remove a record from every version, including old snapshots and files; without `apply` only search.
+    """Remove a record from every version, including old snapshots and files.
 
-    The base and the archive of a history forget the record, too. A second call finds nothing and makes no
-    commit; an interrupted erasure is completed. No other program may write to the table meanwhile.
+    Unless `apply` is true, only search. The base and the archive of a history forget the record too. A second
+    call finds no record and makes no commit. It completes an interrupted erasure. No other program may write
+    to the table in the meantime.
 
-    Raises UsageError if the table cannot forget. Raises Refused while old rows may still be read
+    Raises UsageError if the table does not support it. Raises Refused while old rows may still be read
     (`cursor-behind`, `foreign-reference`). Raises Refused if files cannot be searched (`other-format`,
     `equality-deletes`, `encrypted-table`) or may belong to another table (`shared-folder`, `gc-disabled`).
-    Raises TryAgain if there are files of the last day that no metadata names (`writer-at-work`). Raises
-    Failed if the record is still there afterwards (`not-forgotten`).
+    Raises TryAgain if the last day has files that no metadata names (`writer-at-work`). Raises Failed if the
+    record still exists afterwards (`not-forgotten`).
     """
     stored = existing(store, name)
     refuse_other_layouts(store, stored)
-    tables = [stored, *(existing(store, each) for each in _related_tables(store, stored))]
+    tables = [stored, *(existing(store, related) for related in _related_tables(store, stored))]
     folders = frozenset(name for table in tables for name in table.shape.layout.folders)
     record = ForgottenRecord(key_of(stored.shape, key), folders)
     for table in tables:
         refuse_readers(table, drop_cursors=drop_cursors)
     files_by_table = [refuse_other_files(store, table) for table in tables]
     places_around = [
-        surroundings(store, each, files.now.all) for each, files in zip(tables, files_by_table, strict=True)
+        surroundings(store, table, files.now.all) for table, files in zip(tables, files_by_table, strict=True)
     ]
-    searches = [_search_record(store, *each, record) for each in zip(tables, places_around, strict=True)]
+    searches = [_search_record(store, *pair, record) for pair in zip(tables, places_around, strict=True)]
     for record_search in searches if apply else ():
         if record_search.open:
             refuse_unfinished(record_search.table, record_search.search_result)
     first, *others = (
-        _forget_in_table(store, each, record) if apply else each.certificate for each in searches
+        _forget_in_table(store, search, record) if apply else search.certificate for search in searches
     )
     return replace(first, also=[certificate.seal().to_dict() for certificate in others]).seal()
 
@@ -302,7 +310,7 @@ class _RecordSearch:
 
     @property
     def open(self) -> bool:
-        """Whether there is something to do: files contain the record, or an erasure was interrupted."""
+        """Whether something must be done: files contain the record, or an erasure was interrupted."""
         return bool(self.search_result.holding or unfinished_erasure(self.table).record)
 
 
@@ -344,16 +352,18 @@ def _related_tables(store: IcebergStore, table: IcebergTable) -> list[TableName]
         return []
     names = (name.name.removesuffix(HIST_SUFFIX), name.name + ARCHIVE_SUFFIX)
     return [
-        each
-        for each in (TableName(name.schema, other) for other in names)
-        if each != name and (stored := load(store, each)) and set(table.shape.key) <= set(stored.shape.names)
+        related
+        for related in (TableName(name.schema, other) for other in names)
+        if related != name
+        and (stored := load(store, related))
+        and set(table.shape.key) <= set(stored.shape.names)
     ]
 
 
 def _forget_in_table(
     store: IcebergStore, record_search: _RecordSearch, record: ForgottenRecord
 ) -> Certificate:
-    """Erase the record from one table; the certificate."""
+    """Erase the record from one table, and return the certificate."""
     name, condition, columns = record_search.table.shape.table, record_search.condition, record_search.columns
     if not record_search.open:
         return record_search.certificate
@@ -369,9 +379,9 @@ def _forget_in_table(
             for reference in references(stored)
         }
         properties = {
-            each: text for each, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
+            key: text for key, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
         }
-        known = (record.show(each) for each in (*before.kept, *files_left_outside(stored)))
+        known = (record.show(file) for file in (*before.kept, *files_left_outside(stored)))
         mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
         if again.holding:
             mark = replace(mark, record=record.mark)
@@ -416,7 +426,7 @@ def _certify(
         metadata_deleted=record.without_paths(done.metadata),
         statistics_deleted=record.without_paths(done.statistics),
         searched=again.searched,
-        consumers=[record.show(each) for each in consumers],
+        consumers=[record.show(consumer) for consumer in consumers],
         left=[*files, *left] or 0,
     )
 
@@ -424,7 +434,7 @@ def _certify(
 def _condition(
     store: IcebergStore, table: IcebergTable, key: Mapping[str, object]
 ) -> tuple[Column, StructType]:
-    """Whether a row belongs to the record, and the columns that this condition reads.
+    """A condition for the rows of the record, and the columns that the condition reads.
 
     The mark of a copy whose scope was this record contains its key.
     """
@@ -443,7 +453,7 @@ def _condition(
 def _count_rows(
     store: IcebergStore, table: IcebergTable, condition: Column, snapshot: int | None = None
 ) -> dict[str, int]:
-    """Count the record's rows by role, as Spark reads the table or one of its snapshots."""
+    """The number of the record's rows by role, as Spark reads the table or one of its snapshots."""
     name = store.sql_name(table.shape.table)
     with translate_faults(table.shape.table):
         store.spark.catalog.refreshTable(name)

@@ -1,6 +1,6 @@
-"""Keep a table small and quick: compact files, settle memory, expire old snapshots (V33, V34, V90, V91).
+"""Maintenance of a table: compact files, settle memory, expire old snapshots (V33, V34, V90, V91).
 
-No answer about the table changes, except about times that were settled or pruned on request.
+Queries return the same results afterwards, except for times that were settled or pruned on request.
 """
 
 import json
@@ -57,7 +57,7 @@ _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 
 
 def carried_properties(table: IcebergTable, counts: Mapping[str, int]) -> dict[str, str]:
-    """The properties of a commit of upkeep, including the properties of the newest commit.
+    """The properties of an upkeep commit, including the properties of the newest commit.
 
     So the token of the last delivery stays in the newest commit, where it is looked up. The properties of a
     chain's block are not repeated.
@@ -107,10 +107,10 @@ class Expiry:
 def plan_expiry(
     table: IcebergTable, needed: Collection[str] = (), now: datetime | None = None
 ) -> Expiry | None:
-    """The commits and cursors that may expire; None if there are none, or if the table may not delete files.
+    """The commits and cursors that may expire, or None if nothing can or the table may not delete files.
 
     Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
-    later commits are kept, too: a search through the table's history must not have gaps.
+    later commits are kept too, because a search through the table's history must not have gaps.
     """
     now, current = now or datetime.now(UTC), newest_snapshot(table)
     if current is None or table.properties.get(GC, "true").lower() == "false":
@@ -153,17 +153,20 @@ SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """The share of a table's rows that are memory, and a time up to which to settle if the share is large."""
+    """The share of a table's rows that are memory.
+
+    If it is large, a time up to which to settle is proposed.
+    """
 
     share: float
     propose: str | None
 
 
 def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: bool) -> int:
-    """Remove remembered facts up to one bound and earlier states up to the other; the number of rows removed.
+    """Remove remembered facts up to one bound and earlier states up to the other.
 
-    Makes one commit, even if a bound moves and no row is removed (V13), and none if no bound moves. Bounds
-    never move back, and a table without memory has nothing to settle.
+    Returns the number of removed rows. Makes one commit if a bound moves, even if no row is removed (V13),
+    and no commit otherwise. Bounds never move back, and a table without memory has nothing to settle.
     """
     removed = [0]
 
@@ -171,9 +174,9 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
         table = existing(store, name)
         moving = _bounds_to_move(store, table, bounds)
         removable = [
-            each
-            for each in (_facts_before(moving.settle_before), _past_before(moving.known_from))
-            if each is not None
+            condition
+            for condition in (_facts_before(moving.settle_before), _past_before(moving.known_from))
+            if condition is not None
         ]
         if not removable:
             return table, None
@@ -199,7 +202,10 @@ _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backs
 
 
 def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:
-    """The bounds that move forward, None for each other one; without memory nothing can be settled."""
+    """The bounds that move forward. The others are None.
+
+    In a table without memory, nothing can be settled.
+    """
     settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
     after = table.properties.get(SETTLE_AFTER)
@@ -221,7 +227,7 @@ def _interval(settled: str) -> tuple[datetime | None, datetime] | None:
 
 
 def _after_settled(before: datetime, interval: tuple[datetime | None, datetime] | None) -> datetime | None:
-    """The new end of the settled interval, which never shrinks and has no gap; None if it stays."""
+    """The new end of the settled interval, which never shrinks and has no gap, or None if it stays."""
     if interval is None:
         return before
     first, last = interval
@@ -284,7 +290,7 @@ def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None
 
 
 def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
-    """Measure the share of rows that are memory; beyond a fifth, propose a time up to which to settle."""
+    """The share of rows that are memory. Above a fifth, a time up to which to settle is proposed."""
     role = column(MEMORY)[ROLE]
     fact = sf.when(role == Role.FACT.value, sf.unix_micros(VALID_FROM))
     with translate_faults(table.shape.table):
@@ -302,13 +308,13 @@ Needed = Callable[[IcebergStore, IcebergTable], Collection[str]]
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Maintained(Receipt):
-    """The result of maintaining a table, or the plan of it in a dry run.
+    """The result of maintaining a table, or its plan in a dry run.
 
-    `files` and `files_after` count data files, `bytes_rewritten` the bytes of the rewritten ones.
-    `cursors_dropped` were too old. `left` are unused files outside of the table's folder, which are not
-    deleted. `rows_settled` counts rows of memory that were settled or pruned. `memory_share` is the share of
-    rows that are memory; if it is more than a fifth, `propose_settle_before` is a time up to which to settle.
-    A failed receipt has only the table and the error.
+    `files` and `files_after` count data files, and `bytes_rewritten` is the size of the rewritten files.
+    `cursors_dropped` are cursors that were too old. `left` are unused files outside of the table's folder,
+    which are not deleted. `rows_settled` counts rows of memory that were settled or pruned. `memory_share` is
+    the share of rows that are memory. If it is more than a fifth, `propose_settle_before` is a time up to
+    which to settle. A failed receipt has only the table and the error.
     """
 
     table: str
@@ -329,7 +335,7 @@ class Maintained(Receipt):
 def maintain(
     store: IcebergStore, name: TableName, bounds: Bounds, needed: Needed, *, dry_run: bool = False
 ) -> Maintained:
-    """Settle up to the bounds, compact, and expire unneeded commits; each step is one commit, or none.
+    """Settle up to the bounds, compact, and expire unneeded commits. Each step makes at most one commit.
 
     Raises UsageError if the bounds are for a table without versions. Raises TryAgain if another writer
     committed first each time, or while a load is between its two commits.
@@ -364,16 +370,18 @@ def maintain(
 def run_for_each(
     names: Sequence[TableName], act: Callable[[TableName], Maintained], *, every: bool
 ) -> list[Maintained]:
-    """Run `act` for each table; an error becomes the receipt of its table and does not stop the others."""
-    results = ((name, each) for name, each in attempt_each(names, act, every=every).items())
+    """Run `act` for each table. An error becomes the receipt of its table and does not stop the others."""
+    results = ((name, result) for name, result in attempt_each(names, act, every=every).items())
     return [
-        Maintained(str(name), "", status="failed", error=each) if isinstance(each, BackstoryError) else each
-        for name, each in results
+        Maintained(str(name), "", status="failed", error=result)
+        if isinstance(result, BackstoryError)
+        else result
+        for name, result in results
     ]
 
 
 def _expire(store: IcebergStore, name: TableName, needed: Needed) -> Expired:
-    """Expire unneeded commits; the log of a dataset is written first, because it keeps the chain."""
+    """Expire unneeded commits. The log of a dataset is written first, because it keeps the chain."""
 
     def plan(table: IcebergTable) -> tuple[int, Sequence[str], Mapping[str, int]] | None:
         expiry = plan_expiry(table, needed(store, table))

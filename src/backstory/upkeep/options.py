@@ -1,4 +1,4 @@
-"""The options of `maintain`, as Python calls and the command have them."""
+"""The options of `maintain` for Python calls and the command."""
 
 from dataclasses import dataclass
 from datetime import date, datetime
@@ -7,12 +7,12 @@ from backstory.engine.run_context import RemarkOptions
 
 
 class MaintainOptions(RemarkOptions, total=False):
-    """The options of `maintain`, besides those of commits.
+    """The options of `maintain`, in addition to those of commits.
 
     Attributes:
-        settle_before: Delete the rows that native tables keep for late copies and changes up to this time;
-            older copies and changes are refused from then on.
-        known_from: Delete earlier knowledge of native tables; `known_at=` then starts at this time.
+        settle_before: Delete the rows that native tables keep for late copies and changes up to this time.
+            Older copies and changes are refused from then on.
+        known_from: Delete earlier states of native tables. `known_at=` then starts at this time.
         dry_run: Show the changes, and write nothing.
     """
 

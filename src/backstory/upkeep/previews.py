@@ -1,4 +1,4 @@
-"""Previews: deliveries to a branch of a table, which is published as the table, or discarded."""
+"""Previews: deliveries to a branch of a table, which is then published to the table or discarded."""
 
 import json
 from collections import Counter
@@ -29,9 +29,9 @@ DOOR: Final = "native"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Published(Receipt):
-    """A branch that has become the table: its commits, their rows by outcome, and the table's snapshot.
+    """A branch that was published to the table: its commits, their rows by outcome, and the table's snapshot.
 
-    With `discarded` the branch was removed instead.
+    If `discarded` is true, the branch was removed instead.
     """
 
     table: str
@@ -44,10 +44,10 @@ class Published(Receipt):
 
 
 def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: bool = False) -> IcebergStore:
-    """The store in which the table is its branch; the branch is created if it does not exist.
+    """A store in which the table is its branch. The branch is created if it does not exist.
 
-    A dry run creates no branch: without one it gets the table itself. Raises Refused for a table that does
-    not exist or has no commits.
+    A dry run creates no branch. If the branch does not exist, it gets a store with the table itself. Raises
+    Refused for a table that does not exist or has no commits.
     """
     require_branch_name(branch)
     stored = load(store, table)
@@ -70,22 +70,23 @@ def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: 
 
 
 def read_branch(store: IcebergStore, table: TableName, branch: str) -> IcebergStore:
-    """The store in which the table is its branch; UsageError if there is no such branch."""
+    """A store in which the table is its branch. Raises UsageError if the branch does not exist."""
     on_branch = replace(store, branch=branch)
     existing(on_branch, table)
     return on_branch
 
 
 def branch_head(stored: IcebergTable, branch: str) -> int | None:
-    """The newest snapshot of a branch; None if there is no such branch."""
+    """The newest snapshot of a branch, or None if the branch does not exist."""
     ref = dict(stored.iceberg.refs()).get(branch)
     return int(ref.snapshotId()) if ref is not None and ref.isBranch() else None
 
 
 def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
-    """Make a branch the table, by one commit, and remove the branch.
+    """Publish a branch to the table, in one commit, and remove the branch.
 
-    Raises UsageError if there is no such branch, and Refused if the table has changed since it began.
+    Raises UsageError if the branch does not exist, and Refused if the table has changed since the branch
+    began.
     """
 
     def make_current(metadata: Json) -> tuple[list[Json], Change]:
@@ -100,7 +101,7 @@ def publish(store: IcebergStore, table: TableName, branch: str) -> Published:
 
 
 def discard(store: IcebergStore, table: TableName, branch: str) -> Published:
-    """Remove a branch and what was delivered to it; UsageError if there is no such branch."""
+    """Remove a branch and its deliveries. Raises UsageError if the branch does not exist."""
 
     def forget(metadata: Json) -> tuple[list[Json], Change]:
         return commits_of_branch(metadata, table, branch), Change(tags={branch: None})
@@ -135,7 +136,7 @@ def _remove_branch(
 
 
 def _sum_counts(commits: Sequence[Json]) -> Mapping[str, int]:
-    """The rows of several commits by outcome; rows that one of them left unchanged are not counted."""
+    """The rows of several commits by outcome, without unchanged rows."""
     counts: Counter[str] = Counter()
     for commit in commits:
         counts.update(json.loads(commit["summary"].get(COUNTS) or "{}"))

@@ -1,4 +1,4 @@
-"""Move old closed versions of a history into its archive, and erase records from both (section 7.5).
+"""Pruning: old closed versions of a history move to its archive, and records are erased from both (7.5).
 
 Versions are copied, compared in every column, and deleted last. A version that is in both tables is copied
 again, so that an interrupted run can be repeated without transactions. The watermark is stored before
@@ -25,9 +25,9 @@ _MADE = (
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """The closed versions to prune: they ended before `before`, and their records are not under legal hold.
+    """The closed versions to prune. They ended before `before`, and their records are not under legal hold.
 
-    With `keep_last` the last version of each record is kept.
+    If `keep_last` is true, the last version of each record is kept.
     """
 
     before: datetime
@@ -37,14 +37,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class Pruned:
-    """The number of pruned versions, and the instant from which the history is complete afterwards."""
+    """The number of pruned versions, and the instant from which the history is now complete."""
 
     versions: int
     watermark: datetime | None
 
 
 def prunable_condition(history: StoredHistory, cut: Cut, alias: str = "h") -> str:
-    """The condition that a version may be pruned, which no open version meets."""
+    """The SQL condition for versions that may be pruned. No open version meets it."""
     started, ended = history.start_of(alias), history.end_of(alias)
     parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
     if cut.keep_last:
@@ -56,7 +56,7 @@ def prunable_condition(history: StoredHistory, cut: Cut, alias: str = "h") -> st
 
 
 def preview_query(history: StoredHistory, cut: Cut) -> str:
-    """The query for the number of versions to prune, and their greatest end."""
+    """The query for the number of versions to prune and their greatest end."""
     ended = history.end_of("h")
     return f"SELECT COUNT(*), MAX({ended}) FROM {history.table} AS h WHERE {prunable_condition(history, cut)}"
 
@@ -68,19 +68,19 @@ def archive_columns(history: StoredHistory) -> list[TableColumn]:
     return [
         TableColumn(
             name,
-            each.datatype,
-            each.max_length,
-            each.decimal_precision,
-            each.decimal_scale,
-            former_names=each.former_names,
+            column.datatype,
+            column.max_length,
+            column.decimal_precision,
+            column.decimal_scale,
+            former_names=column.former_names,
         )
-        for each, name in zip(columns, names, strict=True)
+        for column, name in zip(columns, names, strict=True)
     ]
 
 
 def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: datetime) -> list[str]:
-    """The statements that copy versions to the archive, replacing copies of an interrupted run."""
-    names = [history.dialect.render_identifier(each.name) for each in archive_columns(history)]
+    """The statements that copy versions to the archive, and replace copies of an interrupted run."""
+    names = [history.dialect.render_identifier(column.name) for column in archive_columns(history)]
     values = [history.of("h", column.name) for column in history.columns]
     values += [history.dialect.timestamp_literal(instant), history.text(run_id)]
     left = f"EXISTS (SELECT 1 FROM {history.table} AS h WHERE {_same_version(history)})"
@@ -93,7 +93,7 @@ def copy_statements(history: StoredHistory, cut: Cut, run_id: str, instant: date
 
 
 def uncopied_query(history: StoredHistory, cut: Cut) -> str:
-    """The query for the number of versions to prune that the archive does not contain unchanged."""
+    """The query for the number of versions to prune that the archive lacks or contains with other values."""
     pairs = [
         (column, history.of("a", column.name), history.of("h", column.name)) for column in history.columns
     ]
@@ -149,7 +149,7 @@ def prune(
     instant: datetime,
     remember: Callable[[datetime], None],
 ) -> Pruned:
-    """Copy, compare and delete versions, within the caller's transaction.
+    """Copy, compare and delete versions, in the caller's transaction.
 
     `remember` is called with the watermark before anything is deleted. Raises Failed if a copy differs.
     """
@@ -173,7 +173,7 @@ def prune(
 
 
 def in_utc(time: datetime) -> datetime:
-    """A time from a database in UTC; a time without zone is UTC."""
+    """A time from a database, in UTC. A time without a zone is in UTC already."""
     return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
@@ -181,12 +181,15 @@ ERASED = "erased"
 
 
 def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key: Key) -> str:
-    """The statement that sets a record's values to NULL and `row_hash` to `erased`; keys and times stay."""
+    """The statement that sets a record's values to NULL and `row_hash` to `erased`.
+
+    Keys and times are kept.
+    """
     attributes = {attribute.name for attribute in history.model.attributes}
     own_columns = {name for name in history.names if name not in attributes}
-    own_columns |= {each.name for each in archive_columns(history)[len(history.columns) :]}
+    own_columns |= {column.name for column in archive_columns(history)[len(history.columns) :]}
     name = history.dialect.render_identifier
-    values = {name(each): "NULL" for each in stored if each not in own_columns}
+    values = {name(column): "NULL" for column in stored if column not in own_columns}
     values[name(ROW_HASH)] = history.text(ERASED)
     return history.dialect.render_update_exists(table, "h", values, history.is_record("h", key))
 
@@ -211,7 +214,7 @@ def stored_tables(history: StoredHistory, engine: Engine) -> dict[str, list[str]
 
 
 def erase_record(history: StoredHistory, engine: Engine, key: Key, *, rows: bool = False) -> int:
-    """Erase a record's values, or its rows, from history and archive; the number of its versions."""
+    """Erase a record's values or rows from the history and archive. Returns the number of its versions."""
     count = 0
     for table, stored in stored_tables(history, engine).items():
         count += int(engine.execute_scalar(versions_of(history, table, key)))

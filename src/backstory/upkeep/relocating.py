@@ -1,9 +1,9 @@
-"""Relocate a warehouse whose folder was copied or moved: all of its tables, or none.
+"""Relocation of a warehouse whose folder was copied or moved: all of its tables, or none.
 
 New metadata files are written next to the old ones. Then one transaction switches the catalog to them, and
 the old files are removed. A kill before the transaction changes nothing that is read, and a second run writes
 the same files again. After the transaction only unused files may remain. The catalog is locked for writers
-throughout; readers do not wait.
+throughout, but readers do not wait.
 """
 
 import os
@@ -42,7 +42,7 @@ _NAMESPACES: Final = "iceberg_namespace_properties"
 
 @dataclass(frozen=True, slots=True)
 class Relocated:
-    """The result of a relocation, or its plan in a dry run; `files` is the number of metadata files written.
+    """The result of a relocation, or its plan in a dry run. `files` is the number of metadata files written.
 
     `warnings` name each table with files outside of the folder, which a copy of the folder does not contain.
     """
@@ -70,14 +70,14 @@ def relocate(
 ) -> Relocated:
     """Relocate an embedded warehouse whose folder was copied or moved: all of its tables, or none.
 
-    Its tables cannot be used before that. `from_` is the former folder; the default is the one that the
-    catalog records. Raises UsageError if there is no embedded warehouse, or no table in `from_`. Raises
-    Failed, with nothing changed, if a file of a table is missing.
+    Its tables cannot be used before that. `from_` is the former folder, by default the one that the catalog
+    records. Raises UsageError if there is no embedded warehouse, or no table in `from_`. Raises Failed, with
+    nothing changed, if a file of a table is missing.
     """
     settings, former = load(warehouse, config), from_
     folder = _folder(settings)
-    stands = _whereabouts_of(folder, read_catalog(folder), former)
-    if not _moved_entries(stands, read_catalog(folder)):
+    folders = _warehouse_folders_of(folder, read_catalog(folder), former)
+    if not _moved_entries(folders, read_catalog(folder)):
         if former is not None:
             raise UsageError(
                 "nothing-moved",
@@ -89,44 +89,45 @@ def relocate(
     java()  # it starts slowly, so start it before writers have to wait
     with _lock_catalog(folder / CATALOG_FILE, dry_run=dry_run) as connection:
         catalog = catalog_contents(connection)
-        stands = _whereabouts_of(folder, catalog, former)
-        _refuse_split(stands, catalog)
+        folders = _warehouse_folders_of(folder, catalog, former)
+        _refuse_split(folders, catalog)
         files = {
-            each: _files_of(each, stands, java, dry_run=dry_run) for each in _moved_entries(stands, catalog)
+            entry: _files_of(entry, folders, java, dry_run=dry_run)
+            for entry in _moved_entries(folders, catalog)
         }
         with _remove_on_failure(files.values()):
-            places = {each: rewriting.relocate(each.location) for each, rewriting in files.items()}
+            places = {entry: rewriting.relocate(entry.location) for entry, rewriting in files.items()}
             if not dry_run:
-                _switch(connection, stands, catalog, places)
+                _switch(connection, folders, catalog, places)
     if not dry_run:
         _remove(files.values())
     return Relocated(
         str(folder),
-        sorted({stands.former_of(file.location) or "" for file in files}),
+        sorted({folders.former_of(file.location) or "" for file in files}),
         [str(file.table) for file in files if file.kind == TABLE],
         [str(file.table) for file in files if file.kind != TABLE],
         sum(len(file.written) for file in files.values()),
         applied=not dry_run,
-        warnings=sorted(_warnings(stands, catalog, files)),
+        warnings=sorted(_warnings(folders, catalog, files)),
     )
 
 
 def _warnings(
-    stands: WarehouseFolders, catalog: CatalogFile, files: Mapping[CatalogEntry, TableRelocation]
+    folders: WarehouseFolders, catalog: CatalogFile, files: Mapping[CatalogEntry, TableRelocation]
 ) -> Iterator[str]:
-    """A warning for each table with files outside of the folder, which original and copy share."""
-    where = f"are outside of {stands.folder}"
+    """A warning for each table with files outside of the folder, which the original and the copy share."""
+    where = f"are outside of {folders.folder}"
     shared = "they are not in a copy of the folder, and the original's table uses them too"
     for entry in catalog.entries:
-        if entry.kind == TABLE and entry not in files and not stands.is_here(entry.location):
+        if entry.kind == TABLE and entry not in files and not folders.is_here(entry.location):
             yield f"All files of {entry.table} {where}: {shared}."
-    for entry, each in files.items():
-        if each.outside:
-            yield f"{len(each.outside)} files or folders of {entry.table} {where}: {shared}."
+    for entry, relocation in files.items():
+        if relocation.outside:
+            yield f"{len(relocation.outside)} files or folders of {entry.table} {where}: {shared}."
 
 
 def _folder(settings: Settings) -> Path:
-    """The folder of the warehouse; UsageError if its catalog is not a file in it, or is a link."""
+    """The folder of the warehouse. Raises UsageError if its catalog is not a file in it, or is a link."""
     folder, properties = settings.warehouse, settings.catalogs[CATALOG]
     if properties:
         folder = home_of(Path(properties.get("warehouse", "")), properties.get("uri", "")) or Path()
@@ -147,22 +148,25 @@ def _folder(settings: Settings) -> Path:
     return folder
 
 
-def _whereabouts_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
-    """The folder of the warehouse and its former ones; a given `former` is the only former folder."""
-    stands = warehouse_folders(folder, catalog)
+def _warehouse_folders_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
+    """The folder of the warehouse and its former folders.
+
+    If `former` is set, it is the only former folder.
+    """
+    folders = warehouse_folders(folder, catalog)
     if former is None:
-        return stands
-    return replace(stands, former=frozenset({str(Path(former).absolute())} - stands.spellings))
+        return folders
+    return replace(folders, former=frozenset({str(Path(former).absolute())} - folders.spellings))
 
 
-def _moved_entries(stands: WarehouseFolders, catalog: CatalogFile) -> list[CatalogEntry]:
-    return [entry for entry in catalog.entries if stands.former_of(entry.location) is not None]
+def _moved_entries(folders: WarehouseFolders, catalog: CatalogFile) -> list[CatalogEntry]:
+    return [entry for entry in catalog.entries if folders.former_of(entry.location) is not None]
 
 
-def _refuse_split(stands: WarehouseFolders, catalog: CatalogFile) -> None:
+def _refuse_split(folders: WarehouseFolders, catalog: CatalogFile) -> None:
     """Raise UsageError for a table with files in a former folder and metadata elsewhere."""
     for entry in catalog.entries:
-        if entry.kind == TABLE and stands.former_of(entry.location) is None:
+        if entry.kind == TABLE and folders.former_of(entry.location) is None:
             with suppress(OSError, ValueError):  # it was unreadable before the move, too
                 metadata = read_metadata(Path(bare_path(entry.location)))
                 properties = metadata.get("properties") or {}
@@ -170,7 +174,7 @@ def _refuse_split(stands: WarehouseFolders, catalog: CatalogFile) -> None:
                     str(metadata.get("location")),
                     *(properties.get(name, "") for name in LOCATION_PROPERTIES),
                 )
-                if any(stands.former_of(place) for place in places):
+                if any(folders.former_of(place) for place in places):
                     table = entry.table
                     raise UsageError(
                         "linked-folder",
@@ -185,7 +189,7 @@ def _java(settings: Settings, *, verbose: bool) -> Any:
 
 @contextmanager
 def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
-    """A connection to the catalog, locked for other writers."""
+    """A connection to the catalog, which is locked for other writers."""
     try:
         with open_to_read(file) if dry_run else begin_change(file) as connection:
             yield connection
@@ -203,8 +207,8 @@ def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
         ) from None
 
 
-def _files_of(entry: CatalogEntry, stands: WarehouseFolders, java: Any, *, dry_run: bool) -> TableRelocation:
-    return TableRelocation(entry.table, stands, name_mark(stands.folder, entry.location), java, dry_run)
+def _files_of(entry: CatalogEntry, folders: WarehouseFolders, java: Any, *, dry_run: bool) -> TableRelocation:
+    return TableRelocation(entry.table, folders, name_mark(folders.folder, entry.location), java, dry_run)
 
 
 @contextmanager
@@ -219,7 +223,7 @@ def _remove_on_failure(files: Iterable[TableRelocation]) -> Iterator[None]:
 
 def _switch(
     connection: sqlite3.Connection,
-    stands: WarehouseFolders,
+    folders: WarehouseFolders,
     catalog: CatalogFile,
     places: Mapping[CatalogEntry, str],
 ) -> None:
@@ -232,13 +236,13 @@ def _switch(
         query = f"SELECT rowid, property_value FROM {_NAMESPACES} WHERE property_key = 'location'"
         for row, place in connection.execute(query).fetchall():
             statement = f"UPDATE {_NAMESPACES} SET property_value = ? WHERE rowid = ?"
-            connection.execute(statement, [stands.present_location(place or ""), row])
-    folders = {*catalog.folders} or {*warehouse_folders(stands.folder, catalog).former}
-    replace_folders(connection, (folders - stands.former) | stands.spellings)
+            connection.execute(statement, [folders.present_location(place or ""), row])
+    recorded = {*catalog.folders} or {*warehouse_folders(folders.folder, catalog).former}
+    replace_folders(connection, (recorded - folders.former) | folders.spellings)
 
 
 def _remove(files: Iterable[TableRelocation]) -> None:
-    """Remove the replaced files; a file that cannot be removed does no harm."""
+    """Remove the replaced files. A file that cannot be removed does no harm."""
     written = {path for file in files for path in file.written}
     _unlink({path for file in files for path in file.replaced} - written)
 

@@ -51,8 +51,8 @@ REMEDIES: Final[Mapping[Layout, str]] = {
 class Repair(Receipt):
     """The result of a repair, or its plan.
 
-    `counts` are the rows `dropped` and `rewritten`, `laws` how often each law was broken, and `keys` the
-    number of records. `samples` has up to ten records before and after. `left` are the laws that stay
+    `counts` are the rows `dropped` and `rewritten`, `laws` are the violations of each law, and `keys` is the
+    number of records. `samples` has up to ten records before and after. `left` are the laws that are still
     broken, with keys.
     """
 
@@ -67,9 +67,9 @@ class Repair(Receipt):
 
 
 def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Repair:
-    """Plan the repair of a table; with `apply` commit it. A healthy table needs no commit.
+    """Plan the repair of a table. If `apply` is true, commit it. A healthy table needs no commit.
 
-    Healthy records keep their bytes and row ids, repaired rows their ids. The commit's property
+    Healthy records keep their bytes and row ids, and repaired rows keep their ids. The commit's property
     `backstory.repair` contains the broken laws and the number of repaired records and rows. Raises UsageError
     for event logs and tables without versions, which cannot be repaired.
     """
@@ -77,7 +77,7 @@ def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Rep
 
 
 def repair_small(files: TableReader) -> Repair:
-    """The empty repair of a small table without broken rows; Unreadable for any other table."""
+    """An empty repair for a small table without broken rows. Raises Unreadable for any other table."""
     table = _require_mendable(files.table)
     if broken_in_files(files):
         raise Unreadable("rows to mend")
@@ -96,7 +96,7 @@ class _Repairing:
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Repair]]:
-        """Plan the repair of the table's broken records in Spark's tasks."""
+        """A plan for the repair of the table's broken records in Spark's tasks."""
         table = _require_mendable(existing(store, self.table))
         table_terms = read_terms(store, table)
         rows, names = _rows(store, table, table_terms)
@@ -148,7 +148,7 @@ def _summarize(table: TableLike, tally: MendTally, left: Mapping[str, Sequence[s
 
 
 def _require_mendable(table: Table) -> Table:
-    """The table; UsageError if its rows cannot be repaired."""
+    """The table, if its rows can be repaired. Raises UsageError otherwise."""
     table = require_known_layout(table)
     name, layout = table.shape.table, table.shape.layout
     if layout.span is None:
@@ -167,9 +167,9 @@ def _require_mendable(table: Table) -> Table:
 
 
 def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> tuple[Any, list[str]]:
-    """All rows with their places, and ids if they have them; the names of all these columns.
+    """All rows with their places, and their ids if they have them, and the names of all these columns.
 
-    The rows also have their recorded time, by which a repair chooses among versions.
+    The rows also have their recorded times, which decide between versions in a repair.
     """
     from pyspark.sql.functions import expr
 
@@ -200,7 +200,7 @@ def _change(
 
 
 def _recorded_property(table_terms: TableTerms) -> Mapping[str, str]:
-    """The recorded time of a commit on a native table (V10); a repair writes it into no row (V118)."""
+    """The recorded time of a commit on a native table (V10). A repair does not write it to any row (V118)."""
     if not table_terms.terms.remembers:
         return NOTHING
     newest = table_terms.terms.newest

@@ -1,7 +1,7 @@
-"""Rewind a table to an earlier state (native.md V84, V85).
+"""Rewinds of a table to an earlier state (native.md V84, V85).
 
-Rows of layout `versions` contain their recorded times, so that they are rewound one by one. Any other table
-goes back to an earlier commit: an event log together with its log of blocks, a history with its base.
+Rows of layout `versions` contain their recorded times, so they are rewound one by one. Any other table goes
+back to an earlier commit, an event log together with its log of blocks, and a history with its base.
 """
 
 import json
@@ -59,11 +59,11 @@ OUTCOMES = ("taken_back", "moved", "returned")
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Rewound(Receipt):
-    """The result of a rewind; if not `applied`, its plan.
+    """The result of a rewind, or its plan if `applied` is false.
 
-    `counts` are rows by outcome. `commits` are the ones taken back, newest first. `keys` are up to ten keys
-    of records that change. `recorded_at` is the recorded time of the rewind (layout `versions`). `also` has
-    the receipts of tables that are rewound with this one.
+    `counts` are rows by outcome. `commits` are the undone commits, newest first. `keys` are up to ten keys of
+    records that change. `recorded_at` is the recorded time of the rewind (layout `versions`). `also` has the
+    receipts of tables that are rewound with this one.
     """
 
     table: str
@@ -91,10 +91,11 @@ LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
 
 
 def roll_back(store: IcebergStore, table: TableName, time: datetime, *, apply: bool) -> Rewound:
-    """Take the table back to the commit that it had at a time; without `apply` only list the later commits.
+    """Roll the table back to the commit that it had at a time.
 
-    Raises UsageError for a log and for the base of a history. Raises Refused if the commit of that time has
-    expired or had other columns, TryAgain while a load is between its two commits.
+    Unless `apply` is true, list the later commits. Raises UsageError for a log and for the base of a history.
+    Raises Refused if the commit of that time has expired or had other columns, and TryAgain while a load is
+    between its two commits.
     """
     _refuse_derived(store, existing(store, table).shape.layout, table)
     base = TableName(table.schema, table.name.removesuffix(HIST_SUFFIX))
@@ -161,7 +162,7 @@ def _commit(store: IcebergStore, table: IcebergTable, change: Change | None, not
 def _split_commits(
     table: IcebergTable, time: datetime
 ) -> tuple[list[IcebergSnapshot], IcebergSnapshot | None]:
-    """The commits that are recorded after the time, newest first, and the newest one before it."""
+    """The commits recorded after the time, newest first, and the newest commit before it."""
     later, pending = list[IcebergSnapshot](), list[IcebergSnapshot]()
     for snapshot in ancestry(table):
         time_recorded = _learnt_at(table, snapshot)
@@ -175,7 +176,7 @@ def _split_commits(
 
 
 def _learnt_at(table: IcebergTable, snapshot: IcebergSnapshot) -> datetime | None:
-    """The recorded time of a commit: for a dataset the system time of its block, None without a block."""
+    """The recorded time of a commit. For a dataset, it is the system time of its block, or None."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
     time = snapshot.get_property(SYSTEM_TIME)
@@ -185,7 +186,7 @@ def _learnt_at(table: IcebergTable, snapshot: IcebergSnapshot) -> datetime | Non
 def _target_commit(
     table: IcebergTable, later: list[IcebergSnapshot], target: IcebergSnapshot | None, time: datetime
 ) -> IcebergSnapshot:
-    """The commit to go back to; Refused if it has expired or had other columns."""
+    """The commit to go back to. Raises Refused if it has expired or had other columns."""
     name = table.shape.table
     if target is None and later[-1].java.parentId() is not None:
         raise Refused(
@@ -199,11 +200,13 @@ def _target_commit(
         )
     schemas, now = table.iceberg.schemas(), table.iceberg.schema()
     then = schemas.get(target.java.schemaId()) or now
-    names = {int(each.fieldId()): str(each.name()) for each in now.columns()}
-    before = {int(each.fieldId()): str(each.name()) for each in then.columns()}
+    names = {int(field.fieldId()): str(field.name()) for field in now.columns()}
+    before = {int(field.fieldId()): str(field.name()) for field in then.columns()}
     lost = [column for id_, column in before.items() if id_ not in names]
     new = [names[id_] for id_ in names.keys() - before.keys()]
-    own = [each for each in new if table.shape.layout.owns(each, name.name) or each in table.shape.key]
+    own = [
+        column for column in new if table.shape.layout.owns(column, name.name) or column in table.shape.key
+    ]
     if lost or own:
         raise Refused(
             "columns-changed",
@@ -216,7 +219,7 @@ def _target_commit(
 def _count_lost(
     store: IcebergStore, table: IcebergTable, then: IcebergSnapshot
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """Count the rows now and then, with up to ten keys of rows added since, if rows have ids."""
+    """The number of rows now and then, and if rows have ids, up to ten keys of rows added since."""
     name, key = table.shape.table, table.shape.key
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name))
@@ -239,7 +242,7 @@ def _cut_log(store: IcebergStore, dataset: IcebergTable) -> None:
 
 
 def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool = False) -> Rewound:
-    """Take back everything recorded after a time; without `apply` only report it.
+    """Undo everything recorded after a time. Unless `apply` is true, only report it.
 
     A second call commits nothing. Raises UsageError (`known-pruned`) if the state of that time was pruned,
     and Refused (`snapshots-expired`) if the commit of that time has expired.
@@ -258,12 +261,12 @@ class _Rewinding:
 
     @property
     def tables(self) -> list[TableName]:
-        """The one table."""
+        """The table to rewind."""
         return [self.table]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:
-        """Plan the rewind from the rows recorded since; the change is None if there are none."""
+        """A plan for the rewind from the rows recorded since. If there are none, its change is None."""
         stored = existing(store, self.table)
         _refuse_pruned(stored, self.time)
         commits = [commit for commit in ancestry(stored) if (_recorded_at(commit) or self.time) > self.time]
@@ -306,7 +309,7 @@ class _Rewinding:
 
 
 def is_learnt_after(known: datetime) -> Column:
-    """Whether a row was recorded, or its end was recorded, after this time (V85)."""
+    """Whether a row or its end was recorded after this time (V85)."""
     time = instant(micros_of(known))
     return (column(RECORDED_AT) > time) | (column(MEMORY)[ENDED_AT] > time)
 
@@ -318,7 +321,7 @@ def _plan_terms(
     untold = frozenset(json.loads(stored.properties.get(OVERWRITE) or "[]"))
     terms = RewindTerms(columns, key, micros_of(known), micros_of(now), untold)
     ids = [pa.field(ROW_ID, pa.int64())] if ROW_ID in touched.columns else []
-    added = pa.schema([*arrow_schema({each.name: each.type for each in columns}), *ids])
+    added = pa.schema([*arrow_schema({column.name: column.type for column in columns}), *ids])
     schema = pa.schema([*added, *PLACE])
     side = Side(schema, lambda: touched.select(*map(column, schema.names)))
     kinds = {REMOVED: PLACE, ADDED: added}
@@ -334,13 +337,13 @@ def _refuse_pruned(table: IcebergTable, time: datetime) -> None:
     if since is not None and time < parse_instant(since):
         raise UsageError(
             "known-pruned",
-            f"What {table.shape.table} knew before {since} was pruned.",
+            f"The recorded history of {table.shape.table} before {since} was pruned.",
             "Nothing was written; give a later time.",
         )
 
 
 def _next_recorded_at(table: IcebergTable, touched: DataFrame) -> datetime | None:
-    """The recorded time of the rewind's commit (V10); None if nothing was recorded since."""
+    """The recorded time of the rewind's commit (V10), or None if nothing was recorded since."""
     latest = newest(unix_micros(greatest(column(RECORDED_AT), column(MEMORY)[ENDED_AT])))
     (row,) = touched.agg(latest).collect()
     if row[0] is None:
@@ -357,7 +360,7 @@ def _keys(sums: PlanSums, key: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> dict[str, str | None]:
-    """The properties of the memory that the table had at a time; later ones become former (V84, E20).
+    """The properties of the memory that the table had at a time. Later memories become former (V84, E20).
 
     An interval that `maintain` settled stays settled.
     """

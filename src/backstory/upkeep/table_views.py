@@ -17,7 +17,7 @@ OF = "backstory.view-of"  # a property of the view: the table
 
 
 def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> list[dict[str, Any]]:
-    """Create or replace `<table>_current` and `<table>_versions`; each with its SQL.
+    """Create or replace `<table>_current` and `<table>_versions`. Each entry has the view's SQL.
 
     The last entry is not a view but a query on the versions with the parameter `:time`, because Iceberg
     catalogs have no functions. A view has the columns that the table had when the view was created. `made` is
@@ -39,7 +39,7 @@ def views(store: IcebergStore, table: TableName, *, dry_run: bool = False) -> li
 def make_views(
     store: IcebergStore, table: TableName, queries: Mapping[TableName, str], *, dry_run: bool
 ) -> list[dict[str, Any]]:
-    """Create or replace views of a table; for each its name, its SQL, and whether it was created.
+    """Create or replace views of a table. Each entry has the name, the SQL, and whether it was created.
 
     Raises Refused if a name is in use, and UsageError if the session cannot create views.
     """
@@ -71,7 +71,7 @@ def _require_extensions(store: IcebergStore) -> None:
 
 
 def _views_of(store: IcebergStore, schema: str) -> set[str] | None:
-    """The names of the schema's views; None if the catalog does not support views."""
+    """The names of the schema's views, or None if the catalog does not support views."""
     from pyspark.errors import AnalysisException, UnsupportedOperationException
 
     namespace = ".".join(map(quote, (store.catalog, schema)))
@@ -90,7 +90,7 @@ def _definitions(store: IcebergStore, table: TableName) -> list[tuple[str, str]]
 
 
 def _require_free(store: IcebergStore, table: TableName, name: TableName, existing_names: set[str]) -> None:
-    """Raise Refused if a table has the name, or a view that backstory did not create for this table."""
+    """Raise Refused if the name belongs to a table, or to a view that was not created for this table."""
     taken = load(store, name) is not None
     if not taken and name.name in existing_names:
         properties = store.spark.sql(f"SHOW TBLPROPERTIES {store.sql_name(name)}").collect()

@@ -1,8 +1,8 @@
-"""The views of a history: all versions with the archived ones, labelled states, effective time (section 7).
+"""The views of a history: all versions with the archived ones, labeled states, effective time (section 7).
 
-A view has the columns that the history had when the view was created. So views are dropped before the
-columns change, and created again after a change or after pruning. A database rewrites the definition of a
-view, so a comment with a hash of our query marks each view.
+A view has the columns that the history had when the view was created. So views are dropped before the columns
+change, and created again after a change or after pruning. A database rewrites the definition of a view, so a
+comment with a hash of our query marks each view.
 """
 
 from collections.abc import Iterator
@@ -24,14 +24,14 @@ def drop_views(history: StoredHistory) -> list[str]:
 
 
 def create_views(history: StoredHistory) -> list[str]:
-    """The statements that create the views of the history's model."""
+    """The statements that create the views that the history's model defines."""
     return [
         f"CREATE VIEW {history.name_with_suffix(suffix)} AS\n{sql}" for suffix, sql in definitions(history)
     ]
 
 
 def definitions(history: StoredHistory) -> Iterator[tuple[str, str]]:
-    """The suffix and the query of each view of the history's model; a pruned history has `_all`."""
+    """The suffix and the query of each view that the history's model defines. A pruned history has `_all`."""
     if history.model.archive:
         everything = f"FROM {history.all_versions} AS v"
         yield ALL, select(history.dialect, columns_of(history, "v", history.names), everything).sql
@@ -52,7 +52,7 @@ _COMMENTS: dict[type[Dialect], str] = {
 
 
 def stored_view_marks(engine: Engine, history: StoredHistory) -> dict[str, str | None]:
-    """The suffix and the mark of each existing view; the mark is None if the view has no comment."""
+    """The suffix and the mark of each existing view. The mark is None if the view has no comment."""
     comments_of = {suffix: _comments(engine, history, suffix) for suffix in SUFFIXES}
     return {suffix: comments[0] for suffix, comments in comments_of.items() if comments}
 
@@ -78,7 +78,7 @@ def _mark(sql: str) -> str:
 
 
 def _comments(engine: Engine, history: StoredHistory, suffix: str) -> list[str | None]:
-    """The comment of the view in a list, which is empty if there is no view."""
+    """A list with the comment of the view. Empty if the view does not exist."""
     name = f"{history.model.name}{suffix}"
     query = _query(history.dialect)
     if query is None:

@@ -154,9 +154,9 @@ def test_r2_fields_deep_in_a_schema_are_known_too(tmp_path):
     [
         (polling(merge="{kind: ledger}"), "line 10, content.metadata[0].merge.primaryKey: this key is missing."),
         (polling(fetch="{kind: url}"), "line 8, content.metadata[0].fetch.url: this key is missing."),
-        (polling(fetch="{kind: url, url: 5}"), "line 8, content.metadata[0].fetch.url: this must be a text; put it in quotes."),
+        (polling(fetch="{kind: url, url: 5}"), "line 8, content.metadata[0].fetch.url: this must be a string; put it in quotes."),
         (polling(merge="{kind: ledger, primaryKey: city}"), "line 10, content.metadata[0].merge.primaryKey: this must be a list."),
-        (polling(fetch="{kind: url, url: [u]}"), "line 8, content.metadata[0].fetch.url: this must be a text; put it in quotes."),
+        (polling(fetch="{kind: url, url: [u]}"), "line 8, content.metadata[0].fetch.url: this must be a string; put it in quotes."),
         (polling(fetch="{kind: url, url: u, headers: [{name: a}]}"), "line 8, content.metadata[0].fetch.headers[0].value: this key is missing."),
         (polling(read="{kind: csv, header: perhaps}"), "line 9, content.metadata[0].read.header: input should be"),
         (polling(merge="{kind: snapshot, primaryKey: [a], maxRetract: 2}"), "line 10, content.metadata[0].merge.maxRetract: input should be"),
@@ -214,7 +214,7 @@ def test_r2_an_unknown_kind_is_told_with_the_nearest_one(tmp_path, source, messa
         (
             "name: cities-population",
             "name: 2019",
-            "line 4, content.name: this must be a text; put it in quotes.",
+            "line 4, content.name: this must be a string; put it in quotes.",
         ),
     ],
 )

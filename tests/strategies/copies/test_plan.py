@@ -58,7 +58,7 @@ def terms_of(at, recorded, delivered, **more):
 
 
 def stored(rule):
-    """The rule's rows as a table has them; instants and recorded times are microseconds."""
+    """The rule's rows as a table contains them. Instants and recorded times are in microseconds."""
     rows = []
     for number, row in enumerate(rule.rows):
         memory = {

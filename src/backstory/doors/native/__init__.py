@@ -1,1 +1,1 @@
-"""Native tables: a history of any source that can be read whole, or of its changes."""
+"""Native tables: the history of any source that can be read whole, or as a feed of changes."""

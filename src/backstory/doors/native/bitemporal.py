@@ -1,8 +1,9 @@
-"""Import a history that AUTO CDC stored as bitemporal: its rows become versions, with their recorded times.
+"""The import of a history that AUTO CDC stored as bitemporal.
 
-A row of such a table is a statement: from `__SYSTEM_START_AT` up to `__SYSTEM_END_AT` the source believed
-that a record had these values from `__START_AT` up to `__END_AT`. A statement that still holds becomes a
-version. One that no longer holds becomes a past row (native.md V8), unless a version only moved its end (V6).
+Its rows become versions with their recorded times. A row of such a table is a statement: from
+`__SYSTEM_START_AT` up to `__SYSTEM_END_AT` the source stated that a record had these values from `__START_AT`
+up to `__END_AT`. A statement that is still valid becomes a version. Any other statement becomes a past row
+(native.md V8), unless a version only moved its end (V6).
 """
 
 import json
@@ -65,7 +66,7 @@ _ROWS, _STANDING = "rows", "standing"
 class Imported(Adopted):
     """A history that was imported into a new table, from `table` as it was at its newest commit.
 
-    The counts are the statements that still hold (`versions`) and those that do not (`past`).
+    The counts are the statements that are still valid (`versions`) and the others (`past`).
     """
 
     into: str = ""
@@ -82,11 +83,11 @@ def import_history(
     *,
     dry_run: bool = False,
 ) -> Imported:
-    """Import a bitemporal history into a new table of layout `versions`, in one commit; the source stays.
+    """Import a bitemporal history into a new table of layout `versions`, in one commit.
 
-    `key` has one or more column names; the default is the table's identifier fields. A second import of the
-    same commit changes nothing. Raises UsageError for a missing table, column or key. Raises Refused if the
-    new table has other rows, and for rows that contradict each other.
+    The source is unchanged. `key` has one or more column names. By default, the table's identifier fields are
+    used. A second import of the same commit changes nothing. Raises UsageError for a missing table, column or
+    key. Raises Refused if the new table has other rows, and for rows that contradict each other.
     """
     recorded = datetime.now(UTC)
     with hold_settings(store.session), translate_faults(table):
@@ -151,9 +152,9 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     span = Layout.AUTOCDC.span
     assert span is not None
     assert span.far is not None
-    kinds = {each.name: each.type.kind for each in shape.columns}
+    kinds = {col.name: col.type.kind for col in shape.columns}
     instants = [SPARK.read_instant(quote(name), kinds.get(name)) for name in _OWN]
-    # Both ends may be a time in the far future for none.
+    # Either end may be a time in the far future, which means no end.
     instants[1::2] = [f"CASE WHEN {end} < {SPARK.at(span.far)} THEN {end} END" for end in instants[1::2]]
     times = [f"{sql} AS {quote(name)}" for sql, name in zip(instants, _TIMES, strict=True)]
     own = [quote(name) for name in shape.names if name not in _OWN]
@@ -162,14 +163,14 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
 
 
 def _new_shape(source: _Source, into: TableName) -> Shape:
-    """The shape of the new table; raises Refused for reserved names."""
+    """The shape of the new table. Raises Refused for reserved names."""
     fields = source.statements.select(*map(quote, source.columns)).schema
     columns, empty = delivered_columns(fields)
     return new_table(into, columns, empty, SnapshotRequest(key=source.key)).shape
 
 
 def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
-    """Raise Refused for faulty rows; returns the counts of statements that hold, and of the past ones."""
+    """Raise Refused for faulty rows. Returns the counts of current and past statements."""
     faults = _faults(source, recorded)
     wanted = {_ROWS: lit(True), _STANDING: column(STATED_TO).isNull(), **faults}
     sums = [count(when(condition, lit(1))).alias(name) for name, condition in wanted.items()]
@@ -208,15 +209,15 @@ def _faults(source: _Source, recorded: datetime) -> dict[str, Column]:
     ahead = [since > now, until > now]
     return {
         _NO_KEY: reduce(or_, (column(name).isNull() for name in source.key)),
-        _EMPTY: reduce(or_, (coalesce(each, lit(False)) for each in empty)),
-        _AHEAD: reduce(or_, (coalesce(each, lit(False)) for each in ahead)),
+        _EMPTY: reduce(or_, (coalesce(condition, lit(False)) for condition in empty)),
+        _AHEAD: reduce(or_, (coalesce(condition, lit(False)) for condition in ahead)),
     }
 
 
 def _as_versions(source: _Source, shape: Shape) -> DataFrame:
-    """The stored rows of a native table that states the same (V6 to V8).
+    """The rows of a native table with the same statements (V6 to V8).
 
-    If a version continues the statement before it, with another end, both are one row: its end was moved.
+    If a version continues the previous statement with another end, both become one row, whose end was moved.
     """
     rows = source.statements
     values = [
@@ -225,7 +226,7 @@ def _as_versions(source: _Source, shape: Shape) -> DataFrame:
         if name not in source.key
     ]
     rows = rows.withColumn(_VALUES, struct(lit(0).alias("none"), *values))
-    # Statements with one start all cover it, so they follow each other in recorded time.
+    # Statements with the same start all cover it, so they follow each other in recorded time.
     ordered = Window.partitionBy(*map(column, source.key), column(STARTED)).orderBy(column(STATED_FROM))
     start, end, since, until, alike = map(column, (*_TIMES, _VALUES))
 
@@ -261,7 +262,10 @@ def _as_versions(source: _Source, shape: Shape) -> DataFrame:
 
 
 def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, recorded: datetime) -> None:
-    """Raise Refused if the new table would break a law: two rows are true of one instant at one time."""
+    """Raise Refused if the new table would break a law.
+
+    Two of its rows would then be true of one instant at one time.
+    """
     terms = LawTerms(flagged=True, remembers=True, newest=micros_of(recorded))
     broken = broken_in_frame(versions, TableTerms(shape, terms))
     if not broken:
@@ -278,7 +282,7 @@ def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, r
 
 
 def new_name(into: str | None) -> TableName:
-    """The name of the new table; UsageError if it is not given."""
+    """The name of the new table. Raises UsageError if it is missing."""
     if not into:
         raise UsageError(
             "bad-option",
@@ -289,9 +293,9 @@ def new_name(into: str | None) -> TableName:
 
 
 def refuse_into(layout: str, into: object, note: str | None, author: str | None) -> None:
-    """Raise UsageError for options of an import, if the layout is read as it is."""
-    given = {"into": into, "note": note, "author": author}
-    if wrong := [name for name, value in given.items() if value]:
+    """Raise UsageError for the options of an import, if the layout is not imported."""
+    values = {"into": into, "note": note, "author": author}
+    if wrong := [name for name, value in values.items() if value]:
         raise UsageError(
             "bad-option",
             f"`{wrong[0]}=` is for layout {BITEMPORAL}, whose rows are imported.",

@@ -1,6 +1,7 @@
-"""The inputs of a copy's plan: its rows and the stored ones in the table's new columns, scope and terms.
+"""The inputs of a copy's plan: its rows and the stored rows in the table's new columns, scope and terms.
 
-The driver reads the stored versions from files if their types allow it, else Spark does (V44, V81).
+The driver reads the stored versions from files if their types allow it. Otherwise Spark reads them (V44,
+V81).
 """
 
 import json
@@ -61,16 +62,16 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
     from pyspark.sql.types import StructType
 
-# The most pairs of columns that are compared to find renames; each is counted over all records.
+# The largest number of pairs of columns that are compared to find renames, over all records.
 SUCCESSIONS: Final = 64
 DELIVERED, SLICE, ELSEWHERE = "delivered", "slice", "versions elsewhere"
 PLACES: Final = (FILE, POSITION, ROW_ID)
 
 
 def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings) -> Scope | None:
-    """The scope as pairs of column and value, in the columns' types, sorted by name; None without a scope.
+    """The scope as pairs of column and value, in the columns' types, sorted by name, or None if it is empty.
 
-    Raises UsageError for unknown columns, and for columns that make no versions: their values at earlier
+    Raises UsageError for unknown columns, and for columns that make no versions. Their values at earlier
     instants are not stored, so the records of the scope would be unknown.
     """
     if not values:
@@ -90,7 +91,7 @@ def typed_scope(values: Mapping[str, Any], shape: Shape, settings: TableSettings
 
 
 def scope_text(scope: Scope | None) -> str | None:
-    """The scope as marks store it: JSON with sorted keys; other values than JSON's as texts (V2)."""
+    """The scope as marks store it: JSON with sorted keys, and strings for values that JSON lacks (V2)."""
     if scope is None:
         return None
     return json.dumps({name: _json_value(value) for name, value in scope}, ensure_ascii=False, sort_keys=True)
@@ -151,7 +152,7 @@ def feed_copy_terms(
 
 @dataclass(frozen=True)
 class CopyInputs:
-    """A copy, its table, and their agreement: shape, settings, instant and terms of the plan."""
+    """A copy, its table, and their agreement: the plan's shape, settings, instant and terms."""
 
     store: IcebergStore
     table: IcebergTable | None
@@ -164,7 +165,7 @@ class CopyInputs:
 
     @cached_property
     def types(self) -> "StructType":
-        """The table's new columns, as a schema of Spark."""
+        """The table's new columns, as a Spark schema."""
         return spark_fields(arrow_schema({column.name: column.type for column in self.terms.columns}))
 
     @cached_property
@@ -207,7 +208,7 @@ def gather_inputs(
     settings: TableSettings,
     request: SnapshotRequest,
 ) -> CopyInputs:
-    """The inputs of a copy's plan; raises Refused for an instant that is not accepted."""
+    """The inputs of a copy's plan. Raises Refused for an instant that is not accepted."""
     scope = typed_scope(request.scope, evolved.shape, settings)
     place = place_copy(store, table, request, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
@@ -224,7 +225,7 @@ def gather_inputs(
 def _copy_terms(
     evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, request: SnapshotRequest, *, ids: bool
 ) -> CopyTerms:
-    """The terms by which the copy is compared (V16, V18, V39, N1)."""
+    """The terms for the comparison of the copy (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [column.name for column in evolved.delivered]
     data = [name for name in names if name not in shape.key]
     filled = evolved.added if request.backfill_added and place.following is None else frozenset[str]()
@@ -250,7 +251,7 @@ def _copy_terms(
 
 
 def _stored_frame(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> "DataFrame":
-    """All stored rows under new names and in new types, with places and row ids; empty without a table."""
+    """All stored rows with new names and types, places and row ids. Empty if the table does not exist."""
     shape = evolved.shape
     if table is None or evolved.stored is None:
         fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
@@ -267,7 +268,7 @@ def _stored_frame(store: IcebergStore, table: IcebergTable | None, evolved: Evol
 
 
 def _stored_column(before: Column | None, now: Column, name: str) -> str:
-    """A stored column cast to its new type, or NULL; new fields of structs are NULL."""
+    """A stored column cast to its new type, or NULL. New fields of structs are NULL."""
     value = "NULL" if before is None else quote(name)
     if before is not None and added_fields(before.type, now.type):
         value = _grow_value(value, before.type, now.type)
@@ -295,7 +296,7 @@ def _grow_value(value: str, before: ColumnType, now: ColumnType, depth: int = 0)
 
 
 def _cast_column(evolved: EvolvedShape, delivered: Column, name: str) -> str:
-    """The column cast to the table's type, as SQL text: Java parses all casts in one call."""
+    """The column cast to the table's type, as SQL, so that Java parses all casts in one call."""
     wanted = evolved.shape.column(delivered.name)
     assert wanted is not None
     return f"CAST({quote(name)} AS {spark_type(wanted.type)}) AS {quote(delivered.name)}"
@@ -303,9 +304,9 @@ def _cast_column(evolved: EvolvedShape, delivered: Column, name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class _VersionReader:
-    """Reads stored columns under the names, and in the types, that the table will have.
+    """A reader of stored columns with the names and types that the table will have.
 
-    `stored` is the present schema under new names; `old` maps new names to stored ones where they differ.
+    `stored` is the current schema with new names. `old` maps new names to stored names if they differ.
     """
 
     here: LocalRows
@@ -318,7 +319,7 @@ class _VersionReader:
         return self.old.get(name, name)
 
     def names(self, names: Iterable[str]) -> dict[str, str]:
-        """The stored names of these columns, by new name, without columns that are not stored."""
+        """The stored names of these columns, by new name. Columns that are not stored are omitted."""
         return {name: self.name(name) for name in names if name in {*self.stored.names, *PLACES}}
 
     def read(
@@ -328,7 +329,10 @@ class _VersionReader:
         where: Any = None,
         wanted: Mapping[str, pa.Array] = ANY,
     ) -> Iterator[pa.Table]:
-        """The chosen rows in these columns; `chosen` gets stored names, `wanted` has values by new name."""
+        """The chosen rows in these columns.
+
+        `chosen` gets stored names, and `wanted` has values by new name.
+        """
         names, terms = self.names(schema.names), self.terms
         own: list[str | tuple[str, ...]] = [VALID_FROM, VALID_TO, (MEMORY, ROLE)]
         if terms.feed is not None:
@@ -352,7 +356,7 @@ class _VersionReader:
         return bounds
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
-        """The same rows in all columns of the schema: the missing columns are read by place."""
+        """The same rows in all columns of the schema. The missing columns are read by place."""
         if not len(rows):
             return schema.empty_table()
         names = self.names(name for name in schema.names if name not in rows.column_names)
@@ -362,7 +366,7 @@ class _VersionReader:
 
 
 def read_delivered(inputs: CopyInputs, names: Sequence[str]) -> SideRows | None:
-    """These columns of the copy, read without Spark; None where Spark must read them."""
+    """These columns of the copy, read without Spark, or None if Spark must read them."""
     whole = side_schemas(inputs)[DELIVERED]
     schema = pa.schema(field for field in whole if field.name in names)
     batches = inputs.source.batches
@@ -384,10 +388,10 @@ def _cast_rows(batches: ReadColumns, schema: pa.Schema) -> Iterator[pa.Table]:
 
 
 def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
-    """The versions that a copy can touch, in its decisive columns; None where Spark must read them.
+    """The versions that a copy can touch, in its decisive columns, or None if Spark must read them.
 
-    For a scoped copy into a table of events, only two kinds of records are read: the copy's, and the
-    records in the scope at its instant. All columns have the types that the table will have.
+    For a scoped copy into a table of events, only two kinds of records are read: the copy's, and the records
+    in the scope at its instant. All columns have the types that the table will have.
     """
     schema, terms = side_schemas(inputs)[SLICE], inputs.terms
     if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:
@@ -425,7 +429,7 @@ def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
 
 
 def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> Iterator[pa.Table] | None:
-    """Keys of versions at other times, at least of these records; None where Spark must read them.
+    """The keys of versions at other times, at least for these records, or None if Spark must read them.
 
     Reading raises Unreadable for values that only Spark can read.
     """
@@ -438,7 +442,7 @@ def read_elsewhere(inputs: CopyInputs, lease: MemoryLease, keys: pa.Table) -> It
 
 
 def _version_reader(inputs: CopyInputs, lease: MemoryLease) -> _VersionReader | None:
-    """A reader of the stored rows; None if the driver cannot read them exactly."""
+    """A reader of the stored rows, or None if the driver cannot read them exactly."""
     table, before = inputs.table, inputs.evolved.stored
     if table is None or before is None or inputs.evolved.retyped:
         return None
@@ -470,16 +474,16 @@ def _keys_of_scope(reader: _VersionReader, terms: CopyTerms, delivered: SideRows
 
 
 def _in_scope(at: int, scope: Mapping[str, pa.Scalar], rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows are versions that had these values at an instant."""
+    """A mask of the versions that had these values at an instant."""
     then = (micros(rows[VALID_FROM]) <= at) & (micros(rows[VALID_TO]) > at)
     same = (pc.fill_null(pc.equal(rows[name], value), False) for name, value in scope.items())
     return reduce(pc.and_, same, pc.and_(are_versions(rows), pa.chunked_array([pa.array(then)])))
 
 
 def _is_touched(terms: CopyTerms, key: str, rows: pa.Table) -> pa.Array:
-    """Which rows are versions that the copy can touch, as `touched_versions` selects them by Spark.
+    """A mask of the versions that the copy can touch, as `touched_versions` selects them in Spark.
 
-    In a table of events, facts of records are included.
+    In a table of events, facts about records are included.
     """
     if terms.feed is not None:
         return pc.and_(are_touched(terms.at, rows), pc.is_valid(rows[key]))
@@ -496,7 +500,7 @@ def _is_closed(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def types_fit(came: pa.Schema, needed: pa.Schema) -> bool:
-    """Whether every value of the first schema's types is a value of the second's."""
+    """Whether every value of the first schema's types is also a value of the second schema's types."""
     pairs = zip(came, needed, strict=True)
     return all(pa.types.is_null(one.type) or widens(one.type, other.type) for one, other in pairs)
 

@@ -1,6 +1,6 @@
 """The plan of a copy: its sides, the runner's plan of them, and the outcomes of records (V36).
 
-In the first copy into a table without rows each row begins a version, so the rows are written in one pass.
+In the first copy into a table without rows, each row begins a version, so the rows are written in one pass.
 """
 
 from collections import Counter
@@ -82,10 +82,10 @@ NEW, REOPENED = "new", "reopened"
 def plan_first_here(
     inputs: CopyInputs, local: Mapping[str, LocalSide], lease: MemoryLease
 ) -> DriverPlan | None:
-    """Plan a first copy on the driver: the rows are copied from file to file.
+    """Plan a first copy on the driver, which copies the rows from file to file.
 
-    Only the columns of key and scope are read at first. Returns None if a row is faulty or a key repeats:
-    the full plan then looks at all values.
+    Only the columns of key and scope are read at first. Returns None if a row is faulty or a key repeats. The
+    full plan then reads all values.
     """
     terms = inputs.terms
     keys = read_delivered(inputs, [*terms.key, *(name for name, _ in terms.scope or ())])
@@ -112,9 +112,9 @@ def plan_first_here(
 
 
 def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
-    """Plan a first copy in Spark; persisted rows are released with `resources`.
+    """Plan a first copy in Spark. Persisted rows are released with `resources`.
 
-    Returns None if a row is faulty or a key repeats: the full plan then looks at all values.
+    Returns None if a row is faulty or a key repeats. The full plan then reads all values.
     """
     terms, delivered = inputs.terms, inputs.delivered_frame
     if not inputs.is_repeatable:
@@ -164,7 +164,7 @@ def _judge_first_rows(
 
 
 def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
-    """The versions that begin with the rows: all have the same times."""
+    """The versions that begin with the rows. All have the same times."""
     terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
@@ -182,7 +182,7 @@ def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
 
 @dataclass(frozen=True)
 class PlannedCopy:
-    """The plan of a copy, with its counts and samples; valid while the plan is open."""
+    """The plan of a copy, with its counts and samples. It is valid while the plan is open."""
 
     inputs: CopyInputs
     planned: PlanResult
@@ -190,12 +190,12 @@ class PlannedCopy:
 
     @property
     def row_count(self) -> int:
-        """The number of rows in the copy; identical rows of a key count once."""
+        """The number of rows in the copy. Identical rows of a key count once."""
         return self._count(ROWS_DELIVERED)
 
     @property
     def content(self) -> int:
-        """A digest of the copy's rows as a number; for a first copy, known once they are written."""
+        """A digest of the copy's rows as a number. For a first copy, it is known once they are written."""
         return self._count(CONTENT)
 
     @property
@@ -214,17 +214,17 @@ class PlannedCopy:
 
     @property
     def records_before(self) -> int:
-        """The number of records that existed at the copy's instant before it."""
+        """The number of records that existed at the copy's instant before the copy was delivered."""
         return sum(self._count(name) for name in (CHANGED, CLOSED, UNCHANGED))
 
     @property
     def rows_now(self) -> int:
-        """The number of whole rows in the copy; equal rows count as often as they occur."""
+        """The number of whole rows in the copy. Equal rows count as often as they occur."""
         return self._count(ROWS_NOW)
 
     @property
     def rows_before(self) -> int:
-        """The number of whole rows at the copy's instant before it."""
+        """The number of whole rows at the copy's instant before the copy was delivered."""
         return self._count(ROWS_BEFORE)
 
     @property
@@ -239,14 +239,14 @@ class PlannedCopy:
 
     @property
     def losses(self) -> dict[str, tuple[int, int]]:
-        """For each column that loses values: how many records lose theirs, and how many had one."""
+        """For each column that loses values: the number of lost values, and the number of values before."""
         names = self.inputs.terms.compared
         pairs = {name: (self._count(f"{LOSES}{name}"), self._count(f"{HAD}{name}")) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[0]}
 
     @property
     def likely_renames(self) -> dict[str, str]:
-        """Missing columns, each with a new column that has at least nine in ten of its values."""
+        """The missing columns, each with a new column that has at least nine in ten of its values."""
         likely = sorted(
             (alike, pair)
             for number, pair in enumerate(self.inputs.terms.successions)
@@ -299,14 +299,14 @@ class PlannedCopy:
 
     @cached_property
     def _appeared_keys(self) -> pa.Table | DataFrame | None:
-        """The keys of appearing records; None for a table without rows, where all are new."""
+        """The keys of appearing records, or None for a table without rows, where all records are new."""
         table = self.inputs.table
         rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
         return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows
 
     @cached_property
     def _reopened_keys(self) -> np.ndarray | DataFrame | None:
-        """A mask over the appearing keys: those with versions at other times; in Spark these keys."""
+        """A mask of the appearing keys that have versions at other times. In Spark, a frame of these keys."""
         appearing, key = self._appeared_keys, list(self.inputs.terms.key)
         if appearing is None:
             return None
@@ -344,7 +344,7 @@ class PlannedCopy:
 
 @contextmanager
 def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
-    """Plan a copy; the plan is valid until the context ends."""
+    """Plan a copy. The plan is valid until the context ends."""
     terms, schemas = inputs.terms, side_schemas(inputs)
     key = pa.schema([schemas[DELIVERED].field(name) for name in terms.key])
     added = pa.schema([field for field in schemas[SLICE] if field.name not in {FILE, POSITION}])
@@ -366,7 +366,7 @@ def open_copy_plan(inputs: CopyInputs) -> Iterator[PlannedCopy]:
 
 
 def _sift_terms(terms: CopyTerms) -> SiftTerms | None:
-    """The columns that decide whether a record is unchanged; None if such a record may be touched as well."""
+    """The columns that decide whether a record is unchanged, or None if the copy may touch such records."""
     others = terms.feed is not None or terms.scope is not None or terms.other_scopes
     if others or terms.restated or not terms.in_order:
         return None
@@ -385,7 +385,7 @@ def _counts_needed(terms: CopyTerms, counts: Mapping[str, int]) -> dict[str, Seq
 
 
 def _unchanged_counts(terms: CopyTerms, rows: Mapping[str, RowCounts]) -> dict[str, int]:
-    """The counts of unchanged records, as their plan would give them; values of new columns are NULL."""
+    """The counts of unchanged records, as their plan would return them. Values of new columns are NULL."""
     delivered, values = rows[DELIVERED], rows[SLICE].values
     counts = {UNCHANGED: delivered.rows, ROWS_DELIVERED: delivered.rows, CONTENT: delivered.content}
     counts |= {f"{HAD}{name}": values[name] for name in terms.compared}
@@ -434,13 +434,16 @@ def _stored_side(inputs: CopyInputs) -> Side:
 
 
 def _versions_elsewhere(inputs: CopyInputs) -> DataFrame:
-    """Versions at other times than the copy's: closed ones, or all if the copy is late."""
+    """The versions at times other than the copy's: closed versions, or all versions if the copy is late."""
     versions = inputs.stored_frame.where(version_condition())
     return versions.where(column(VALID_TO).isNotNull()) if inputs.terms.in_order else versions
 
 
 def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
-    """The keys of such versions in batches; other keys than the given ones may be included."""
+    """The keys of versions at other times, in batches.
+
+    They include every given key that has such versions, and perhaps other keys.
+    """
     if not len(keys):
         return
     names = list(inputs.terms.key)

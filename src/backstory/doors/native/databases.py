@@ -1,6 +1,6 @@
-"""The rows of a database as a source: copied once into a file, then read as often as a plan needs.
+"""The rows of a database as a source. They are copied once into a file, then read as often as a plan needs.
 
-Spark reads databases of JDBC by one statement on one connection.
+Spark reads JDBC databases with one statement on one connection.
 """
 
 import re
@@ -52,7 +52,7 @@ _OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
 _ROWS_AT_ONCE: Final = 10_000
 # Spark's metadata key for columns with times of day, which it would read as instants.
 _TIME_OF_DAY: Final = "logical_time_type"
-# Its metadata keys for texts of a fixed length, and for MySQL's bits.
+# Its metadata keys for strings of a fixed length, and for MySQL's bits.
 _CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _BITS: Final = "binarylong"
 # Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.
@@ -68,7 +68,10 @@ ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 
 @dataclass(frozen=True, slots=True)
 class JdbcCopy:
-    """A frame that reads the rows each time it is computed; `texts` are the types that its texts hold."""
+    """A frame that reads the rows each time it is computed.
+
+    `texts` are the types of values read as strings.
+    """
 
     frame: DataFrame
     instant: datetime
@@ -80,7 +83,7 @@ def read_by_jdbc(store: IcebergStore, database: Database) -> JdbcCopy:
     """The rows of one statement, and their time.
 
     Raises UsageError for a missing table, Refused for a column without an exact type, and TryAgain if the
-    database does not answer.
+    database does not respond.
     """
     spark = store.spark
     server = _server(spark, database)
@@ -105,13 +108,13 @@ def declared_keys_by_jdbc(store: IcebergStore, database: Database) -> Keys:
     with translate_jdbc(database, server.password):
         rows = server.rows(store.spark, _KEYS).collect()
     keys: dict[str, tuple[str, ...]] = {}
-    for row in sorted(rows, key=lambda each: (each["name"], each["place"] or 0)):
+    for row in sorted(rows, key=lambda row: (row["name"], row["place"] or 0)):
         keys[row["name"]] = (*keys.get(row["name"], ()), *([row["key"]] if row["key"] else ()))
     return keys
 
 
 def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
-    """Write the rows into one Parquet file of the folder."""
+    """Write the rows into one Parquet file in the folder."""
     target = folder / "copy"
     copy.frame.write.parquet(str(target))
     (file,) = target.glob("part-*.parquet")
@@ -120,7 +123,7 @@ def write_parquet(copy: JdbcCopy, folder: Path) -> Path:
 
 @dataclass(frozen=True, slots=True)
 class _Server:
-    """How Spark reaches a database; `source` is the text after FROM, and `quote` quotes names."""
+    """Spark's connection to a database. `source` is the SQL after FROM, and `quote` quotes names."""
 
     url: str = field(repr=False)
     source: str
@@ -143,7 +146,7 @@ class _Server:
         return self.reader(spark).option("query", query).load()
 
     def now(self, spark: SparkSession) -> datetime:
-        """The time of the database's clock; this machine's time if the database is not MySQL or MariaDB."""
+        """The time of the database's clock, or this machine's time if it is not MySQL or MariaDB."""
         if not self.is_mysql:
             return datetime.now(UTC)
         (row,) = self.rows(spark, "SELECT CAST(UTC_TIMESTAMP(6) AS CHAR) AS now").collect()
@@ -171,7 +174,7 @@ def _server(spark: SparkSession, database: Database) -> _Server:
 
 
 def _bring_driver(spark: SparkSession) -> None:
-    """Add MariaDB's driver to the session unless it has it: resolving it takes seconds."""
+    """Add MariaDB's driver to the session unless it has it, because resolving it takes seconds."""
     name = MARIADB.split(":")[1]
     if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
         for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
@@ -179,9 +182,9 @@ def _bring_driver(spark: SparkSession) -> None:
 
 
 def _select_column(database: Database, server: _Server, column: StructField) -> tuple[str, ColumnType | None]:
-    """The SELECT expression of a column, and the type that its text holds; None if it is no text.
+    """The SELECT expression of a column, and the type of its values if they are read as strings.
 
-    A column is read as text if the driver or Spark would round, pad, shift or replace its values.
+    A column is read as a string if the driver or Spark would round, pad, shift or replace its values.
     """
     name, type_ = server.quote(column.name), column.dataType
     if isinstance(type_, types.DecimalType) and type_.precision >= MAX_PRECISION:
@@ -196,7 +199,7 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
 
 
 def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tuple[str, Kind | None]:
-    """The same for a column of MySQL or MariaDB."""
+    """The SELECT expression of a column of MySQL or MariaDB, as in `_select_column`."""
     type_, text = column.dataType, f"CAST({name} AS CHAR)"
     if padded or column.metadata.get(_TIME_OF_DAY):
         return text, None
@@ -243,7 +246,7 @@ def _error(database: Database, state: str, text: str) -> BackstoryError:
 
 
 def _sql_error(fault: Any) -> tuple[str, str] | None:
-    """The state and message of the SQLException in the chain of causes; None without one."""
+    """The state and message of the SQLException in the chain of causes, or None."""
     cause = getattr(fault, "java_exception", None) or getattr(fault, "_origin", None)
     while cause is not None:
         if hasattr(cause, "getSQLState") and "SQL" in cause.getClass().getSimpleName():
@@ -261,7 +264,7 @@ def rows_of_database(
     retype: Mapping[str, ColumnType],
     written: FileOptions,
 ) -> Iterator[SourceRows]:
-    """The rows of a table or query, open for the context, with their time; otherwise as `rows_of_files`.
+    """The rows of a table or query, open for the context, with their time. See also `rows_of_files`.
 
     Raises the errors of `copy_out`.
     """
@@ -291,7 +294,7 @@ def rows_of_database(
 def _by_jdbc(
     store: IcebergStore, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
 ) -> SourceRows:
-    """The rows as Spark reads them once: in a file here, else checkpointed on the workers."""
+    """The rows, read once by Spark: in a local file, or else checkpointed on the workers."""
     copy = read_by_jdbc(store, database)
     with translate_jdbc(database, copy.password):
         if is_local(store):
@@ -302,7 +305,7 @@ def _by_jdbc(
 
 
 def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows of a CSV file in these columns; binary cells are in base64."""
+    """The rows of a CSV file in these columns. Binary cells are in base64."""
     encoded = [place for place, field in enumerate(schema) if pa.types.is_binary(field.type)]
     written = schema
     for place in encoded:

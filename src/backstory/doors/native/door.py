@@ -49,11 +49,11 @@ QUERY: Final = "sql.streaming.queryId"
 
 
 def snapshot(store: IcebergStore, source: Any, into: TableName, request: SnapshotRequest) -> Answer:
-    """Bring a full copy into its table; returns its receipt, or the plan of a dry run.
+    """Deliver a full copy to its table. Returns its receipt, or the plan of a dry run.
 
     The source is a frame of Spark or pandas, an Arrow table, a table of the warehouse, the address of a
-    database, or files: the name of one, of a folder, or a glob. Without `at=` the copy gets the time
-    before the source was read. Rows that others commit during the copy are then newer than it, and stay.
+    database, or files: the name of one, of a folder, or a glob. Without `at=`, the copy's time is just before
+    the source was read. Rows that others commit during the copy are then newer than it, and are kept.
     """
     request = replace(request, begun=datetime.now(UTC))
     place = _place(store, into, request)
@@ -69,9 +69,9 @@ def snapshot(store: IcebergStore, source: Any, into: TableName, request: Snapsho
 def apply(
     store: IcebergStore, source: Any, into: TableName, request: ApplyRequest, batch: StreamBatch | None = None
 ) -> FeedAnswer:
-    """Bring a feed of changes into its table; returns its receipt, or the plan of a dry run.
+    """Deliver a feed of changes to its table. Returns its receipt, or the plan of a dry run.
 
-    The source is of the kinds that `snapshot` accepts; `batch` identifies the batch of a stream.
+    The source is of the kinds that `snapshot` accepts. `batch` identifies the batch of a stream.
     """
     place = _place(store, into, request)
     table = load(place, into)
@@ -99,7 +99,7 @@ def _place(store: IcebergStore, into: TableName, request: SnapshotRequest | Appl
 def batch_writer(
     store: IcebergStore, into: TableName, request: ApplyRequest
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch` that applies a batch; Refused ends the query and changes no table."""
+    """A function for `foreachBatch` that applies a batch. Refused ends the query and changes no table."""
     if request.branch is not None:
         raise UsageError("bad-option", "A stream has no preview.", "Omit `branch=`.")
 
@@ -120,7 +120,7 @@ def batch_writer(
 
 
 def _with_code(stop: BackstoryError) -> BackstoryError:
-    """The same error with code and keys in its text, because Spark reports only the text."""
+    """The same error with code and keys in its message, because Spark reports only the message."""
     keys = f" Keys: {', '.join(map(str, stop.keys))}." if stop.keys else ""
     return stop.reword(f"{stop.code}: {stop.message}", f"{stop.remedy}{keys}")
 
@@ -129,7 +129,7 @@ def _with_code(stop: BackstoryError) -> BackstoryError:
 def _feed_rows(
     store: IcebergStore, source: Any, into: TableName, table: IcebergTable | None, request: ApplyRequest
 ) -> "Iterator[FeedRows]":
-    """The rows of a feed, and the request that reads them; empty if no message is a change."""
+    """The rows of a feed, and the request that reads them. Empty if no message is a change."""
     if request.envelope is None:
         with _rows(store, source, lambda: table, request) as rows:
             yield rows, request
@@ -145,7 +145,7 @@ def _feed_rows(
 
 
 def _files_of_messages(source: Any, request: ApplyRequest) -> SourceFiles | None:
-    """Files with a message of Debezium on each line; None for other sources."""
+    """The files with a message of Debezium on each line, or None for other sources."""
     if request.envelope != "debezium" or not names_files(source):
         return None
     files = source_files(str(source), request.format)
@@ -153,7 +153,7 @@ def _files_of_messages(source: Any, request: ApplyRequest) -> SourceFiles | None
 
 
 def _has_texts(source: Any, request: ApplyRequest) -> bool:
-    """Whether the source has times as texts, which are in UTC if they have no offset."""
+    """Whether the source has times as strings, which are in UTC if they have no offset."""
     if not names_files(source):
         return False
     return source_files(str(source), request.format).format != "parquet"
@@ -168,7 +168,7 @@ def _refuse_stream(frame: DataFrame) -> None:
     if frame.isStreaming:
         raise UsageError(
             "streaming-frame",
-            "The frame is of a stream, which has no last row.",
+            "The frame is a stream, which has no last row.",
             "Write its batches: `frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
         )
 

@@ -35,7 +35,7 @@ _ASIDE: Final = "_taken_back"
 
 
 def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
-    """A frame's columns, and the names of those whose type is unknown because all values are NULL.
+    """A frame's columns, and the names of the columns of unknown type, whose values are all NULL.
 
     Columns of unknown type get STRING for now, also within nested types. Raises Refused for reserved and
     repeated names, and for types that no table has.
@@ -62,7 +62,7 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
 
 
 def refuse_names(names: Sequence[str]) -> None:
-    """Raise Refused for names that are reserved or repeated, in any case."""
+    """Raise Refused for names that are reserved or repeated, ignoring case."""
     if reserved := [name for name in names if is_reserved(name, RESERVED)]:
         raise Refused(
             "reserved-column",
@@ -73,14 +73,14 @@ def refuse_names(names: Sequence[str]) -> None:
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise Refused(
-            "repeated-column", f"Two columns are named {twice[0]}.", "Give each a name of its own.", twice
+            "repeated-column", f"Two columns are named {twice[0]}.", "Give each column its own name.", twice
         )
     if (alike := names_alike(names)) is not None:
         raise _alike_error(f"Columns {' and '.join(alike)}", alike)
 
 
 def refuse_lacking_key(key: Sequence[str], names: Collection[str], *, kept: bool = False) -> None:
-    """Raise UsageError if key columns are missing; with `kept` the key is the table's own."""
+    """Raise UsageError if key columns are missing. If `kept` is true, the key is the table's own."""
     if lacking := [name for name in key if name not in names]:
         lacking_words = f"columns {', '.join(lacking)} are" if len(lacking) > 1 else f"column {lacking[0]} is"
         raise UsageError(
@@ -114,7 +114,7 @@ def _has_void(type_: "DataType") -> bool:
 
 
 def _is_storable(type_: "DataType") -> bool:
-    """Whether tables have the type and all types within it; Parquet has no struct without fields."""
+    """Whether tables have the type and all types within it. Parquet has no struct without fields."""
     return all(
         part.typeName() in _TYPES and part.simpleString() != "struct<>" for part in _nested_types(type_)
     )
@@ -137,10 +137,10 @@ def _nested_types(type_: "DataType") -> "list[DataType]":
 class EvolvedShape:
     """The table's shape with the delivery's columns in it.
 
-    `delivered` are the delivery's columns, including the key. `stored` is the table's shape under its new
-    names, without columns that change their type because they have no values; None without a table.
-    `added` are new columns, `left_out` delivered ones of unknown type. `retyped` maps columns whose
-    stored values change their type to the old type. `mistakes` are columns set aside because they were
+    `delivered` are the delivery's columns, including the key. `stored` is the table's shape with its new
+    names, without columns that change their type because they have no values, or None for a new table.
+    `added` are new columns, and `left_out` are delivered columns of unknown type. `retyped` maps columns
+    whose stored values change their type to the old type. `mistakes` are columns set aside because they were
     added by mistake. `changes` describes all this in words.
     """
 
@@ -168,7 +168,7 @@ class EvolvedShape:
 
     @property
     def successions(self) -> Iterator[tuple[str, str]]:
-        """Pairs of a missing and an added column of one type: the second may be the first, renamed."""
+        """Pairs of a missing and an added column of one type. The second may be the first, renamed."""
         came = [column for column in self.delivered if column.name in self.added and column.type.flat]
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
@@ -176,11 +176,11 @@ class EvolvedShape:
 def new_table(
     table: TableName, columns: tuple[Column, ...], empty: frozenset[str], request: DeliveryRequest
 ) -> EvolvedShape:
-    """The shape of the table that a first delivery creates; UsageError for missing key columns."""
+    """The shape of the table that a first delivery creates. Raises UsageError for missing key columns."""
     key = request.key
     if key is None:
-        told = f"{table} does not exist yet; its first delivery needs `key=`."
-        raise bad_option(told, "Name the key columns.")
+        message = f"{table} does not exist yet; its first delivery needs `key=`."
+        raise bad_option(message, "Name the key columns.")
     if lacking := [new for new in request.rename.values() if new not in {column.name for column in columns}]:
         raise bad_option(
             f"`rename=` names {lacking[0]}, which the delivery does not have.",
@@ -202,11 +202,11 @@ def evolve_shape(
     is_valueless: Callable[[str], bool] = lambda _name: False,
     is_taken_back: Callable[[str], bool] = lambda _name: False,
 ) -> EvolvedShape:
-    """The table's shape after a later delivery; `empty` are delivered columns of unknown type.
+    """The table's shape after a later delivery. `empty` are delivered columns of unknown type.
 
     `is_valueless` returns whether a stored column has only NULLs. `is_taken_back` returns whether only
-    withdrawn statements have values in it; the column is then set aside for a rename to its name. Raises
-    UsageError for a rename of an unknown column, Refused for another key and for types that do not widen.
+    withdrawn statements have values in it. The column is then set aside for a rename to its name. Raises
+    UsageError for a rename of an unknown column, and Refused for another key or types that do not widen.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = _rename_columns(before, renamed)
@@ -271,7 +271,7 @@ def _refuse_unknown(retype: Mapping[str, ColumnType], names: Collection[str], ta
 
 
 def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
-    """Raise Refused for a new column whose name differs from a stored one by case only (E4)."""
+    """Raise Refused for a new column whose name differs from a stored name only by case (E4)."""
     for column in delivered:
         if stored.column(column.name) is not None:
             continue
@@ -287,7 +287,7 @@ def _refuse_other_case(stored: Shape, delivered: Sequence[Column]) -> None:
 
 
 def _refuse_fields_in_other_case(stored: Shape, columns: Sequence[Column]) -> None:
-    """Raise Refused for a new field of a struct that has it in another case."""
+    """Raise Refused for a new field of a struct that already has the name in another case."""
     for before, column in zip(stored.user_columns, columns, strict=True):
         if before.type == column.type or (alike := fields_alike(column.type)) is None:
             continue
@@ -305,7 +305,7 @@ def _assign_types(
     stored: Mapping[str, Column],
     retype: Mapping[str, ColumnType],
 ) -> tuple[tuple[Column, ...], list[str]]:
-    """The columns with known types for empty ones, and the names of columns whose type stays unknown."""
+    """The columns, with known types for empty columns, and the names of columns of unknown type."""
     typed, left_out = [], []
     for column in columns:
         if column.name not in empty:
@@ -322,26 +322,26 @@ def _assign_types(
 
 
 def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
-    """Whether a column gets a type that its own does not widen to, so that only its values decide."""
+    """Whether the column gets a type that its own type does not widen to, so that its values decide."""
     came = next((column.type for column in delivered if column.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
     return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
 
 
 def _grows(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values of one type are values of the other as stored: it is wider, or has more fields."""
+    """Whether stored values of one type are values of the other, which is wider or has more fields."""
     return widens(old, new) or added_fields(old, new) is not None
 
 
 def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values are widened by the decimal number that they show: a FLOAT 72.1 to DOUBLE."""
+    """Whether values are widened by the decimal number that they show, such as a FLOAT 72.1 to DOUBLE."""
     return (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
 
 def _refuse_retypes(
     stored: Shape, delivered: Sequence[Column], retype: Mapping[str, ColumnType], valueless: Collection[str]
 ) -> None:
-    """Raise UsageError for new types of unknown columns, and of columns that keep theirs."""
+    """Raise UsageError for new types of unknown columns, and of columns that keep their type."""
     users = (column.name for column in (*stored.user_columns, *delivered))
     _refuse_unknown(retype, [*users], stored.table)
     for name, type_ in retype.items():
@@ -359,9 +359,9 @@ def _refuse_retypes(
 def _renames(
     before: Shape, rename: Mapping[str, str], delivered: Collection[str], is_taken_back: Callable[[str], bool]
 ) -> dict[str, str]:
-    """The renames still to do, without renames that the table already has.
+    """The renames that are still necessary, without renames that the table already has.
 
-    A column that has the new name, was added by mistake and taken back, gets another name.
+    A column that already has the new name gets another name, if it was added by mistake and taken back.
     """
     renames = {}
     for old, new in rename.items():
@@ -423,7 +423,10 @@ def _widen_columns(
     *,
     may_retype: bool,
 ) -> list[Column]:
-    """The user's columns in types that hold stored and delivered values; Refused for columns without one."""
+    """The user's columns in types that hold stored and delivered values.
+
+    Raises Refused for columns without one.
+    """
     came = {column.name: column for column in delivered}
     users, others = [], []
     for column in stored.user_columns:
@@ -449,9 +452,9 @@ def _widen_column(
     keeps: bool,
     valueless: bool,
 ) -> Column | None:
-    """The column in a type that holds stored and delivered values; None without such a type.
+    """The column in a type that holds stored and delivered values, or None if no type holds both.
 
-    With `keeps` its rows cannot be rewritten.
+    If `keeps` is true, its rows cannot be rewritten.
     """
     type_ = wanted or stored.type
     if delivered is not None and not (
@@ -466,7 +469,10 @@ def _widen_column(
 
 @dataclass(frozen=True, slots=True)
 class TypeChange:
-    """A column whose delivered type differs from its stored type; `both` holds the values of either."""
+    """A column whose delivered type differs from its stored type.
+
+    `both` is a type for the values of either.
+    """
 
     name: str
     stored: ColumnType
@@ -486,12 +492,12 @@ def _holds_all(change: TypeChange) -> bool:
 
 
 def _is_text_of_nested(change: TypeChange) -> bool:
-    """Whether a nested value is delivered for a text column, as `{"k": 1}` after an `{}` without fields."""
+    """Whether a string column gets a nested value, such as `{"k": 1}` after an `{}` without fields."""
     return change.stored.kind is Kind.STRING and change.delivered.kind in NESTED_KINDS
 
 
 def type_change_error(changes: Sequence[TypeChange]) -> Refused:
-    """The error for columns whose delivered type does not fit the stored one (N2)."""
+    """The error for columns whose delivered type does not fit the stored type (N2)."""
     names = [change.name for change in changes]
     remedy = "cast it to the table's type, or give it another name."
     if len(changes) > 1:
@@ -509,7 +515,7 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
         remedy = f"use {retype} for {holds}, {remedy}"
     if nested := [change.name for change in changes if _is_text_of_nested(change)]:
         texts = option("type", dict.fromkeys(nested, str(Kind.STRING)))
-        remedy = f"read it as text with {texts} of JSON files or `to_json` of a frame, {remedy}"
+        remedy = f"read it as a string with {texts} of JSON files or `to_json` of a frame, {remedy}"
     clauses = (
         f"olumn {change.name} has type {change.stored} in the table and {change.delivered}"
         for change in changes

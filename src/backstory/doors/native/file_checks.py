@@ -1,4 +1,4 @@
-"""Check files before Java and Spark start, for the faults that need no table."""
+"""Checks of files, before Java and Spark start, for the faults that can be found without the table."""
 
 import tempfile
 from collections.abc import Sequence
@@ -32,12 +32,12 @@ from backstory.formats.source_files import SourceFiles, unpack
 from backstory.strategies.keys import without_key
 from backstory.strategies.matching import distinct
 
-# Files of at most so many bytes in all are checked whole; of larger ones only the columns.
+# Up to this many bytes in total, files are checked whole. Otherwise only their columns are checked.
 SMALL: Final = 4 << 20
 
 
 def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
-    """Raise the errors of `rows_of_files` that need no table, for the given key."""
+    """Raise the errors of `rows_of_files` that do not depend on the table, for the given key."""
     request.files.refuse_misplaced(source.format)
     with tempfile.TemporaryDirectory(prefix="backstory-checks-") as folder, as_files_of_a_user():
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
@@ -62,7 +62,7 @@ def _refuse_columns(names: Sequence[str], request: SnapshotRequest) -> None:
 
 
 def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
-    """Raise Refused for faulty rows; key types whose texts depend on the table are not checked."""
+    """Raise Refused for faulty rows. Key types whose strings depend on the table are not checked."""
     refuse_empty(len(rows), request)
     key = request.key
     if not key or names_whole_row(key, rows.column_names) or not are_written_alike(rows, key):
@@ -73,7 +73,7 @@ def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
 
 
 def names_in_first_file(source: SourceFiles, request: SnapshotRequest) -> list[str]:
-    """The columns of the first file, without reading it whole; empty if its format does not allow that."""
+    """The columns of the first file, without reading it whole. Empty if its format does not allow that."""
     first = source.files[0]
     if source.format == "parquet":
         return list(pq.read_schema(first.path).names)

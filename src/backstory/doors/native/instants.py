@@ -1,7 +1,7 @@
 """The instants of deliveries and tables: recorded times, the settled interval, and remembered copies.
 
-They are read from commits, else from rows: by the driver where it can open the files, else by Spark (V10,
-V28).
+They are read from commits, or else from rows. The driver reads rows from files that it can open. Otherwise
+Spark reads them (V10, V28).
 """
 
 import json
@@ -53,7 +53,7 @@ MICROSECOND = timedelta(microseconds=1)
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """A remembered copy or truncate: its instant, its scope, and a copy's field ids (None: all columns)."""
+    """A remembered copy or truncate: its instant, its scope, and a copy's field ids (None for all)."""
 
     at: datetime
     columns: tuple[int, ...] | None
@@ -69,7 +69,7 @@ class StoredInstants:
     table: IcebergTable
 
     def ends(self) -> tuple[datetime, datetime] | None:
-        """The first start, and the last start or end, of all versions; None without versions."""
+        """The first start, and the last start or end, of all versions, or None if there are no versions."""
         try:
             parts = [
                 (pc.min(rows[VALID_FROM]), pc.max(rows[VALID_FROM]), pc.max(rows[VALID_TO]))
@@ -82,7 +82,7 @@ class StoredInstants:
         return (min(starts), max(lasts)) if starts else None
 
     def newest_recorded(self) -> datetime | None:
-        """The newest time at which a row was recorded or withdrawn; None without rows."""
+        """The newest time at which a row was recorded or withdrawn, or None if there are no rows."""
         try:
             parts = [
                 time
@@ -124,7 +124,7 @@ class StoredInstants:
         chosen: Callable[[pa.Table], pa.ChunkedArray] | None = None,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The chosen rows of the table's files, in batches; raises Unreadable where Spark must read them."""
+        """The chosen rows of the table's files, in batches. Raises Unreadable if Spark must read them."""
         if not self.table.rows:
             return
         if not self.store.memory.most:
@@ -189,7 +189,7 @@ def _begins_since(at: datetime, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _since(at: datetime) -> dict[str, str]:
-    """The filter of rows that begin at or after an instant, as Iceberg's JSON."""
+    """The filter for rows that begin at or after an instant, in Iceberg's JSON form."""
     return {"type": "gt-eq", "term": VALID_FROM, "value": at.astimezone(UTC).isoformat()}
 
 
@@ -199,11 +199,12 @@ def _instant(micros: int) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class CopyPlace:
-    """The instant of a copy in its table: whether a copy of it is stored, and the next known instant.
+    """The instant of a copy in its table: whether a copy for it is stored, and the next known instant.
 
-    `settled` is the settled interval after the copy; None if the table does not remember copies.
-    `begins`: the table remembers copies from this one on. `has_facts`: events, truncates or scoped copies
-    are known from the instant on. `other_scopes` are the scopes of other copies of the same instant.
+    `settled` is the settled interval after the copy, or None if the table does not remember copies. If
+    `begins` is true, the table remembers copies from this one on. If `has_facts` is true, events, truncates
+    or scoped copies are known from the instant on. `other_scopes` are the scopes of other copies of the same
+    instant.
     """
 
     at: datetime
@@ -231,10 +232,10 @@ class CopyPlace:
 def place_copy(
     store: IcebergStore, table: IcebergTable | None, request: SnapshotRequest, scope: str | None = None
 ) -> CopyPlace:
-    """Place a copy in the order of the stored ones; reads rows only if no commit records the instants.
+    """Place a copy in the order of the stored copies. Reads rows only if no commit records the instants.
 
-    Raises Refused for an instant that is too old or settled. Raises UsageError for a partial copy of a
-    table that remembers its copies.
+    Raises Refused for an instant that is too old or settled. Raises UsageError for a partial copy of a table
+    that remembers its copies.
     """
     now, at = datetime.now(UTC), request.instant
     settled_property = None if table is None else table.iceberg.properties().get(SETTLED)
@@ -324,7 +325,7 @@ def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None
 
 
 def newest_instant(stored: StoredInstants) -> datetime | None:
-    """The instant of the newest copy: from its commit, else the last start or end of a version."""
+    """The instant of the newest copy, from its commit, or else the last start or end of a version."""
     for snapshot in ancestry(stored.table):
         copied_at = snapshot.get_property(COPIED_AT)
         if copied_at:
@@ -337,21 +338,21 @@ def newest_instant(stored: StoredInstants) -> datetime | None:
 
 def is_newest(stored: StoredInstants, at: datetime) -> bool:
     """Whether an instant is later than every copy and version of the table."""
-    known = (newest_instant(stored), *(stored.ends() or ()))
-    return all(each is None or each < at for each in known) and not stored.marks_since(at)
+    instants = (newest_instant(stored), *(stored.ends() or ()))
+    return all(instant is None or instant < at for instant in instants) and not stored.marks_since(at)
 
 
 def newest_recorded(stored: StoredInstants) -> datetime:
-    """The newest recorded time of the table: from its commits, else from its rows (V10)."""
+    """The newest recorded time of the table, from its commits, or else from its rows (V10)."""
     current = next(ancestry(stored.table), None)
     if current is None:
         return EPOCH
     if recorded := current.get_property(RECORDED):
         return parse_instant(recorded)
     recorded_times = [
-        parse_instant(each)
+        parse_instant(text)
         for snapshot in all_snapshots(stored.table)
-        if (each := snapshot.get_property(RECORDED))
+        if (text := snapshot.get_property(RECORDED))
     ]
     if recorded_times and current.get_property(DOOR) is None:
         return max(recorded_times)
@@ -368,7 +369,7 @@ def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
 
 
 def interval_text(settled: Sequence[datetime | None]) -> str:
-    """A settled interval, as a table's property."""
+    """A settled interval as JSON, for the table's property."""
     return json.dumps([instant and iso(instant) for instant in settled])
 
 
@@ -388,7 +389,7 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
 
 
 def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
-    """Refuse a copy before one that lacked columns, whose values there derive from earlier copies."""
+    """Refuse a copy if the next copy lacked columns. Their values there derive from earlier copies."""
     if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
         raise Refused(
             "settled",
@@ -400,14 +401,14 @@ def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
 
 @dataclass(frozen=True, slots=True)
 class FeedMemory:
-    """When a feed is recorded, the interval that is then settled, and whether memory begins with it (V28)."""
+    """The recorded time of a feed, the settled interval after it, and whether memory begins with it (V28)."""
 
     recorded: datetime
     settled: tuple[datetime | None, datetime] | tuple[()]
     begins: bool
 
     def properties(self) -> dict[str, str]:
-        """The table properties with which a memory begins; empty if it exists."""
+        """The table properties with which a memory begins. Empty if it exists."""
         if not self.begins:
             return {}
         return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}

@@ -43,14 +43,14 @@ FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "app
 
 
 def names_files(source: object) -> bool:
-    """Whether a source names files, and not rows, a table of the warehouse or a database."""
+    """Whether a source names files, not rows, a table of the warehouse or a database."""
     text = str(source)
     return isinstance(source, str | Path) and not text.startswith(TABLE) and not is_database(text)
 
 
 @dataclass(frozen=True, slots=True)
 class DeliveryRequest:
-    """The options that `snapshot` and `apply` have in common; None means the table's own option (V13)."""
+    """The options that `snapshot` and `apply` have in common. None means the table's own option (V13)."""
 
     key: tuple[str, ...] | None = None
     track: frozenset[str] | None = None
@@ -70,7 +70,7 @@ class DeliveryRequest:
 
     @property
     def may_retype(self) -> bool:
-        """Whether the request can have new types; a feed renames no columns and changes no types."""
+        """Whether the request can have new types. A feed renames no columns and changes no types."""
         return False
 
 
@@ -80,11 +80,11 @@ def _now() -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class SnapshotRequest(DeliveryRequest):
-    """The options of `snapshot`; None for a list of columns means the table's own list (V13).
+    """The options of `snapshot`. For a list of columns, None means the table's own list (V13).
 
-    `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
-    second attempt at a plan keeps it, because its rows are no younger. `whole_rows`: the key is the whole
-    row, which is known once the table is.
+    `begun` is the time when the call began, before the source was read. It is the copy's time if `at` is
+    None. A second attempt at a plan keeps it, because its rows are no younger. `whole_rows` is true if the
+    key is the whole row. This is decided once the table is loaded.
     """
 
     at: datetime | None = None
@@ -101,7 +101,7 @@ class SnapshotRequest(DeliveryRequest):
 
     @property
     def may_retype(self) -> bool:
-        """A copy can have new types."""
+        """True, because a copy can have new types."""
         return True
 
     @property
@@ -146,7 +146,7 @@ class SnapshotRequest(DeliveryRequest):
 
 
 class DeliveryOptions(FileWords, RemarkOptions, total=False):
-    """The options that `snapshot` and `apply` have in common, beside those of files and commits.
+    """The options that `snapshot` and `apply` share, in addition to those of files and commits.
 
     Attributes:
         track: Columns whose changes make versions. Default: all.
@@ -185,10 +185,10 @@ class SnapshotOptions(DeliveryOptions, total=False):
             Default: 0.5. A loss of fewer than 20 values is always allowed.
         allow_empty: Accept an empty source.
         on_schema_change: Accept or refuse a copy that lacks a column of the previous copy, or whose new
-            column has the values of a missing one. The table keeps `refuse`; `accept` is for this copy.
+            column has the values of a missing one. The table keeps `refuse`. `accept` is for this copy only.
         rename: New names of columns, by their old names.
         retype: New types of columns, by name. Refused if a stored value would change.
-        scope: The part of the source in the copy, as values of columns. Records outside it stay as they are.
+        scope: The part of the source in the copy, as values of columns. Records outside of it are unchanged.
         backfill: Accept a copy older than all stored data. The table remembers its copies from then on.
         remember: Store the time of every copy from now on, even of copies without changes, so that a late
             copy holds only until the next one. The table keeps this setting.
@@ -210,7 +210,10 @@ class SnapshotOptions(DeliveryOptions, total=False):
 
 
 def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
-    """The request of `snapshot` with these options; UsageError for unknown options and wrong values."""
+    """The request of `snapshot` with these options.
+
+    Raises UsageError for unknown options and wrong values.
+    """
     values = dict(cast("dict[str, Any]", options))
     for name in values.keys() - SnapshotOptions.__annotations__.keys():
         word = FOREIGN_WORDS.get(name)
@@ -235,7 +238,7 @@ def _take_file_options(values: dict[str, Any]) -> FileOptions:
 
 
 def column_names(value: Sequence[str] | None) -> frozenset[str] | None:
-    """The set of columns that an option names; None if it is not given."""
+    """The set of columns that an option names, or None if it is not set."""
     return None if value is None else frozenset([value] if isinstance(value, str) else value)
 
 
@@ -252,12 +255,12 @@ def refuse_columns(request: DeliveryRequest) -> None:
 
 @dataclass(frozen=True, slots=True)
 class ApplyRequest(DeliveryRequest):
-    """The options of `apply`; None means the table's own option (V13).
+    """The options of `apply`. None means the table's own option (V13).
 
     `ignore_nulls` are columns whose NULLs leave values unmodified, or True for all. The window of a
-    restatement is half-open; without an end it ends just after the delivery's last instant (V86).
-    `is_unwrapped`: the rows were messages of an envelope, which determine their meaning; `log` is the log
-    of these messages.
+    restatement is half-open. By default, it ends just after the delivery's last instant (V86). If
+    `is_unwrapped` is true, the rows were messages in an envelope, which determine their meaning. `log` is the
+    log of these messages.
     """
 
     sequence_by: tuple[Expression, ...] | None = None
@@ -324,24 +327,24 @@ class FeedOptions(DeliveryOptions, total=False):
 
     Attributes:
         key: Key columns. A table keeps its own.
-        sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change;
-            the others, such as a log position, order changes of the same time. A table keeps its own.
+        sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change.
+            The others, such as a log position, order changes of the same time. A table keeps its own.
         apply_as_deletes: SQL condition for rows that delete their record, such as "op = 'D'".
         apply_as_truncates: SQL condition for rows that delete every record.
-        ignore_null_updates: Columns that NULL leaves as they were; without names, all columns.
+        ignore_null_updates: Columns that NULL leaves unchanged, or all columns if no column is named.
         columns_to_update: Column whose array names the columns that a row sets.
-        unmodified: Text of a cell that leaves its column as it was: any column of a CSV file, else a column
-            of strings.
+        unmodified: String in a cell that leaves its column unchanged: any column of a CSV file, else a
+            column of strings.
         envelope: Envelope of the messages: debezium or changes.
         drop: Columns that are not stored.
         late: Refuse or drop changes of a settled time. Default: refuse.
         on_schema_change: Accept or refuse a delivery that lacks a column of the previous one. The table keeps
-            `refuse`; `accept` is for this delivery.
+            `refuse`. `accept` is for this delivery only.
         restate_from: Replace the stored history from this time on, for the delivered keys.
         restate_until: End of the replaced time. Default: just after the last delivered time.
         all_keys: Replace the stored history of all keys.
         allow_empty: Accept an empty source, with `all_keys=`.
-        new_log: Accept messages of a log that starts again; everything before it is then settled.
+        new_log: Accept messages of a log that starts again. Everything before it is then settled.
         allow_future: Accept messages with a time more than a day from now.
     """
 
@@ -367,7 +370,7 @@ FEED: Final = (FeedOptions, DeliveryOptions, FileWords, RemarkOptions)
 
 
 def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
-    """The request of `apply` with these options; UsageError for unknown options and wrong values."""
+    """The request of `apply` with these options. Raises UsageError for unknown options and wrong values."""
     values = dict(cast("dict[str, Any]", options))
     for name in values.keys() - FeedOptions.__annotations__.keys():
         word = FOREIGN_FEED_WORDS.get(name)

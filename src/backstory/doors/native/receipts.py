@@ -23,9 +23,10 @@ FEED_COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryReceipt(Receipt):
-    """The table, counts by outcome, and the commit: None, as its time, if nothing was committed.
+    """The table, counts by outcome, and the commit.
 
-    `warnings` report writes by other programs since the delivery before.
+    If nothing was committed, the commit and its time are None. `warnings` report writes by other programs
+    since the previous delivery.
     """
 
     table: str
@@ -36,18 +37,18 @@ class DeliveryReceipt(Receipt):
     warnings: Sequence[str] = ()
 
     def to_dict(self) -> dict[str, Any]:
-        """The fields; `warnings` only if there are any."""
+        """The fields, with `warnings` only if it is not empty."""
         values = Receipt.to_dict(self)
         return values if self.warnings else {name: values[name] for name in values if name != "warnings"}
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryPlan(Receipt):
-    """The plan of a delivery in a dry run (V120); `keys` are up to ten of each outcome.
+    """The plan of a delivery in a dry run (V120). `keys` has up to ten keys of each outcome.
 
-    `columns` counts by differing column: the changed records of a copy, the new versions of a feed.
+    `columns` counts by differing column: the changed records of a copy, or the new versions of a feed.
     `taken_back` is the number of statements that would be withdrawn. `warnings` report writes by other
-    programs since the delivery before, and columns of a copy that lose values.
+    programs since the previous delivery, and columns of a copy that lose values.
     """
 
     table: str
@@ -76,11 +77,11 @@ def schema_changes(
     absences: Sequence[str],
     undo: str = "",
 ) -> list[str]:
-    """The changes of columns as lines of text, with questions where a rename may be meant.
+    """The changes of columns as lines, with questions about likely renames.
 
-    `renames` maps missing columns to their likely new names. `absences` are lines about missing columns,
-    and `undo` is the command that undoes the delivery. New columns in `with_commas` have numbers with
-    decimal commas as text.
+    `renames` maps missing columns to their likely new names. `absences` are lines about missing columns, and
+    `undo` is the command that undoes the delivery. New columns in `with_commas` have numbers with decimal
+    commas as strings.
     """
     anew = ["all rows are rewritten"] if evolved.retyped else []
     after = f", after `{undo}` with {option('apply', value=True)}" if undo else ""
@@ -94,7 +95,7 @@ def schema_changes(
 
 
 def columns_left_out(evolved: EvolvedShape) -> list[str]:
-    """Lines about the columns that are left out because their type is unknown."""
+    """Lines about the columns that are omitted because their type is unknown."""
     return [
         f"column {name} is left out: all its values are empty, so its type is unknown"
         for name in evolved.left_out
@@ -112,7 +113,7 @@ class FeedPlan(DeliveryPlan):
 
 
 def answer_without_changes(into: TableName, request: ApplyRequest) -> FeedReceipt | FeedPlan:
-    """The answer if no message is a change (V59); UsageError for a restatement of all keys."""
+    """The answer if no message is a change (V59). Raises UsageError for a restatement of all keys."""
     if request.all_keys:
         raise bad_option(
             "No message is a change, so the order of the changes to withdraw is unknown.",

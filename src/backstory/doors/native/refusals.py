@@ -33,7 +33,7 @@ def keys_of(rows: "DataFrame", key: Sequence[str]) -> list[str]:
 
 
 def keys_of_rows(store: IcebergStore, rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Up to ten sorted keys of an Arrow table without repeated keys; some types' texts come from Spark."""
+    """Up to ten sorted keys of an Arrow table without repeated keys. Spark writes the keys of some types."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
         return keys_as_written(few, key)
@@ -41,19 +41,19 @@ def keys_of_rows(store: IcebergStore, rows: pa.Table, key: Sequence[str]) -> lis
 
 
 def are_written_alike(rows: pa.Table, key: Sequence[str]) -> bool:
-    """Whether the key's types have the same texts in Arrow and Spark."""
+    """Whether the key's types have the same strings in Arrow and Spark."""
     return all(any(is_(rows[name].type) for is_ in WRITTEN_ALIKE) for name in key)
 
 
 def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Up to ten sorted keys of such rows."""
+    """Up to ten sorted keys of rows whose key has the same strings in Arrow and Spark."""
     texts = rows.select(list(key)).slice(0, MAX_KEYS)
     texts = pa.table([values.cast(pa.string()) for values in texts.columns], names=texts.column_names)
     return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column") -> "DataFrame":
-    """The key of each row as texts, and other columns."""
+    """The key of each row as strings, and other columns."""
     return rows.select(*(column(name).cast("string").alias(name) for name in key), *beside)
 
 
@@ -93,7 +93,7 @@ def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection
 
 
 def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
-    """Raise Refused for rows of one key with different values."""
+    """Raise Refused for rows with the same key and different values."""
     if keys:
         raise Refused(
             "duplicate-key",
@@ -104,7 +104,7 @@ def refuse_duplicates(keys: Sequence[str], key: Sequence[str]) -> None:
 
 
 def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
-    """Raise Refused for records with two versions at one instant, or with one that never began (V119)."""
+    """Raise Refused for records with two versions at one instant or a version that never began (V119)."""
     if keys:
         raise Refused(
             "spoilt-table",
@@ -118,7 +118,7 @@ def refuse_spoilt(keys: Sequence[str], key: Sequence[str]) -> None:
 def refuse_copy_faults(
     store: IcebergStore, key: Sequence[str], faults: Mapping[str, int], few: Mapping[str, pa.Table]
 ) -> None:
-    """Raise Refused for the first fault of a copy; `few` has a few keys of each."""
+    """Raise Refused for the first fault of a copy. `few` has a few keys of each fault."""
     keys = {kind: keys_of_rows(store, rows, key) for kind, rows in few.items() if kind in FAULTS}
     refuse_null_keys(faults.get(NO_KEY, 0), key, lambda: keys[NO_KEY])
     refuse_spoilt(keys.get(SPOILT, []), key)
@@ -151,7 +151,7 @@ def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> N
 
 
 def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused:
-    """The error for columns of numbers whose texts have decimal commas."""
+    """The error for columns of numbers whose strings have decimal commas."""
     return Refused(
         stop.code,
         f"{stop.message} Its numbers have decimal commas.",
@@ -161,7 +161,7 @@ def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused
 
 
 def refuse_empty(delivered: int, request: SnapshotRequest) -> None:
-    """Raise Refused for a source without rows, unless they are allowed."""
+    """Raise Refused for a source without rows, unless it is allowed."""
     if not delivered and not request.allow_empty:
         raise Refused(
             "empty-snapshot",
@@ -171,7 +171,7 @@ def refuse_empty(delivered: int, request: SnapshotRequest) -> None:
 
 
 def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: str) -> None:
-    """Raise Refused for missing columns, and for new columns that may be renamed ones (N8)."""
+    """Raise Refused for missing columns, and for new columns that may be renamed columns (N8)."""
     if not names and not renames:
         return
     lacking = [*dict.fromkeys([*names, *renames])]
@@ -190,12 +190,13 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
 
 
 def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
-    """Raise Refused for a copy of whole rows with other columns: with another value, a row is another row."""
+    """Raise Refused for a copy of whole rows with other columns. A row with another value is another row."""
     if not missing and not added:
         return
-    lacks = [f"the copy lacks {', '.join(missing)}"] if missing else []
-    has = [f"the copy has the new {', '.join(added)}"] if added else []
-    text = " and ".join([*lacks, *has])
+    clauses = [f"the copy lacks {', '.join(missing)}"] if missing else []
+    if added:
+        clauses.append(f"the copy has the new {', '.join(added)}")
+    text = " and ".join(clauses)
     raise Refused(
         "columns-changed",
         f"{text[:1].upper()}{text[1:]}. The key is the whole row, so each row with a value there "
@@ -218,18 +219,18 @@ def refuse_mass_null(
         return
     counts = "; ".join(f"{name}: {lost} of {had} records" for name, (lost, had) in excessive.items())
     allowed = max(_share(lost, had) for lost, had in excessive.values())
-    some = dict.fromkeys(key for name in excessive for key in keys(name))
+    few_keys = dict.fromkeys(key for name in excessive for key in keys(name))
     raise Refused(
         "mass-null",
         f"Too many values would become NULL ({counts}), "
         f"more than the allowed share of {request.max_null_ratio}.",
         f"Nothing was written; fix the source, or use {option('max_null_ratio', allowed)} to allow it.",
-        list(some)[:MAX_KEYS],
+        list(few_keys)[:MAX_KEYS],
     )
 
 
 def _share(part: int, whole: int) -> float:
-    """The smallest share in hundredths that allows so many."""
+    """The smallest share in hundredths that allows this part."""
     return ceil(Fraction(100 * part, whole)) / 100
 
 
@@ -252,7 +253,7 @@ def refuse_mass_delete(
 ) -> None:
     """Raise Refused if more records would be closed than allowed (V36).
 
-    `other_columns`: the records are whole rows, and the copy has other columns than the last one.
+    If `other_columns` is true, the records are whole rows, and the copy has other columns than the last one.
     """
     if exceeds(closed, request.max_delete_ratio, there):
         allowed, none = option("max_delete_ratio", _share(closed, there)), option("deletes", "ignore")

@@ -1,4 +1,4 @@
-"""Columns in another type: every stored or delivered value stays exactly the same (N2)."""
+"""Columns in another type. Every stored or delivered value remains exactly the same (N2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -35,7 +35,7 @@ NAME: Final = "backstory: column"
 
 
 def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRows:
-    """The source with some columns in other types; raises Refused for values that do not fit exactly."""
+    """The source with some columns in other types. Raises Refused for values that do not fit exactly."""
     columns, empty = delivered_columns(source.fields)
     wanted = {
         col.name: types[col.name]
@@ -86,7 +86,7 @@ def _retyped_fields(fields: StructType, wanted: Mapping[str, ColumnType]) -> Str
 
 
 def is_empty(source: SourceRows, memory: Memory) -> bool:
-    """Whether a source has no rows; Spark looks if the driver cannot read them."""
+    """Whether a source has no rows. Spark checks it if the driver cannot read them."""
     if source.batches is not None and memory.most:
         with suppress(Unreadable):
             return not any(map(len, source.batches([field.name for field in source.fields])))
@@ -159,7 +159,7 @@ def _misfits_of_batches(
 
 
 def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape) -> DataFrame:
-    """All stored rows under their new names and in their new types, with places and row ids.
+    """All stored rows with their new names and types, places and row ids.
 
     Marks of copies list columns by field id, so the ids of retyped columns are replaced in them.
     """

@@ -1,4 +1,4 @@
-"""The settings that a table keeps of its columns: which make versions, and which deliveries lack (V13).
+"""The settings that a table stores: the columns that make versions, and the columns deliveries lack (V13).
 
 A commit lists the columns that its delivery lacked, so that the next one reports only new absences (N8).
 """
@@ -28,20 +28,20 @@ _BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was
 
 @dataclass(frozen=True, slots=True)
 class TableSettings:
-    """The columns that a table tracks (None: all others), ignores and overwrites."""
+    """The columns that a table tracks (or None for all others), ignores and overwrites."""
 
     track: frozenset[str] | None = None
     ignore: frozenset[str] | None = None
     overwrite: frozenset[str] | None = None
 
     def tracks(self, name: str) -> bool:
-        """Whether a new value in a column makes a version; the column is not in the key."""
+        """Whether a new value in a column outside the key makes a version."""
         if name in (self.overwrite or ()):
             return False
         return name in self.track if self.track is not None else name not in (self.ignore or ())
 
     def overwrites(self, name: str) -> bool:
-        """Whether a new value replaces the open version's in place."""
+        """Whether a new value replaces the open version's value in place."""
         return name in (self.overwrite or ())
 
     def properties(self) -> dict[str, str]:
@@ -50,7 +50,7 @@ class TableSettings:
         return {_PROPERTIES[name]: _names_json(names) for name, names in lists.items() if names is not None}
 
     def rename_columns(self, names: Mapping[str, str]) -> "TableSettings":
-        """The same settings under new column names."""
+        """The same settings with new column names."""
         lists = {field.name: getattr(self, field.name) for field in fields(self)}
         return TableSettings(
             **{
@@ -69,7 +69,10 @@ def stored_settings(properties: Mapping[str, str]) -> TableSettings:
 
 
 def agree_settings(stored: TableSettings | None, request: DeliveryRequest) -> TableSettings:
-    """The table's settings, else the requested ones; Refused `settings-changed` if they differ."""
+    """The table's settings, or else the requested ones.
+
+    Raises Refused (`settings-changed`) if they differ.
+    """
     wanted = TableSettings(request.track, request.ignore, request.overwrite)
     if stored is None:
         return wanted
@@ -93,7 +96,10 @@ def refuses_absences(properties: Mapping[str, str], request: DeliveryRequest) ->
 
 
 def policy_property(properties: Mapping[str, str], request: DeliveryRequest) -> dict[str, str]:
-    """The table property for new refusals of absences; `accept` holds for one delivery, and is not kept."""
+    """The table property for a new policy of refusing absences.
+
+    `accept` applies to one delivery and is not stored.
+    """
     is_new = request.on_schema_change == "refuse" and ON_SCHEMA_CHANGE not in properties
     return {ON_SCHEMA_CHANGE: "refuse"} if is_new else {}
 
@@ -125,10 +131,10 @@ def _option_text(option: str, names: frozenset[str] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """The columns that a delivery lacks; `new` are the ones that the last delivery of its kind had.
+    """The columns that a delivery lacks. `new` are the columns that the last delivery of its kind had.
 
-    `lists` are the missing columns by kind of delivery, for the commit. `changed` is whether they differ
-    from the lists of the newest commit that has any.
+    `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if they differ from
+    the lists of the newest commit that has any.
     """
 
     kind: Kind
@@ -143,7 +149,10 @@ class Absences:
         return {LACKS: json.dumps(self.lists, ensure_ascii=False)}
 
     def as_lines(self, *, all_of_them: bool) -> list[str]:
-        """Lines about the new absences, or about all of them: a column that is added may be one of them."""
+        """Lines about the new absences.
+
+        If a column is added, all absences are listed, because it may be one of them.
+        """
         names = self.lacking if all_of_them else self.new
         return [f"column {name}{_IS_MISSING}{self.kind}; {_BECOMES[self.kind]}" for name in names]
 
@@ -151,7 +160,7 @@ class Absences:
 def find_absences(
     table: IcebergTable | None, evolved: EvolvedShape, kind: Kind, *, sets_columns: bool = True
 ) -> Absences:
-    """The columns that a delivery lacks; without `sets_columns` its rows have no values."""
+    """The columns that a delivery lacks. If `sets_columns` is false, its rows have no values."""
     listed = (commit.get_property(LACKS) for commit in (() if table is None else ancestry(table)))
     before = json.loads(next(filter(None, listed), "{}"))
     lists = {

@@ -1,4 +1,4 @@
-"""A full copy becomes one commit of a table of layout `versions`, or none: the delivery and its Change."""
+"""A full copy as one commit to a table of layout `versions`, or none: the delivery and its Change."""
 
 import hashlib
 import json
@@ -78,7 +78,7 @@ Answer = SnapshotReceipt | SnapshotPlan
 
 
 def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
-    """The Change of a copy; None if nothing changes. `records_copy` makes a commit even without rows."""
+    """The Change of a copy, or None if nothing changes. `records_copy` makes a commit even without rows."""
     evolved, rows = inputs.evolved, copy.planned.rows(ADDED)
     marks, replaced = _marks(inputs, copy)
     added = join_rows(inputs.store, rows, marks)
@@ -130,7 +130,7 @@ def _marks(inputs: CopyInputs, copy: PlannedCopy) -> tuple[pa.Table, pa.Table]:
 
 
 def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, replaced: pa.Table) -> Change:
-    """The Change that rewrites all rows in the table's new types: remaining rows and added ones."""
+    """The Change that rewrites all rows in the table's new types: remaining rows and added rows."""
     assert inputs.table is not None
     stored = inputs.stored_frame.withColumn(FILE, file_code(copy.salt))
     there = inputs.store.spark.table(inputs.store.sql_name(inputs.table.shape.table)).count()
@@ -156,7 +156,7 @@ def _replace_all_rows(inputs: CopyInputs, copy: PlannedCopy, marks: pa.Table, re
 
 
 def in_few_files(added: Any, count: int, key: Sequence[str]) -> Any:
-    """A frame of added rows, sorted by key; few rows are written by one task, so in few files (V12)."""
+    """A frame of added rows, sorted by key. One task writes a small number of rows, to few files (V12)."""
     if added is None or isinstance(added, pa.Table | RowBatches):
         return added
     rows: DataFrame = added.coalesce(1) if count <= FEW else added
@@ -181,7 +181,7 @@ def _memory(inputs: CopyInputs) -> Mapping[str, str]:
 
 
 def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:
-    """The field ids of the delivered columns; None if the copy has all columns (V2)."""
+    """The field ids of the delivered columns, or None if the copy has all columns (V2)."""
     evolved, table = inputs.evolved, inputs.table
     delivered = {col.name for col in evolved.delivered}
     if table is None or all(col.name in delivered for col in evolved.shape.user_columns):
@@ -200,12 +200,15 @@ class NativeSnapshot:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The one table."""
+        """The only table that the copy changes."""
         return [self.name]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
-        """The plan against the table's current state; raises Refused for a copy that would not be right."""
+        """The plan against the table's current state.
+
+        Raises Refused for a copy that would corrupt the history.
+        """
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
             if table is not None:
@@ -238,7 +241,7 @@ class NativeSnapshot:
     def _agree(
         self, store: IcebergStore, table: IcebergTable | None
     ) -> tuple[SourceRows, EvolvedShape, TableSettings]:
-        """The source, with the shape and settings that table and copy agree on."""
+        """The source, with the shape and settings that the table and the copy agree on."""
         source = self.source
         if table is not None:
             source = with_floats_as_stored(source, table.shape, self.request.rename)
@@ -301,7 +304,10 @@ class NativeSnapshot:
         return {TOKEN: self._token(inputs, copy)}
 
     def _token(self, inputs: CopyInputs, copy: PlannedCopy) -> str:
-        """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""
+        """A digest of the copy and its instant (V14).
+
+        For a first copy, it is computed once the rows are written.
+        """
         at, names = iso(inputs.place.at), sorted(inputs.terms.delivered)
         content = [str(self.name), at, names, copy.row_count, copy.content]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
@@ -362,8 +368,8 @@ def _refuse_lost_rows(
 ) -> None:
     """Raise Refused for a copy of whole rows that closes too many of them, or has other columns.
 
-    Equal rows count as often as they occur. Another column makes other rows: if it is accepted with this
-    copy, only the number of rows is judged.
+    Equal rows count as often as they occur. Another column makes other rows. If this copy is accepted with
+    it, only the number of rows is checked.
     """
     request, before = inputs.request, copy.rows_before
     added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new

@@ -60,20 +60,20 @@ if TYPE_CHECKING:
 
 # The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
-# Reads columns in batches, again at each call; raises Unreadable for values that only Spark can read.
+# Reads columns in batches, anew at each call. Raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
-# Loads the target table; None if it does not exist.
+# Loads the target table, or returns None if it does not exist.
 LoadTable: TypeAlias = Callable[[], IcebergTable | None]
 
 
 @dataclass(frozen=True, slots=True)
 class SourceRows:
-    """The rows of a source; `size` is their size in the driver's memory, None if only a plan has it.
+    """The rows of a source. `size` is their size in the driver's memory, or None if it is unknown.
 
-    `frame` makes a frame with these `fields`. `batches` reads columns by name without Spark; None if only
-    Spark can read the rows. `with_commas` are columns of texts that are numbers with decimal commas,
-    `images` the columns with before-images. `instant` is the time of the rows, if the source records it.
+    `frame` makes a frame with these `fields`. `batches` reads columns by name without Spark, or is None if
+    only Spark can read the rows. `with_commas` are string columns with numbers that have decimal commas, and
+    `images` are the columns with before-images. `instant` is the time of the rows, if the source records it.
     """
 
     fields: "StructType"
@@ -86,12 +86,12 @@ class SourceRows:
 
 
 def rows_of_frame(frame: "DataFrame", size: int | None = None) -> SourceRows:
-    """The rows of a frame."""
+    """The rows of a frame, as a source."""
     return SourceRows(frame_fields(frame), lambda: frame, size)
 
 
 def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
-    """The current rows of a table of the warehouse, under the source's column names."""
+    """The current rows of a table of the warehouse, with the source's column names."""
     from pyspark.sql.types import StructField, StructType
 
     stored = existing(store, table)
@@ -116,7 +116,7 @@ def _current(store: IcebergStore, table: TableName) -> "DataFrame":
 
 
 def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str]) -> Iterator[pa.Table]:
-    """The current rows of a table: those without an end, or all if the layout has no ends."""
+    """The current rows of a table: the rows without an end, or all rows if the layout has no ends."""
     names_by_source = {column.source: column.name for column in stored.shape.user_columns}
     wanted = [names_by_source[name] for name in names]
     with store.memory.lease() as lease:
@@ -134,7 +134,7 @@ def _is_open(rows: pa.Table) -> pa.ChunkedArray:
 
 
 def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
-    """The rows of an Arrow table."""
+    """The rows of an Arrow table, as a source."""
     bare = rows.replace_schema_metadata()
 
     def batches(names: Sequence[str]) -> Iterable[pa.Table]:
@@ -145,7 +145,10 @@ def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:
 
 
 def arrow_of_pandas(frame: Any) -> pa.Table:
-    """A pandas frame as an Arrow table, without its index; Refused for columns that Arrow cannot convert."""
+    """A pandas frame as an Arrow table, without its index.
+
+    Raises Refused for columns that Arrow cannot convert.
+    """
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, TypeError, ValueError) as stop:
@@ -156,7 +159,7 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
 
 
 def plain_arrow(rows: pa.Table) -> pa.Table:
-    """The rows in types that tables have; raises Refused for other types and for inexact values."""
+    """The rows in types that tables have. Raises Refused for other types and for inexact values."""
     columns = [_plain_column(field, rows.column(place)) for place, field in enumerate(rows.schema)]
     return pa.Table.from_arrays(columns, names=rows.column_names)
 
@@ -195,12 +198,12 @@ def rows_of_files(
     *,
     unmodified: Callable[[IcebergTable | None], str | None] | None = None,
 ) -> Iterator[SourceRows]:
-    """The rows of files of one format, open for the context; columns of the table keep its types if possible.
+    """The rows of files of one format, open for the context. Columns of the table keep its types if possible.
 
-    `rename` maps columns to new names, `retype` gives new types, and `written` are the options of the
-    format. A CSV cell with the text that `unmodified` returns for the table is NULL and flagged in an
-    extra column. The same holds for columns that a row of JSON lacks (V138). Malformed input is refused
-    with its line before Spark starts.
+    `rename` maps columns to new names, `retype` has new types, and `written` are the options of the format.
+    If a CSV cell equals the string that `unmodified` returns for the table, it is NULL and flagged in an
+    extra column. So are columns that a row of JSON lacks (V138). Malformed input is refused with its line
+    before Spark starts.
     """
     written.refuse_misplaced(source.format)  # before loading the table starts Java
     table = stored()
@@ -240,7 +243,7 @@ def stage_source(
     folder: Path,
     resources: ExitStack,
 ) -> SourceRows:
-    """The rows of a reader, written into the folder as a Parquet file."""
+    """The rows of a reader, written to the folder as a Parquet file."""
     fields, frame = stage_rows(store, ProducedRows(schema, batches), folder, resources)
     path = folder / STAGED
     if not path.exists():
@@ -250,13 +253,13 @@ def stage_source(
 
 
 def _whole_parquet(store: IcebergStore, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
-    """The rows of a file as a frame, from a copy: tasks read it later, when the file may have changed."""
+    """The rows of a file as a frame, from a copy. Tasks read it later, when the file may have changed."""
     whole = copy_whole(path, stamp, folder)
     return local_parquet(store, whole, pq.read_schema(whole))
 
 
 def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> ReadColumns:
-    """A reader of a file's columns, which checks its stamp; `empty` columns get Arrow's null type."""
+    """A reader of a file's columns, which checks its stamp. `empty` columns get Arrow's null type."""
 
     def read(names: Sequence[str]) -> Iterator[pa.Table]:
         for rows in while_unchanged(parquet_tables(path, names), stamp):
@@ -272,7 +275,10 @@ def _size_in_memory(path: Path) -> int:
 
 
 def _stored_fields(table: IcebergTable | None, rename: Mapping[str, str], *, nested: bool) -> Known:
-    """The table's columns under their new names, as Arrow fields; `nested` ones only on request."""
+    """The table's columns with their new names, as Arrow fields.
+
+    Nested columns are included if `nested` is true.
+    """
     columns = () if table is None else table.shape.user_columns
     types = {
         rename.get(column.name, column.name): column.type for column in columns if nested or column.type.flat

@@ -1,4 +1,4 @@
-"""The stored rows that a copy or a feed can touch, read from files by the driver, else by Spark (V78).
+"""The stored rows that a copy or a feed can touch, read from files by the driver, or else by Spark (V78).
 
 These are live rows: versions, and facts that were not withdrawn. They are open, or end at or after the
 delivery's first instant.
@@ -76,12 +76,12 @@ def stored_slice(
     *,
     low: Position | None = None,
 ) -> pa.Table:
-    """The live rows of these keys and the marks, open or ended at or after `since` (microseconds).
+    """The live rows of these keys that are open or end at or after `since` (microseconds), and later marks.
 
-    Without `keys` the result has the rows of all records; with keys it may have rows that no key needs.
-    It has these columns, plus places and row ids; columns that the table lacks are NULL, narrower types
-    are widened. With `low`, rows at or after that position in their log are included, whatever their
-    instants (V134). Raises TooLarge if the lease cannot hold the rows.
+    The result has these columns, places and row ids. Columns that the table lacks are NULL, and narrower
+    types are widened. It may have rows that no key needs, and if `keys` is None, it has the rows of all
+    records. If `low` is set, rows at or after that position in their log are included, at any instant (V134).
+    Raises TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
@@ -106,7 +106,7 @@ def first_moving_instant(rows: pa.Table, since: int, low: Position | None) -> in
 
 
 def stored_truncates(store: IcebergStore, table: IcebergTable, columns: Iterable[Column]) -> pa.Table:
-    """All remembered truncates of a log: their instants differ from record to record (V133)."""
+    """All remembered truncates of a log. Their instants differ between records (V133)."""
     marks = stored_marks(store, table, columns, BEGINNING)
     truncate = pc.equal(memory_field(marks, KIND), FactKind.TRUNCATE.value)
     return marks.filter(pc.and_(truncate, memory_field(marks, OWN_TIME).is_valid()))
@@ -180,7 +180,7 @@ def _with_null(values: pa.ChunkedArray) -> pa.Array:
 
 
 def are_touched(since: int, rows: pa.Table, *, low: Position | None = None) -> pa.ChunkedArray:
-    """Which rows are live and open, end at or after `since`, or are at or after `low` in their log."""
+    """A mask of live rows that are open, end at or after `since`, or are at or after `low` in their log."""
     touched = micros(rows[VALID_TO]) >= since
     if low is not None:
         touched |= np.asarray(_is_behind(low, rows))
@@ -188,7 +188,7 @@ def are_touched(since: int, rows: pa.Table, *, low: Position | None = None) -> p
 
 
 def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
-    """Which rows are messages at or after a position in their log, including truncates."""
+    """A mask of the messages at or after a position in their log, including truncates."""
     place = pc.struct_field(rows[MEMORY].combine_chunks(), SEQUENCE)
     behind, tie = pa.repeat(False, len(rows)), pa.repeat(True, len(rows))
     for name, value in zip(place.type.names, low, strict=True):
@@ -206,10 +206,10 @@ def _leading_part(schema: pa.Schema) -> tuple[str, ...]:
 
 
 def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> ChooseRows:
-    """A mask function: live rows of these keys, open or ended at or after the key's instant.
+    """A function that returns a mask of live rows of these keys, open or ended at or after the key's instant.
 
-    Keys are compared by their numbers, computed once for all batches. If two keys share a number, which
-    is very rare, the mask includes rows of both.
+    Keys are compared by their numbers, computed once for all batches. If two keys share a number, which is
+    very rare, the mask includes rows of both.
     """
     numbers, of = np.unique(key_numbers(keys.keys, key), return_inverse=True)
     since = np.full(len(numbers), OPEN)
@@ -243,25 +243,25 @@ def _may_have_touched_rows(since: int, statistics: Statistics) -> bool:
 
 
 def _files(since: int) -> Any:
-    """The filter of such rows, as Iceberg's JSON."""
+    """The filter for rows that are open or end at or after an instant, in Iceberg's JSON form."""
     ends = {"type": "gt-eq", "term": VALID_TO, "value": (EPOCH + timedelta(microseconds=since)).isoformat()}
     return any_of({"type": "is-null", "term": VALID_TO}, ends)
 
 
 def version_condition() -> SparkColumn:
-    """Whether a stored row is a version (Spark)."""
+    """A Spark condition for stored rows that are versions."""
     return column(MEMORY).getField(ROLE).isNull()
 
 
 def mark_condition() -> SparkColumn:
-    """Whether a stored row is the mark of a copy or truncate, not withdrawn since (Spark)."""
+    """A Spark condition for stored rows that are marks of copies or truncates, and are not withdrawn."""
     memory = column(MEMORY)
     is_mark = memory.getField(KIND).isin(*MARKS)
     return is_mark & (memory.getField(ROLE) == Role.FACT.value) & memory.getField(ENDED_AT).isNull()
 
 
 def touched_versions(rows: DataFrame, terms: CopyTerms) -> DataFrame:
-    """The versions that a copy can touch: open ones if it is in order, else all that reach its instant."""
+    """The versions that a copy can touch: open ones if it is in order, or else all that reach its instant."""
     start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
         return rows.where(version_condition() & end.isNull())
@@ -274,7 +274,7 @@ def live_frame(
 ) -> DataFrame:
     """The live rows that are open or end at or after `since`, and the marks, with places and row ids.
 
-    With `low`, rows at or after that position in their log are included (V134).
+    If `low` is set, rows at or after that position in their log are included (V134).
     """
     rows = with_row_ids(table, store.spark.table(store.sql_name(table.shape.table)))
     ids = [ROW_ID] if keeps_row_ids(table) else []
@@ -292,7 +292,7 @@ def live_rows_of(rows: DataFrame, since: int, low: Position | None = None) -> Da
 
 
 def behind_place(rows: DataFrame, low: Position) -> SparkColumn:
-    """Whether rows are messages at or after a position; NULL for rows without a position."""
+    """A condition for messages at or after a position. It is NULL for rows without a position."""
     place = column(MEMORY).getField(SEQUENCE)
     fields = rows.schema[MEMORY].dataType[SEQUENCE].dataType.fields  # type: ignore[index]
     parts = [lit(value).cast(field.dataType) for field, value in zip(fields, low, strict=True)]
@@ -316,7 +316,7 @@ def _read_by_spark(
 
 
 def join_places(places: Any, more: pa.Table) -> Any:
-    """Both sets of places of removed rows, or None for two empty sets."""
+    """Both sets of places of removed rows, or None if both are empty."""
     if places is None:
         return more if len(more) else None
     if isinstance(places, pa.Table):

@@ -1,4 +1,4 @@
-"""Tables without a key: the whole row is the key, and equal rows are counted in a column of the table."""
+"""Tables without a key. The whole row is the key, and equal rows are counted in a column of the table."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -21,7 +21,7 @@ from backstory.strategies.whole_rows import row_keys
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The word for the whole row as the key, and the two columns of its tables, behind the source's.
+# The word for the whole row as the key, and the two columns that such tables have after the source's.
 ROW: Final = "row"
 COPIES: Final = Column("copies", ColumnType(Kind.LONG))
 ROW_KEY: Final = Column("row_key", ColumnType(Kind.STRING))
@@ -31,7 +31,7 @@ _NO_OPTIONS: Final = ("track", "ignore", "overwrite", "rename", "retype", "backf
 
 
 def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
-    """Whether the key of a new table is the whole row: the word `row`, and no column has that name."""
+    """Whether the key of a new table is the whole row: it is the word `row`, which is not a column's name."""
     return key is not None and tuple(key) == (ROW,) and not is_reserved(ROW, names)
 
 
@@ -43,7 +43,7 @@ def has_whole_rows(properties: Mapping[str, str]) -> bool:
 def with_row_key(
     table: IcebergTable | None, names: Sequence[str], request: SnapshotRequest
 ) -> SnapshotRequest:
-    """The request with the columns of the key, if it is the whole row; the same request for other keys.
+    """The request with the columns of the key, if it is the whole row, or else the same request.
 
     `names` are the columns of the source. Raises UsageError and Refused for options and columns that a table
     of whole rows cannot have.
@@ -63,7 +63,7 @@ def with_row_key(
 
 
 def refuse_taken_names(names: Sequence[str]) -> None:
-    """Raise Refused for a source with a column of these tables' own."""
+    """Raise Refused for a source with a column whose name these tables reserve."""
     if taken := [name for name in names if is_reserved(name, _NAMES)]:
         raise Refused(
             "reserved-column",
@@ -89,7 +89,7 @@ def _refuse_options(request: SnapshotRequest) -> None:
 
 
 def refuse_feed(table: TableName, properties: Mapping[str, str]) -> None:
-    """Raise UsageError for a feed into a table of whole rows: no change can name its record."""
+    """Raise UsageError for a feed into a table of whole rows, because no change can name its record."""
     if has_whole_rows(properties):
         raise UsageError(
             "whole-rows",
@@ -99,20 +99,23 @@ def refuse_feed(table: TableName, properties: Mapping[str, str]) -> None:
 
 
 def add_derived(rows: pa.Table) -> pa.Table:
-    """Rows in the table's types, each with its key, and counted once."""
+    """The rows in the table's types, each with its key, and counted once."""
     once = pa.repeat(pa.scalar(1, pa.int64()), len(rows))
     return rows.append_column(COPIES.name, once).append_column(ROW_KEY.name, row_keys(rows))
 
 
 def derived_frame(rows: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """The same for a frame; `schema` has all columns of the result."""
+    """The rows of a frame in the table's types, each with its key, and counted once.
+
+    `schema` has all columns of the result.
+    """
     own = source_schema(schema)
     derived = [schema.field(name) for name in _NAMES]
     return map_batches(rows, partial(_add_in_task, own), spark_fields(pa.schema([*own, *derived])))
 
 
 def source_schema(schema: pa.Schema) -> pa.Schema:
-    """The schema without the table's two columns of its own."""
+    """The schema without the table's own two columns."""
     return pa.schema([field for field in schema if field.name not in _NAMES])
 
 

@@ -107,7 +107,7 @@ def _storable(type_: "DataType", name: str) -> "DataType":  # noqa: PLR0911 - a 
             raise Refused(
                 "bad-input-schema",
                 f"The column {name} is of type {type_.simpleString()}, which tables cannot hold.",
-                "Convert it to a number or a text in preprocess.",
+                "Convert it to a number or a string in preprocess.",
                 [name],
             )
     return type_

@@ -21,15 +21,12 @@ from backstory.model.instant import EPOCH, instant_of, parse_instant
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO
 from backstory.model.table import TableName
 from backstory.model.versions_layout import ENDED_AT, ROLE, Role
+from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
 from backstory.reading.changes.ranges import Lineage, lineage_of, move_cursor
 from backstory.reading.changes.request import (
-    COMMIT,
-    LAST,
-    TYPE,
     ChangesRequest,
     FeedRows,
     any_row,
-    changes_query,
     commit_range,
     feed_rows,
     row_identity,

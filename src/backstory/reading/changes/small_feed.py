@@ -12,13 +12,10 @@ from backstory.model.change_feed import CHANGE_COLUMNS, NUMBER, SIGN
 from backstory.model.instant import EPOCH
 from backstory.model.table import TableName
 from backstory.reading.arrow.versions import StoredColumns, query_rows
+from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
 from backstory.reading.changes.request import (
-    COMMIT,
-    LAST,
-    TYPE,
     ChangesRequest,
     FeedRows,
-    changes_query,
     commit_range,
     feed_rows,
 )

@@ -117,11 +117,11 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
     value = f"COALESCE({_on_axis(history, dating, history.of('h', column.name), column.datatype)}, "
     value += f"{_on_axis(history, dating, started, Datatype.TIMESTAMP)})"
 
-    def listed(alias: str) -> str:
+    def columns(alias: str) -> str:
         return ", ".join(history.of(alias, name) for name in history.names)
 
     inner = (
-        f"SELECT {listed('h')}, {value} AS {begin},\n"
+        f"SELECT {columns('h')}, {value} AS {begin},\n"
         f"  ROW_NUMBER() OVER (PARTITION BY {key}, {value} ORDER BY {started} DESC) AS {nth},\n"
         f"  FIRST_VALUE(CASE WHEN {deleted} THEN {_on_axis(history, dating, ended, Datatype.TIMESTAMP)} END)"
         f" OVER (PARTITION BY {key} ORDER BY {started} DESC) AS {gone}\n"
@@ -129,7 +129,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
     )
     following = f"LEAD(d.{begin}) OVER (PARTITION BY {history.of('d', history.key)} ORDER BY d.{begin})"
     middle = (
-        f"SELECT {listed('d')}, d.{begin}, COALESCE({following}, d.{gone}) AS {end}\n"
+        f"SELECT {columns('d')}, d.{begin}, COALESCE({following}, d.{gone}) AS {end}\n"
         f"FROM (\n{inner}\n) AS d\nWHERE d.{nth} = 1"
     )
     times = [ResultColumn("effective_from", f"e.{begin}"), ResultColumn("effective_to", f"e.{end}")]

@@ -483,7 +483,7 @@ def _other_rows(table: TableName) -> Failed:
     return Failed(
         "other-rows",
         f"Spark would change other rows of {table} than planned.",
-        "The table is as it was; please report this with the versions of Spark and Iceberg.",
+        "The table is unchanged; please report this with the versions of Spark and Iceberg.",
     )
 
 

@@ -77,11 +77,11 @@ class DescribedSnapshot(_Described):
         return None if number is None else int(number)
 
     def timestampMillis(self) -> int:  # noqa: N802 - Java's name
-        """When it was committed."""
+        """The time of the commit."""
         return int(self.json["timestamp-ms"])
 
     def schemaId(self) -> int | None:  # noqa: N802 - Java's name
-        """The id of the schema that it was written with."""
+        """The id of the schema that the commit was written with."""
         number = self.json.get("schema-id")
         return None if number is None else int(number)
 
@@ -90,7 +90,7 @@ class DescribedSnapshot(_Described):
         return str(self.json["summary"]["operation"])
 
     def summary(self) -> dict[str, str]:
-        """Its properties."""
+        """The table's properties."""
         return {name: value for name, value in self.json["summary"].items() if name != "operation"}
 
 
@@ -176,7 +176,7 @@ class DescribedTable(_Described):
         return str(self.json["location"])
 
     def properties(self) -> dict[str, str]:
-        """Its properties, including Iceberg's own."""
+        """The table's properties, including Iceberg's own."""
         return self.json.get("properties") or {}
 
     def schemas(self) -> Mapping[int, DescribedSchema]:

@@ -60,7 +60,7 @@ class ConnectStore(IcebergStore):
         raise needs_java()
 
     def reserves(self, name: str) -> bool:
-        """Whether Iceberg reserves this name of a column."""
+        """Whether Iceberg reserves this column name."""
         return name in OF_ICEBERG
 
     def find(self, table: TableName) -> Any:

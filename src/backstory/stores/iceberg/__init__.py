@@ -1,1 +1,1 @@
-"""Tables in Iceberg, by Spark and its Java: no other room talks to Iceberg, and only the engine commits."""
+"""Tables in Iceberg, through Spark and its Java. No other room uses Iceberg, and only the engine commits."""

@@ -1,4 +1,4 @@
-"""Stored values in another type, exactly or not at all: in Arrow batches, and in Spark's frames of them."""
+"""Casts of stored values to another type, exact or refused, in Arrow batches and in Spark's frames."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 
 # Columns in their new types, with their old types.
 Changes = Sequence[tuple[Column, ColumnType]]
-# Casts the columns of a batch, or raises Refused.
+# A function that casts the columns of a batch, or raises Refused.
 CastBatch = Callable[[Changes, pa.RecordBatch], pa.RecordBatch]
 
 
 def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with these columns cast; Refused, with the column's name, if a value does not fit."""
+    """The rows with these columns cast. Raises Refused, naming the column, if a value does not fit."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:
         try:
@@ -41,7 +41,10 @@ def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with these columns cast exactly; Refused, with the column's name, if a value would change."""
+    """The rows with these columns cast exactly.
+
+    Raises Refused, naming the column, if a value would change.
+    """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:
         try:
@@ -62,9 +65,9 @@ def retype_rows(
     stored: Mapping[str, ColumnType],
     cast: CastBatch = cast_batch,
 ) -> "DataFrame":
-    """The rows with these columns, cast from their stored types, and with ids; missing columns are NULL.
+    """The rows with these columns, cast from their stored types, and with ids. Missing columns are NULL.
 
-    A value that does not fit fails the job with Refused, which names the column.
+    If a value does not fit, the job fails with Refused, which names the column.
     """
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     names = [*(column.name for column in columns), *ids]

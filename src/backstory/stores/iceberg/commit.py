@@ -1,4 +1,4 @@
-"""The one way to change a table: a Change becomes one commit, of rows, shape, properties and tags."""
+"""The only way to change a table: a Change becomes one commit, of rows, shape, properties and tags."""
 
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -41,7 +41,7 @@ _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
 
 
 def commit(store: IcebergStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
-    """Commit a change once; without a table the change creates it.
+    """Commit a change once. If `table` is None, the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded, so that the plan still holds.
     Raises TryAgain if another writer committed first, or if the number of added rows is not the counted one.
@@ -77,7 +77,7 @@ def _commit_rows(
     branch: str = MAIN,
     more: Mapping[str, str] = NOTHING,
 ) -> Commit:
-    """Write the change's rows and commit the transaction; the snapshot gets `more` properties too."""
+    """Write the change's rows and commit the transaction. The snapshot gets `more` properties too."""
     with translate_faults(table.shape.table), discarding(table.iceberg) as written:
         pending = IcebergTable(change.into, staged.table()) if change.into else table
         with time_stage("write"):
@@ -93,7 +93,7 @@ def _commit_rows(
 def _commit_to_branch(
     store: IcebergStore, branch: str, table: IcebergTable | None, change: Change, note: Note
 ) -> Commit:
-    """Commit a change of rows to a branch; its properties are pending until the branch is published.
+    """Commit a change of rows to a branch. Its properties are pending until the branch is published.
 
     Raises Refused for any other change.
     """
@@ -107,7 +107,7 @@ def _commit_to_branch(
 
 
 def _refuse_on_branch(branch: str, table: IcebergTable | None, change: Change) -> None:
-    """Raise Refused unless the change is of rows and properties."""
+    """Raise Refused unless the change only affects rows and properties."""
     if table is None:
         into = change.into
         assert into is not None
@@ -120,7 +120,7 @@ def _refuse_on_branch(branch: str, table: IcebergTable | None, change: Change) -
 
 
 def _touches_rows(table: IcebergTable, change: Change) -> bool:
-    """Whether the change makes a snapshot; an empty table has no rows to rewrite."""
+    """Whether the change makes a snapshot. An empty table has no rows to rewrite."""
     if change.whole:
         return table.rows > 0 or change.snapshot
     return change.snapshot or change.added is not None or change.removed is not None
@@ -141,7 +141,7 @@ def _needs_snapshot(table: IcebergTable, change: Change) -> bool:
 
 
 def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
-    """Create a table of the change's shape with its added rows; `change.anew` replaces an existing table.
+    """Create a table of the change's shape with its added rows. `change.recreate` replaces an existing table.
 
     Otherwise an existing table means that another writer committed first.
     """
@@ -172,7 +172,7 @@ def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
 def _write(
     store: IcebergStore, table: IcebergTable, pending: IcebergTable, change: Change, written: list[Any]
 ) -> tuple[list[Any], Deletions]:
-    """Write the data files of added rows and the delete files of removed ones, small ones concurrently."""
+    """Write the data files of added rows and the delete files of removed rows, small ones concurrently."""
     pending_deletions: Future[Deletions] | None = None
     if isinstance(change.removed, pa.Table | Mapping):
         positions = (
@@ -196,7 +196,7 @@ def _write(
 
 
 def _write_rows(store: IcebergStore, pending: IcebergTable, rows: Any, written: list[Any]) -> list[Any]:
-    """Write data files with the rows; the new files are also appended to `written`."""
+    """Write data files with the rows. The new files are also appended to `written`."""
     if rows is None:
         return []
     if isinstance(rows, RowBatches):
@@ -251,7 +251,7 @@ def _add_files(
 
 @contextmanager
 def discarding(iceberg: Any) -> Iterator[list[Any]]:
-    """A list of files written for a commit; they are deleted if the block raises."""
+    """A list of files written for a commit. They are deleted if the block raises."""
     files: list[Any] = []
     with ExitStack() as undo:
         undo.callback(lambda: _discard(iceberg, files))
@@ -260,10 +260,10 @@ def discarding(iceberg: Any) -> Iterator[list[Any]]:
 
 
 def settle(transaction: Any) -> None:
-    """Commit a transaction if the table has not changed since it began, or if there is still no table.
+    """Commit a transaction if the table has not changed since it began, or if the table still does not exist.
 
     Iceberg's `commitTransaction` would retry on a newer table, for which nothing was planned. It would also
-    delete manifests if the catalog's answer was lost.
+    delete manifests if the catalog's response was lost.
     """
     before = transaction.startMetadata()
     if before is None:
@@ -282,7 +282,7 @@ def finish(
     *,
     branch: str = MAIN,
 ) -> int:
-    """Commit a transaction with its last operation on rows, to a branch; returns the snapshot's id.
+    """Commit a transaction with its last operation on rows, to a branch. Returns the snapshot's id.
 
     `then` adds operations to the transaction that need the snapshot. After a failure the written files are
     deleted, once the catalog has confirmed that it does not have the snapshot.
@@ -308,9 +308,9 @@ def finish(
 
 
 def _has_snapshot(transaction: Any, ours: int | None) -> bool | None:
-    """Whether the catalog has the snapshot after all; None if it does not answer.
+    """Whether the catalog has the snapshot after all, or None if it does not respond.
 
-    The answer to a commit can be lost, and the catalog's own retry then conflicts with the commit itself.
+    The response to a commit can be lost, and the catalog's own retry then conflicts with the commit itself.
     """
     from py4j.protocol import Py4JError
 
@@ -336,7 +336,7 @@ def manifests_of(transaction: Any) -> list[str]:
 
 
 def _discard_metadata(transaction: Any) -> None:
-    """Delete the manifests of a failed transaction; an error here does not hide that of the transaction."""
+    """Delete the manifests of a failed transaction. An error here does not hide the transaction's error."""
     from py4j.protocol import Py4JError
 
     with suppress(Py4JError):

@@ -1,4 +1,4 @@
-"""Conditions on the rows of a table, evaluated by Spark: changes of the rows that meet one, and checks."""
+"""Conditions on the rows of a table, evaluated by Spark, and changes of the rows that meet them."""
 
 import uuid
 from collections.abc import Callable, Mapping, Sequence
@@ -24,13 +24,13 @@ if TYPE_CHECKING:
 
 
 def grouping_columns(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
-    """The columns to group by, with floats as text: Spark would put 0.0 and -0.0 in one group."""
+    """The columns to group by, with floats as strings. Spark would put 0.0 and -0.0 in one group."""
     floating = {name for name, type_ in rows.dtypes if type_ in ("float", "double")}
     return [column(name).cast("string") if name in floating else column(name) for name in names]
 
 
 def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by: Sequence[str]) -> None:
-    """Raise Refused, which names `key`, if several rows have the same values in the columns `by`."""
+    """Raise Refused, naming `key`, if several rows have the same values in the columns `by`."""
     repeats = f"repeats {uuid.uuid4()}"
     with translate_faults(table):
         counted = rows.groupBy(*grouping_columns(rows, by)).agg(sf.count(sf.lit(1)).alias(repeats))
@@ -71,27 +71,27 @@ def has_no_values(store: IcebergStore, table: IcebergTable, name: str) -> bool:
 
 
 def is_withdrawn(store: IcebergStore, table: IcebergTable, name: str) -> bool:
-    """Whether a column has values only in rows with an empty validity: in withdrawn statements."""
+    """Whether a column only has values in rows with an empty validity, which are withdrawn statements."""
     start, end = column(VALID_FROM), column(VALID_TO)
     rows = store.spark.table(store.sql_name(table.shape.table))
     return rows.where(column(name).isNotNull() & ~end.eqNullSafe(start)).isEmpty()
 
 
 def _has_values(task: Any, field: int) -> bool:
-    """Whether a file certainly has a row with a value, by its statistics; False if it has hidden rows."""
+    """Whether a file certainly has a row with a value, by its statistics. False if it has hidden rows."""
     nulls = (task.file().nullValueCounts() or {}).get(field)
     return nulls is not None and not task.deletes() and int(nulls) < int(task.file().recordCount())
 
 
 def delete_where(store: IcebergStore, table: IcebergTable, condition: "Column") -> Change | None:
-    """The change that deletes the rows for which the condition holds; None if there are none."""
+    """A change that deletes the rows that meet the condition, or None if no row does."""
     return change_where(store, table, condition, None)
 
 
 def update_where(
     store: IcebergStore, table: IcebergTable, condition: "Column", values: Mapping[str, "Column"]
 ) -> Change | None:
-    """The change that sets these values in the rows for which the condition holds; None if there are none."""
+    """A change that sets these values in the rows that meet the condition, or None if no row does."""
     return change_where(store, table, condition, lambda rows: rows.withColumns(dict(values)))
 
 
@@ -103,10 +103,10 @@ def change_where(
     *,
     into: Shape | None = None,
 ) -> Change | None:
-    """The change that replaces the rows for which a condition holds, or deletes them; None without such rows.
+    """A change that replaces or deletes the rows that meet the condition, or None if no row does.
 
-    `becoming` returns the new rows. With `into` the table gets that shape in the same commit, even without
-    such rows; the shape may only add columns.
+    `becoming` returns the new rows. If `into` is set, the table gets this shape in the same commit, even if
+    no row meets the condition. The shape may only add columns.
     """
     shape = into or table.shape
     with translate_faults(table.shape.table):

@@ -60,13 +60,16 @@ log = structlog.get_logger()
 
 
 def refuse_existing(store: IcebergStore, table: TableName) -> None:
-    """Raise Refused if there is such a table."""
+    """Raise Refused if the table exists."""
     if exists(store, table):
         raise table_exists(table)
 
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
-    """Whether a view has the name, so that no table can have it; False for a catalog without views."""
+    """Whether a view has the name, so that no table can have it.
+
+    False if the catalog does not support views.
+    """
     from py4j.protocol import Py4JJavaError
 
     catalog = store.iceberg()
@@ -77,10 +80,10 @@ def is_view(store: IcebergStore, name: TableName) -> bool:
 
 
 def builder(store: IcebergStore, shape: Shape) -> Any:
-    """Iceberg's builder of a table of this shape; creates a missing schema (section 2.5).
+    """Iceberg's builder for a table of this shape. Creates a missing schema (section 2.5).
 
     `sort_by_key` sets the order of its rows afterwards. Histories are partitioned so that open versions have
-    files of their own. Raises Refused for a name that Iceberg cannot store, or that a view has.
+    their own files. Raises Refused for a name that Iceberg cannot store, or that a view has.
     """
     require_here(store, shape.table)
     if is_view(store, shape.table):
@@ -101,7 +104,7 @@ def builder(store: IcebergStore, shape: Shape) -> Any:
 
 
 def drop(store: IcebergStore, table: TableName) -> bool:
-    """Drop the table with its files in its own folder; returns whether there was one.
+    """Drop the table with its files in its own folder. Returns whether it existed.
 
     Files elsewhere remain, and a warning in the log counts them.
     """
@@ -126,7 +129,10 @@ def drop(store: IcebergStore, table: TableName) -> bool:
 
 
 def rename(store: IcebergStore, table: TableName, name: TableName) -> None:
-    """Rename the table, which keeps its data, columns and properties; Refused for the name of a view."""
+    """Rename the table, which keeps its data, columns and properties.
+
+    Raises Refused if a view has the name.
+    """
     require_here(store, table)
     if is_view(store, name):
         raise view_exists(name)
@@ -135,7 +141,7 @@ def rename(store: IcebergStore, table: TableName, name: TableName) -> None:
 
 
 def ensure_schema(store: IcebergStore, schema: str) -> None:
-    """Create the schema if it is missing; another writer may create it at the same time."""
+    """Create the schema if it is missing. Another writer may create it at the same time."""
     from py4j.protocol import Py4JJavaError
 
     catalog, namespace = store.iceberg(), store.namespace(schema)
@@ -151,10 +157,10 @@ def ensure_schema(store: IcebergStore, schema: str) -> None:
 def create_view(
     store: IcebergStore, name: TableName, columns: Sequence[Column], sql: str, properties: Mapping[str, str]
 ) -> None:
-    """Create or replace a view for Spark SQL, without Spark; does nothing in a catalog without views.
+    """Create or replace a view for Spark SQL, without Spark.
 
-    An existing view without these properties is another program's, and is not replaced. Raises Refused if
-    there is a table of the name.
+    Does nothing if the catalog does not support views. An existing view without these properties is another
+    program's, and is not replaced. Raises Refused if a table has the name.
     """
     refuse_existing(store, name)
     remember_here(store, name)
@@ -191,7 +197,7 @@ def table_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
 def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
     """Set the order of a table's rows, by key.
 
-    The unsorted order remains among its orders, since Iceberg's procedures that sort otherwise look it up.
+    The unsorted order remains among its orders, because Iceberg's procedures that sort otherwise look it up.
     """
     if not shape.layout.is_sorted or not shape.key:
         return
@@ -202,10 +208,10 @@ def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
 
 
 def location_of(store: IcebergStore, table: TableName) -> str | None:
-    """A new folder below an embedded warehouse; None if the catalog is to choose.
+    """A new folder below an embedded warehouse, or None if the catalog chooses it.
 
-    A name is never used as a path unchanged: it could lead out of the warehouse. In a Hadoop catalog, which
-    uses names as paths, such a name raises Refused.
+    A name is never used as a path unchanged, because it could lead out of the warehouse. In a Hadoop catalog,
+    which uses names as paths, such a name raises Refused.
     """
     if str(store.iceberg().getClass().getSimpleName()) == "HadoopCatalog":
         refuse_paths(table)
@@ -232,7 +238,7 @@ def refuse_paths(table: TableName) -> None:
 
 
 def remember_here(store: IcebergStore, table: TableName) -> None:
-    """Record the folder of an embedded warehouse, in which a table or view is about to be created."""
+    """Record the folder of an embedded warehouse, before a table or view is created in it."""
     if store.home is not None:
         remember(store.home, table)
 

@@ -1,7 +1,7 @@
 """Data files and delete files, written and deleted while no snapshot names them.
 
 The driver writes rows into Parquet files by partition, as Iceberg's writer would. Deleted rows are hidden by
-deletion vectors, or by position delete files before format version 3.
+deletion vectors, or before format version 3 by position delete files.
 """
 
 import re
@@ -35,28 +35,31 @@ from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
 NULL_PARTITION: Final = "__HIVE_DEFAULT_PARTITION__"
-# Texts that are written to a path without escapes.
+# Strings that are written to a path without escapes.
 PLAIN = re.compile(r"[A-Za-z0-9_.-]+")
 IDENTITY, YEAR = "identity", "year"
 
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition by its folder, and by its path in Iceberg's own form; both are empty for none."""
+    """A partition: its folder, and its path in Iceberg's format.
+
+    Both are empty for an unpartitioned table.
+    """
 
     folder: str = ""
     path: str = ""
 
 
 def partition_column_ids(table: Any) -> set[int]:
-    """The ids of the columns that a table is, or once was, partitioned by."""
+    """The ids of the columns that partition, or once partitioned, a table."""
     return {int(field.sourceId()) for spec in table.specs().values() for field in spec.fields()}
 
 
 def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Table]] | None:
-    """The rows by partition of an Iceberg table; None if the driver cannot compute the partitions.
+    """The rows by partition of an Iceberg table, or None if the driver cannot compute the partitions.
 
-    It computes years of instants, booleans, and texts of plain letters.
+    It computes years of instants, booleans, and strings of plain letters.
     """
     if table.spec().isUnpartitioned():
         return [(Partition(), rows)]
@@ -84,7 +87,7 @@ def rows_by_partition(table: Any, rows: pa.Table) -> list[tuple[Partition, pa.Ta
 
 
 def _partition_values(rows: pa.Table, source: str, transform: str) -> pa.ChunkedArray | None:
-    """The value of a partition field for each row, as Iceberg parses it; None if not computed here."""
+    """The value of a partition field for each row, as Iceberg parses it, or None if it is not computed."""
     if source not in rows.column_names:
         return None
     values = rows[source]
@@ -140,8 +143,8 @@ class WrittenFile:
 def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list[Any]:
     """Iceberg's objects for new data files with these rows, sorted by key.
 
-    Rows that have a `_row_id` keep it. The driver writes the files if it can compute the partitions; Spark
-    writes the rows of tables with other partitions.
+    Rows that have a `_row_id` keep it. The driver writes the files if it can compute the partitions.
+    Otherwise Spark writes them.
     """
     if not rows.num_rows:
         return []
@@ -182,10 +185,10 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
 
 
 def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = None) -> list[str]:
-    """Delete files that no snapshot names; returns those that remain as orphans.
+    """Delete files that no snapshot names. Returns the files that remain as orphans.
 
     Every deletion of files uses this function. A file outside of the table's `folder`, by default its
-    location, remains: a copy of the table in another folder may read it.
+    location, remains, because a copy of the table in another folder may read it.
     """
     from py4j.protocol import Py4JJavaError
 
@@ -205,8 +208,8 @@ def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = No
 def write_frame(store: IcebergStore, table: IcebergTable, frame: Any) -> list[Any]:
     """Iceberg's objects for new data files with a frame's rows, written by Spark's tasks without a commit.
 
-    Writes the table's columns, and `_row_id` and the sequence number of the last update if the frame has
-    them. The writer is Iceberg's own for rewritten rows.
+    Writes the table's columns. If the frame has them, it also writes `_row_id` and the sequence number of the
+    last update. The writer is Iceberg's own for rewritten rows.
     """
     lineage_columns = FIELD_IDS if keeps_row_ids(table) else ()
     lineage = [name for name in lineage_columns if name in frame.columns]
@@ -245,7 +248,7 @@ def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
 
 
 def _with_ids(table: IcebergTable, rows: pa.Table) -> pa.Table:
-    """The rows with their ids, if they have any and the table keeps them; else without."""
+    """The rows with their ids if they have any and the table keeps them, or else without ids."""
     has_ids = ROW_ID in rows.column_names and rows[ROW_ID].null_count < rows.num_rows
     if has_ids and keeps_row_ids(table):
         return rows
@@ -264,13 +267,13 @@ def _ascends(values: pa.ChunkedArray) -> bool:
 
 
 def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows of one partition, in a slice for each file."""
+    """The rows of one partition, as a slice for each file."""
     for first in range(0, rows.num_rows, ROWS_IN_FILE):
         yield rows.slice(first, ROWS_IN_FILE)
 
 
 def _with_field_ids(store: IcebergStore, table: IcebergTable, schema: pa.Schema) -> pa.Schema:
-    """The schema with the field ids of columns and their parts, by which Iceberg finds them in files."""
+    """The schema with the field ids of columns and their parts, which Iceberg uses to find them in files."""
     numbered = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
     numbered |= {name: {"id": id_, "type": "long"} for name, id_ in FIELD_IDS.items() if name not in numbered}
     return pa.schema([_with_field_id(field, numbered[field.name]) for field in schema])
@@ -321,7 +324,10 @@ def _write_file(
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns whose values repeat; a dictionary of other columns costs time and space in every group."""
+    """The columns whose values repeat.
+
+    For other columns, a dictionary costs time and space in every group.
+    """
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         yield from _repeating_leaves(name, values.combine_chunks())
 
@@ -350,7 +356,7 @@ def footer_of(content: pa.Buffer) -> bytes:
 
 
 def _is_on_disk(table: IcebergTable, location: str) -> bool:
-    """Whether the table's FileIO writes this location to the disk of this machine.
+    """Whether the table's FileIO writes this location to a disk of this machine.
 
     A path without a scheme may be in HDFS, in Java's memory, or in any default file system of Hadoop.
     """
@@ -364,7 +370,7 @@ def _is_on_disk(table: IcebergTable, location: str) -> bool:
 
 
 def _create_file(location: str) -> Path | None:
-    """Create an empty file on this machine's disk; returns its path, or None for a location elsewhere."""
+    """Create an empty file on this machine's disk. Returns its path, or None for a location elsewhere."""
     path = _absolute_path(location)
     if path is not None:
         path.touch(_create_folder(path.parent) & 0o666)
@@ -377,7 +383,7 @@ def _absolute_path(location: str) -> Path | None:
 
 
 def _create_folder(folder: Path) -> int:
-    """Create a missing folder with the mode of its parent; returns its mode."""
+    """Create a missing folder with the mode of its parent. Returns its mode."""
     if not folder.is_dir():
         folder.mkdir(_create_folder(folder.parent), exist_ok=True)
     return folder.stat().st_mode & 0o777
@@ -400,7 +406,7 @@ Positions = Mapping[str, BitMap64]
 
 @dataclass(frozen=True, slots=True)
 class Deletions:
-    """Iceberg's objects for new delete files, and for those that they replace."""
+    """Iceberg's objects for new delete files, and for the delete files that they replace."""
 
     added: list[Any]
     replaced: list[Any]
@@ -424,7 +430,7 @@ def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
 
 
 def write_deletions(store: IcebergStore, table: IcebergTable, positions: Positions) -> Deletions:
-    """Write delete files for the rows at these positions; new vectors replace older delete files."""
+    """Write delete files for the rows at these positions. New vectors replace older delete files."""
     if not positions:
         return Deletions([], [])
     if table.format_version < VECTORS_SINCE:

@@ -1,7 +1,7 @@
 """Erasures of rows: the search for files that contain them, the plan, the mark in a table, and the outcome.
 
-The search includes files that no present snapshot reads. The mark remains in a table until every file of an
-erasure is deleted. A further property lists the files that erasures may not delete.
+The search includes files that no current snapshot reads. The mark remains in a table until every file of an
+erasure is deleted. Another property lists the files that erasures may not delete.
 """
 
 import json
@@ -48,9 +48,9 @@ LEFT: Final = "backstory.left"
 
 @dataclass(frozen=True, slots=True)
 class UnfinishedErasure:
-    """An erasure whose files are not all deleted yet; `record` is the record's digest, empty for none.
+    """An erasure whose files are not all deleted yet. `record` is the record's digest, or empty.
 
-    `files` are named by nothing since its commit. `kept` are files that the table may not delete: their
+    No metadata has named `files` since its commit. `kept` are files that the table may not delete: their
     locations, or a substitute for a location that may contain a key.
     """
 
@@ -59,12 +59,12 @@ class UnfinishedErasure:
     kept: Collection[str] = ()
 
     def text(self) -> str:
-        """The text of the property."""
+        """The value of the table's property."""
         return json.dumps({"record": self.record, "files": sorted(self.files), "kept": list(self.kept)})
 
 
 def unfinished_erasure(table: IcebergTable) -> UnfinishedErasure:
-    """The interrupted erasure of a table; empty if there is none."""
+    """The interrupted erasure of a table, or an empty one."""
     mark = json.loads(table.properties.get(UNFINISHED) or "{}")
     return UnfinishedErasure(**{name: mark[name] for name in ("record", "files", "kept") if name in mark})
 
@@ -75,7 +75,7 @@ def files_left_outside(table: IcebergTable) -> list[str]:
 
 
 def is_location(name: str) -> bool:
-    """Whether the text is a file's location, and not a substitute for one."""
+    """Whether the string is a file's location, and not a substitute for it."""
     return "/" in name
 
 
@@ -89,7 +89,7 @@ SETTINGS: Final = (
     "spark.sql.parquet.fieldId.read.ignoreMissing",
 )
 ID: Final = "parquet.field.id"
-# The time of files whose storage was not asked for it; the table may not delete them.
+# The time of files whose storage was not asked for it. The table may not delete them.
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 NAME_MAPPING: Final = "schema.name-mapping.default"
 
@@ -100,7 +100,8 @@ class FoundFiles:
 
     `holding` are data files that metadata names or named, and the table's own strays. `foreign` are other
     strays with such rows, and `unread` are files that could not be searched. `searched` has counts of files
-    and bytes. `past` are existing files of former metadata. `listed` is None if the storage lists no files.
+    and bytes. `past` are existing files of former metadata. `listed` is None if the storage does not list
+    files.
     """
 
     holding: frozenset[str]
@@ -120,11 +121,12 @@ def search(
     columns: "StructType",
     around: Surroundings,
 ) -> FoundFiles:
-    """The files with rows for which the condition holds, in any snapshot or in the table's folders.
+    """The files with rows that meet the condition, in any snapshot or in the table's folders.
 
     Files that metadata names are read as Iceberg reads them: by ids, name mapping, partition constants and
     column defaults. Strays are read by ids and by names. So are files of former metadata outside of the
-    table's folder, which may be another table's. `columns` are the condition's, with their ids in files.
+    table's folder, which may be another table's. `columns` are the columns of the condition, with their ids
+    in files.
     """
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
@@ -171,7 +173,7 @@ class _FileSearch:
     listed: Mapping[str, ListedFile]
 
     def search_named(self, named: NamedFiles, locations: Collection[str]) -> set[str]:
-        """The files among those that metadata names with such rows, including hidden ones."""
+        """The files that metadata names and that contain such rows, including hidden rows."""
         if not locations:
             return set()
         jvm, iceberg, group = self.store.jvm, self.table.iceberg, str(uuid4())
@@ -201,7 +203,10 @@ class _FileSearch:
         return holding, frozenset()
 
     def search_others(self, files: Sequence[str]) -> tuple[frozenset[str], frozenset[str]]:
-        """The same for strays of unknown origin; one without any value of a key counts as unread."""
+        """The strays of unknown origin with such rows, and the strays that may have some but cannot be read.
+
+        A file without any value of a key counts as unread.
+        """
         holding, unread = set[str](), set[str]()
         for file in files:
             if not self.listed[file].bytes:
@@ -217,14 +222,14 @@ class _FileSearch:
 
     def _has_key(self, file: str) -> bool:
         for schema in self.readings:
-            has = reduce(or_, (column(name).isNotNull() for name in schema.names))
+            has_key = reduce(or_, (column(name).isNotNull() for name in schema.names))
             with _by_ids(self.store.spark):
-                if self._read(schema, [file]).where(has).limit(1).collect():
+                if self._read(schema, [file]).where(has_key).limit(1).collect():
                     return True
         return False
 
     def _read(self, columns: "StructType", files: Sequence[str]) -> "DataFrame":
-        """The columns of the condition, under the names in the condition."""
+        """The columns of the condition, renamed to the names in the condition."""
         rows = self.store.spark.read.schema(columns)
         frame = rows.parquet(*(self.listed[file].location for file in files))
         return frame.withColumnsRenamed(
@@ -239,7 +244,7 @@ NAMED: Final = "backstory.named"
 def columns_with_ids(
     store: IcebergStore, table: IcebergTable, wanted: Mapping[str, tuple[str, ...]]
 ) -> "StructType":
-    """Columns of the table with their ids, for Spark's reader of files; of a struct only the named parts."""
+    """Columns of the table with their ids, for Spark's file reader. A struct has only the named parts."""
     known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
     schema, fields = store.spark.table(store.sql_name(table.shape.table)).schema, list[StructField]()
     for name, parts in wanted.items():
@@ -258,7 +263,7 @@ def _field_with_id(name: str, type_: Any, id_: int) -> Any:
 def _reading_schemas(
     store: IcebergStore, table: IcebergTable, columns: "StructType"
 ) -> "Iterator[StructType]":
-    """The columns by their ids, and by each name that they have or had, or that a name mapping contains."""
+    """The columns by their ids, and by each current, former or mapped name."""
     yield columns
     ids = {field.name: int(field.metadata[ID]) for field in columns}
     mapping = json.loads(table.properties.get(NAME_MAPPING) or "[]")
@@ -304,8 +309,8 @@ def _by_ids(spark: "SparkSession") -> Iterator[None]:
 class Erasure:
     """The plan of an erasure: the files with its rows, and the properties of its commit.
 
-    `tags` has True for a tag that is dropped, False for one that moves to the remaining snapshot. `mark`
-    remains in the table until the files are deleted.
+    `tags` has True for a tag that is dropped, and False for a tag that moves to the remaining snapshot.
+    `mark` remains in the table until the files are deleted.
     """
 
     files: FoundFiles
@@ -316,10 +321,10 @@ class Erasure:
 
 @dataclass(frozen=True, slots=True)
 class Erased:
-    """The outcome of an erasure: the remaining snapshot, the number of rewritten files, and removed ones.
+    """The outcome of an erasure: the remaining snapshot, the number of rewritten files, and removed files.
 
-    `left` are files with earlier rows or metadata that still exist: outside of the table's folder, or not
-    deletable.
+    `left` are files with earlier rows or metadata that still exist. They are outside of the table's folder,
+    or could not be deleted.
     """
 
     snapshot_id: int | None
@@ -333,7 +338,7 @@ class Erased:
 
 @dataclass(frozen=True, slots=True)
 class Expired:
-    """The number of expired snapshots, and files that only they needed but that were not deleted.
+    """The number of expired snapshots, and the files that only they needed but that were not deleted.
 
     These are outside of the table's folder, so another table may use them, or could not be deleted.
     """
@@ -343,9 +348,9 @@ class Expired:
 
 
 def refuse_unfinished(table: IcebergTable, files: FoundFiles) -> None:
-    """Raise TryAgain if a file to be deleted may be that of a writer at work.
+    """Raise TryAgain if another writer may still be writing a file that is to be deleted.
 
-    A catalog may be about to name metadata that follows the table's present metadata, but no other metadata.
+    A catalog may be about to name metadata that follows the table's current metadata, but no other metadata.
     """
     own, following = {bare_location(location) for location in own_strays(files).all}, files.strays.following
     risky = (location for location in own if location in following or not is_metadata(location))
@@ -353,7 +358,7 @@ def refuse_unfinished(table: IcebergTable, files: FoundFiles) -> None:
 
 
 def own_strays(files: FoundFiles) -> ReachableFiles:
-    """The table's own strays to be deleted: data files with the rows, and all other files."""
+    """The table's own strays to delete: data files with the rows, and all other files."""
     own = files.strays.own
     parts = (own.data & files.holding, own.deletes, own.statistics, own.metadata)
     located = {location: (files.listed or {})[location].location for location in own.all}

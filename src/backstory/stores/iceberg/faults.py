@@ -1,4 +1,4 @@
-"""Errors of Java, Iceberg and Spark as backstory's own.
+"""Errors of Java, Iceberg and Spark, translated to backstory's own.
 
 An error contains the first line of its cause, without parts that may be values of rows, paths or logins.
 """
@@ -23,12 +23,12 @@ if TYPE_CHECKING:
     from pyspark.errors import PySparkException
 
 LONGEST: Final = 160
-# A quoted text, and a number of three digits or more, may be a value. Folders may be named after values, and
+# A quoted string or a number of three digits or more may be a value. Folders may be named after values, and
 # addresses may contain logins.
 _TEXTS: Final = re.compile(r"\"[^\"]*\"?|'[^']*'?|`[^`]*`?")
 _PLACES: Final = re.compile(r"\S*[/\\@?&=]\S*")
 _NUMBERS: Final = re.compile(r"\S*\d{3,}\S*")
-# Errors whose texts are about values, so that only their names are shown.
+# Errors whose messages are about values, so that only their names are shown.
 _OF_VALUES: Final = re.compile(r"Number|Arithmetic|Date|IllegalState|Spark|Overflow")
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Invalid)): ", re.MULTILINE)
 
@@ -44,7 +44,7 @@ def first_line(name: str, text: str | None) -> str:
 
 
 def spark_cause(fault: "PySparkException") -> str:
-    """Spark's name of an error; for an error in a Python worker also its class."""
+    """Spark's name of an error. An error in a Python worker also has its class."""
     raised = _RAISED.findall(str(fault))
     name = condition_of(fault) or type(fault).__name__
     return f"{name}: {raised[-1]}" if raised and "Traceback" in str(fault) else name
@@ -86,7 +86,7 @@ CLOCK_BACK = (
     "Expected sorted previous metadata",
 )
 SPARK_GONE = "spark-gone"
-UNCHANGED: Final = "The table is as it was; `verbose=True` shows the whole cause."
+UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause."
 # A missing file. Only its own name is shown, since folders may be named after values.
 _FILE: Final = r"[^\s/]+\.(?:parquet|avro|orc|puffin|metadata\.json)"
 _LOST: Final = re.compile(rf"(?:FileNotFound|NotFound|NoSuchFile|NoSuchKey)Exception\b[^\n]*?/({_FILE})")
@@ -99,16 +99,16 @@ class _CauseDisplay:
 
 
 def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it sets
-    """Set whether errors of Java and Spark contain the whole cause, or its first line without values."""
+    """Set whether errors of Java and Spark contain the whole cause, or only its first line without values."""
     _CauseDisplay.causes = causes
 
 
 @contextmanager
 def translate_faults(table: TableName | str) -> Iterator[None]:
-    """Raise TryAgain for conflicts, a busy catalog or a full disk; Failed for other errors of JVM or storage.
+    """Raise TryAgain for a conflict, a busy catalog or a full disk, and Failed for any other fault.
 
-    An error of backstory's in a Python worker is raised as itself. Other errors contain the first line of the
-    fault's text, without parts that may be values.
+    An error of backstory's in a Python worker is raised unchanged. Other errors contain the first line of the
+    fault's message, without parts that may be values.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
@@ -125,7 +125,7 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
         raise no_room(fault, table) or Failed(
             "store-failed",
             f"A file of {table} could not be read or written ({fault.strerror or type(fault).__name__}).",
-            "The table is as it was; fix the storage, then send it again.",
+            "The table is unchanged; fix the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
         if condition_of(fault) == OF_JAVA:
@@ -156,7 +156,7 @@ def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError
 
 
 def lost_file(fault: Exception, table: TableName | str) -> Failed | None:
-    """The error for a missing file of a table, if that is the fault; else None."""
+    """The error for a missing file of a table, or None if the fault has another cause."""
     match = _LOST.search(str(fault))
     return match and file_lost(table, match[1])
 
@@ -168,9 +168,9 @@ def _no_answer(table: TableName | str, fault: Exception) -> BaseException:
 
 
 def spark_is_gone(fault: BaseException) -> bool:
-    """Whether an error, translated or not, means that Java no longer answers.
+    """Whether an error, translated or not, means that Java no longer responds.
 
-    An error that Java itself answered, for example for an unknown method, contains its trace.
+    An error that Java itself returned, for example for an unknown method, contains its trace.
     """
     from py4j.protocol import Py4JError, Py4JJavaError
 
@@ -181,12 +181,12 @@ def spark_is_gone(fault: BaseException) -> bool:
 
 
 def is_missing(fault: "Py4JJavaError") -> bool:
-    """Whether Iceberg's error means that there is no such table or schema."""
+    """Whether Iceberg's error means that the table or schema does not exist."""
     return str(fault.java_exception.getClass().getSimpleName()) in MISSING
 
 
 def _spark_stopped(table: TableName | str) -> Failed:
-    """The error for a Java that no longer answers."""
+    """The error for a Java that no longer responds."""
     return Failed(
         SPARK_GONE,
         f"Spark stopped while it worked on {table}.",
@@ -195,7 +195,7 @@ def _spark_stopped(table: TableName | str) -> Failed:
 
 
 def _class_names(fault: object) -> list[str]:
-    """The class names of a Java fault and its causes, with words of their texts that distinguish them."""
+    """The class names of a Java fault and its causes, with distinctive words from their messages."""
     names = []
     while fault is not None:
         name = fault.getClass().getSimpleName()  # type: ignore[attr-defined]
@@ -219,13 +219,13 @@ def _clock_back(table: TableName | str) -> TryAgain:
 def _storage_busy(table: TableName | str) -> TryAgain:
     return TryAgain(
         "storage-busy",
-        f"The storage of {table} asked for fewer requests, again and again.",
-        "The table is as it was; send it again later.",
+        f"The storage of {table} repeatedly asked for fewer requests.",
+        "The table is unchanged; send it again later.",
     )
 
 
 def _sql_state_kind(fault: Any) -> str:
-    """The meaning of a database exception's SQL state: `busy`, `closed`, or empty for any other."""
+    """The meaning of a database exception's SQL state: `busy`, `closed`, or empty for any other state."""
     from py4j.protocol import Py4JError
 
     try:
@@ -236,7 +236,7 @@ def _sql_state_kind(fault: Any) -> str:
 
 
 def _error_by_names(table: TableName | str, names: list[str], cause: str) -> BackstoryError:
-    """The error for the class names of Java's exceptions, by the first name with a remedy."""
+    """The error for the class names of Java's exceptions, chosen by the first name with a remedy."""
     if TOO_MUCH in names:
         return TooLarge()
     if {*CLOCK_BACK} & set(names):
@@ -263,7 +263,7 @@ def _cause(short: str, fault: object) -> str:
 
 
 def _remedy() -> str:
-    return "The table is as it was." if _CauseDisplay.causes else UNCHANGED
+    return "The table is unchanged." if _CauseDisplay.causes else UNCHANGED
 
 
 def _store_failed(table: TableName | str, what: str) -> Failed:

@@ -1,7 +1,7 @@
-"""Spark's frames of rows: from and to Arrow exactly, with row ids, of scan tasks, and by bucket.
+"""Spark's frames of rows: exact conversions from and to Arrow, row ids, scan tasks, and buckets.
 
 In tables of format version 3 each row has an id (Iceberg's specification, Row Lineage). A writer that moves a
-row to another file writes its id as well; a row without an id is new, and Iceberg assigns one. The sequence
+row to another file writes its id as well. A row without an id is new, and Iceberg assigns one. The sequence
 number of the last update is written for rows that only move. If it is NULL, it is the commit's.
 """
 
@@ -40,12 +40,12 @@ def keeps_row_ids(table: IcebergTable) -> bool:
 
 
 def with_row_ids(table: IcebergTable, rows: "DataFrame") -> "DataFrame":
-    """Rows of the table with their ids, if it has any, to be written back into it."""
+    """Rows of the table with their ids, if it has any, to write them back."""
     return rows.withColumn(ROW_ID, column(ROW_ID)) if keeps_row_ids(table) else rows
 
 
 def without_row_ids(rows: Any) -> Any:
-    """Rows, as Arrow tables or a frame, without ids: they are new where they are written."""
+    """Rows, as Arrow tables or a frame, without ids. They are new in the table that they are written to."""
     if isinstance(rows, RowBatches):
         return RowBatches(lambda: map(without_row_ids, rows.tables()))
     if not isinstance(rows, pa.Table):
@@ -54,18 +54,18 @@ def without_row_ids(rows: Any) -> Any:
 
 
 SIDE: Final = "backstory side"
-# Rows on their way to the driver are several times in Java's heap, which tasks use as well: one in so many.
+# The divisor of Java's heap for rows on their way to the driver, which are in it several times.
 OF_HEAP: Final = 8
 
 
 def frame_of(store: IcebergStore, rows: pa.Table) -> "DataFrame":
-    """The rows as a DataFrame; naive times stay naive in any time zone of the session."""
+    """The rows as a DataFrame. Naive times stay naive in any session time zone."""
     whole = pa.Table.from_arrays([_rebase_chunks(column) for column in rows.columns], schema=rows.schema)
     return frame_of_arrow(store.spark, whole, spark_fields(rows.schema))
 
 
 def _rebase_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """A nested column in at least one chunk, each at offset 0; PySpark reads no others."""
+    """A nested column in at least one chunk, each at offset 0. PySpark cannot read other chunks."""
     if not pa.types.is_nested(column.type):
         return column
     chunks = [pa.concat_arrays([chunk]) for chunk in column.chunks]
@@ -92,7 +92,7 @@ class TaggedRows:
 
 
 def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
-    """The frames as one: the n-th column of a type is the same column for every side."""
+    """The frames as one frame. The n-th column of a type is the same column for every side."""
     types: dict[str, int] = {}
     shared = {side: list(_shared_names(frame.schema, types)) for side, frame in sides.items()}
     frames = (
@@ -104,14 +104,15 @@ def tag_sides(sides: "Mapping[str, DataFrame]") -> TaggedRows:
 
 
 def side_rows(rows: pa.Table, number: int, shared: Sequence[str], names: Sequence[str]) -> pa.Table:
-    """The rows of the side with this number, under its own column names."""
+    """The rows of the side with this number, with its own column names."""
     return rows.filter(pc.equal(rows[SIDE], number)).select(shared).rename_columns(names)
 
 
 def hold_memory_of_rows(store: IcebergStore, lease: MemoryLease, what: str, size: int) -> None:
-    """Reserve memory for rows that Spark collects; TooLarge for more than Java's heap or the lease can hold.
+    """Reserve memory for rows that Spark collects.
 
-    A caller's session may have a small heap on a large machine.
+    Raises TooLarge if Java's heap or the lease cannot hold them. A caller's session may have a small heap on
+    a large machine.
     """
     if store.has_java and size > int(store.jvm.java.lang.Runtime.getRuntime().maxMemory()) // OF_HEAP:
         raise TooLarge
@@ -119,7 +120,7 @@ def hold_memory_of_rows(store: IcebergStore, lease: MemoryLease, what: str, size
 
 
 def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
-    """The rows of several frames, by one query."""
+    """The rows of several frames, collected in one query."""
     if len(sides) == 1:
         return {side: _collect_frame(frame) for side, frame in sides.items()}
     together = tag_sides(sides)
@@ -131,13 +132,16 @@ def collect_sides(sides: "Mapping[str, DataFrame]") -> dict[str, pa.Table]:
 
 
 def _collect_frame(frame: "DataFrame") -> pa.Table:
-    """The rows of a frame, in which names of columns may differ only in letter case."""
+    """The rows of a frame whose column names may differ only in case."""
     names = list(_shared_names(frame.schema, {}))
     return arrow_of(frame.toDF(*names)).rename_columns(frame.columns)
 
 
 def _shared_names(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
-    """A name for each column, of its type's number and its own: distinct in any letter case."""
+    """A name for each column, from the number of its type and its own number.
+
+    Names are distinct in any case.
+    """
     seen: Counter[int] = Counter()
     for field in fields:
         number = types.setdefault(field.dataType.simpleString(), len(types))
@@ -154,7 +158,7 @@ def rows_of(store: IcebergStore, table: IcebergTable) -> "DataFrame":
 def rows_at(store: IcebergStore, table: TableName, snapshot: int) -> "DataFrame":
     """Every row of a snapshot of the table, in the columns of that snapshot.
 
-    By SQL, since Spark 3.5 ignores options of a reader of tables.
+    It uses SQL, because Spark 3.5 ignores options of a table reader.
     """
     name = replace(store, branch=None).sql_name(table)
     return store.spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")  # noqa: S608
@@ -169,14 +173,14 @@ def metadata_rows(store: IcebergStore, table: TableName, name: str) -> "DataFram
 
 
 def rows_with_ids(store: IcebergStore, table: IcebergTable) -> "DataFrame":
-    """Every row of the table, with its `_row_id` if it has one, to be written back into it."""
+    """Every row of the table, with its `_row_id` if it has one, to write it back."""
     return with_row_ids(table, rows_of(store, table))
 
 
 def rows_of_tasks(store: IcebergStore, group: str, tables: tuple[Any, Any]) -> "DataFrame":
-    """The rows of scan tasks staged under a name, with file and position; `tables` are from `stage_tasks`.
+    """The rows of scan tasks staged under a name, with file and position. `tables` are from `stage_tasks`.
 
-    Iceberg's table for staged tasks lacks these columns if rows have ids, so they are those of its ordinary
+    Iceberg's table for staged tasks lacks these columns if rows have ids. They are taken from its ordinary
     table.
     """
     (ordinary, staged), none, sql = tables, store.jvm.scala.Option.empty(), store.jvm.org.apache.spark.sql
@@ -201,14 +205,14 @@ UNKNOWN_SIZE: Final = 1 << 50
 
 
 def bucket_of(key: "Sequence[Column]", buckets: int) -> "Column":
-    """The bucket of a key; 0.0 and -0.0 count as one key, and all NaNs count as one key."""
+    """The bucket of a key. 0.0 and -0.0 count as one key, and all NaNs count as one key."""
     from pyspark.sql.functions import lit, pmod, xxhash64
 
     return pmod(xxhash64(*key), lit(buckets)).alias(BUCKET)
 
 
 def buckets_for(rows: int, size: int) -> int:
-    """The number of buckets for rows of so many bytes in total."""
+    """The number of buckets for this number of rows and this total size in bytes."""
     return 1 + max(rows // ROWS_IN_BUCKET, min(size // BYTES_IN_BUCKET, rows // LEAST_ROWS))
 
 

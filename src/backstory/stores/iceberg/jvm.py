@@ -1,4 +1,4 @@
-"""Iceberg's Java: every class that backstory calls, by name; only its scripts name further ones.
+"""Iceberg's Java: every class that backstory calls, by name. Only its scripts name other classes.
 
 Some classes are not part of Iceberg's public API, so a session is checked for all of them before it is used.
 The parameter `jvm` is py4j's view of the session's Java.
@@ -65,7 +65,7 @@ def missing_classes(jvm: Any) -> list[str]:
 
 
 def java_class_or_none(jvm: Any, name: str) -> Any:
-    """Java's class of this name; None if there is none."""
+    """The Java class with this name, or None if it does not exist."""
     from py4j.protocol import Py4JJavaError
 
     with suppress(Py4JJavaError):
@@ -76,7 +76,7 @@ def java_class_or_none(jvm: Any, name: str) -> Any:
 def catalog(spark: "SparkSession", name: str) -> Any:
     """Iceberg's object for a catalog of the session, which by default caches tables.
 
-    Iceberg looks it up in the active session, which each thread has of its own.
+    Iceberg looks it up in the active session, which differs by thread.
     """
     session = spark._jsparkSession  # noqa: SLF001
     _java(gateway(spark), sessions_class()).setActiveSession(session)
@@ -84,7 +84,7 @@ def catalog(spark: "SparkSession", name: str) -> Any:
 
 
 def loaded_catalog(spark: "SparkSession", name: str) -> Any:
-    """The catalog of a session that has loaded it already; None otherwise, and nothing is loaded."""
+    """The catalog, if the session has already loaded it, or else None. Nothing is loaded."""
     manager = spark._jsparkSession.sessionState().catalogManager()  # noqa: SLF001
     if not manager.listCatalogs(gateway(spark).scala.Option.empty()).contains(name):
         return None
@@ -94,12 +94,12 @@ def loaded_catalog(spark: "SparkSession", name: str) -> Any:
 
 
 def is_caching(jvm: Any, catalog: Any) -> bool:
-    """Whether a catalog caches tables as they were when it first loaded them."""
+    """Whether a catalog caches tables in the state of their first load."""
     return bool(_class(jvm, f"{ICEBERG}.CachingCatalog").isInstance(catalog))
 
 
 def uncached_catalog(jvm: Any, catalog: Any) -> Any:
-    """The catalog inside a caching one, which has schemas, views and newer tables."""
+    """The catalog inside a caching catalog. It has schemas, views and newer tables."""
     if not is_caching(jvm, catalog):
         return catalog
     wrapped = _class(jvm, f"{ICEBERG}.CachingCatalog").getDeclaredField("catalog")
@@ -108,7 +108,7 @@ def uncached_catalog(jvm: Any, catalog: Any) -> Any:
 
 
 def build_catalog(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
-    """Iceberg's object for a catalog, from a session's properties and without the session."""
+    """Iceberg's object for a catalog, built from a session's properties without the session."""
     settings = _java(jvm, "org.apache.hadoop.conf.Configuration")()
     hadoop, own = "spark.hadoop.", f"spark.sql.catalog.{name}."
     for key, value in properties.items():
@@ -119,7 +119,7 @@ def build_catalog(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
 
 
 def holds_views(jvm: Any, catalog: Any) -> bool:
-    """Whether a catalog, as Iceberg knows it, holds views."""
+    """Whether Iceberg's catalog supports views."""
     return bool(_class(jvm, f"{ICEBERG}.catalog.ViewCatalog").isInstance(catalog))
 
 
@@ -135,7 +135,7 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
-    """A Java array of a class; py4j converts neither lists to arrays nor small numbers to longs."""
+    """A Java array of a class. Neither lists to arrays nor small numbers to longs are converted by py4j."""
     built = _java(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for place, value in enumerate(values):
         built[place] = value
@@ -150,7 +150,7 @@ def schema_json(jvm: Any, schema: Any) -> str:
 
 
 def schema_of(jvm: Any, text: str) -> Any:
-    """The schema in a JSON text."""
+    """The schema in a JSON string."""
     return _iceberg(jvm, "SchemaParser").fromJson(text)
 
 
@@ -169,7 +169,7 @@ def has_branch(table: Any, beginning: str) -> bool:
 
 
 def table_of_json(jvm: Any, table: Any, text: str) -> Any:
-    """A table with this metadata in place of its own, which cannot be committed to."""
+    """A table with this metadata instead of its own. It accepts no commits."""
     if isinstance(jvm, NoJava):
         return replace(table, json=json.loads(text))
     operations = table.operations()
@@ -195,7 +195,7 @@ def partition_spec(jvm: Any, schema: Any) -> Any:
 
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
-    """A sort order in the making, with one more column at its end."""
+    """A sort order that is being built, with one more column at its end."""
     first = _iceberg(jvm, "NullOrder").NULLS_FIRST
     return order.asc(_iceberg(jvm, "expressions.Expressions").ref(name), first)
 
@@ -206,14 +206,14 @@ def every_row(jvm: Any) -> Any:
 
 
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
-    """Whether a data file may have rows with a text in a column, by the files' bounds."""
+    """Whether a data file may have rows with a string in a column, by the files' bounds."""
     equal = _iceberg(jvm, "expressions.Expressions").equal(column, text)
     with closing(table.newScan().filter(equal).planFiles()) as tasks:
         return bool(tasks.iterator().hasNext())
 
 
 def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
-    """A scan of the files that may have rows for a condition, in Iceberg's JSON form of expressions."""
+    """A scan of the files that may have rows that meet a condition, in Iceberg's JSON form of expressions."""
     # Unbound: the parser would find columns in any letter case, but the scan finds them exactly.
     expression = _iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
     return table.newScan().filter(expression)
@@ -221,7 +221,10 @@ def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
 
 @lru_cache
 def scanned_bytes(relation: Any) -> int | None:
-    """The bytes of all files of the Iceberg table that a relation in Spark's plan scans; None for others."""
+    """The size of all files of the Iceberg table that a relation in a plan scans.
+
+    None for any other relation.
+    """
     table = relation.relation().table()
     if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
         return None
@@ -248,7 +251,7 @@ def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..
 
 
 def data_file(jvm: Any, table: Any, location: str, size: int, footer: bytes, partition: str) -> Any:
-    """Iceberg's object for a Parquet file of rows; `partition` in its path form, empty for none."""
+    """Iceberg's object for a Parquet file of rows. `partition` is in its path form, or empty."""
     config = _iceberg(jvm, "MetricsConfig").forTable(table)
     builder = _iceberg(jvm, "DataFiles").builder(table.spec()).withPath(location).withFileSizeInBytes(size)
     builder = _with_footer(jvm, builder, footer, config)
@@ -264,7 +267,7 @@ def position_deletes(jvm: Any, task: Any, location: str, size: int, footer: byte
 
 
 def _with_footer(jvm: Any, builder: Any, footer: bytes, config: Any) -> Any:
-    """A builder with the metrics in a Parquet file's footer, so that Iceberg need not read the file."""
+    """A builder with the metrics from a Parquet file's footer, so that Iceberg need not read the file."""
     (read, every), util = _parquet(jvm), _iceberg(jvm, "parquet.ParquetUtil")
     metadata = read(jvm.java.io.ByteArrayInputStream(footer), every, None, False, len(footer))
     metrics = util.footerMetrics(metadata, _java(jvm, "java.util.stream.Stream").empty(), config)
@@ -282,9 +285,9 @@ def _parquet(jvm: Any) -> tuple[Callable[..., Any], Any]:
 
 @contextmanager
 def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list[Any]]]]:
-    """A name under which Spark writes files for the table without a commit, and a function that returns them.
+    """A name for files that Spark writes for the table without a commit, and a function that returns them.
 
-    It is the writer of Iceberg's own rewriting: `_row_id` is written if the rows have it.
+    Iceberg's own rewriting uses the same writer, which writes `_row_id` if the rows have it.
     """
     group = str(uuid4())
     cache, coordinator = _table_cache(jvm), _iceberg(jvm, "spark.FileRewriteCoordinator").get()
@@ -297,20 +300,23 @@ def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list
 
 
 def _table_cache(jvm: Any) -> Any:
-    """Iceberg's cache in which Spark's writer finds tables by name; py4j would call another `get`."""
+    """Iceberg's cache in which Spark's writer finds tables by name.
+
+    With py4j, `get` would call another method.
+    """
     cache = _class(jvm, f"{ICEBERG}.spark.SparkTableCache")
     nothing = array(jvm, _class(jvm, "java.lang.Class"), [])
     return cache.getMethod("get", nothing).invoke(None, array(jvm, _class(jvm, "java.lang.Object"), []))
 
 
 def _iceberg(jvm: Any, name: str) -> Any:
-    """A class of `NEEDED`, to call."""
+    """A class of `NEEDED`, to call it."""
     assert name in NEEDED, name
     return _java(jvm, f"{ICEBERG}.{name}")
 
 
 def set_properties(transaction: Any, properties: Mapping[str, str | None]) -> None:
-    """Set properties of the table in a transaction; None removes one."""
+    """Set properties of the table in a transaction. None removes a property."""
     update = transaction.updateProperties()
     for name, value in properties.items():
         if value is None:
@@ -321,7 +327,10 @@ def set_properties(transaction: Any, properties: Mapping[str, str | None]) -> No
 
 
 def texts_of(texts: Any) -> dict[str, str]:
-    """A map of texts: Java's by one call; py4j's own conversion makes three calls for each name."""
+    """A map of strings.
+
+    One call reads Java's map, but py4j's own conversion needs three calls for each name.
+    """
     if isinstance(texts, dict):
         return texts
     mapper = _java(texts, "com.fasterxml.jackson.databind.ObjectMapper")()
@@ -329,7 +338,7 @@ def texts_of(texts: Any) -> dict[str, str]:
 
 
 def _java(jvm: Any, name: str) -> Any:
-    """A class to call, without a round trip for each part of its name."""
+    """A class to call, without a request for each part of its name."""
     from backstory.spark.java_names import java_class
 
     return java_class(jvm, name)
@@ -337,7 +346,7 @@ def _java(jvm: Any, name: str) -> Any:
 
 @lru_cache(maxsize=64)
 def _class(jvm: Any, name: str) -> Any:
-    """The java.lang.Class of a name."""
+    """The java.lang.Class with this name."""
     return _loader(jvm).loadClass(name)
 
 

@@ -1,7 +1,7 @@
-"""Names, values and casts in Spark's expressions, exactly.
+"""Names, values and exact casts in Spark's expressions.
 
-Spark converts Python's dates and times by Java's old calendar and the host's time zone. Numbers of days and
-microseconds are converted by neither.
+Spark converts Python's dates and times with Java's old calendar and the host's time zone. Numbers of days and
+microseconds are affected by neither.
 """
 
 import re
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import DataType
 
-# With this many digits every float of 32 bits has a text of its own.
+# With this many digits, every 32-bit float has its own string.
 _DIGITS: Final = 9
 _PATTERN: Final = re.compile(r"[\\\[\]{}*?]")
 
@@ -32,12 +32,12 @@ def quote(*path: str) -> str:
 
 
 def text_literal(text: str) -> str:
-    """A text's literal in Spark SQL."""
+    """A string as a literal in Spark SQL."""
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
 def path_literal(path: str) -> str:
-    """A path for Spark's readers of files, which would take some characters for patterns."""
+    """A path for Spark's file readers, which would treat some characters as patterns."""
     return _PATTERN.sub(r"\\\g<0>", path)
 
 
@@ -67,7 +67,7 @@ def literal(value: object) -> "Column":
 
 
 def _naive_literal(time: datetime) -> "Column":
-    """A time without a zone, as a literal; a cast from an instant would use the session's zone."""
+    """A time without a zone, as a literal. A cast from an instant would use the session's zone."""
     from pyspark.sql.functions import expr
 
     return expr(f"timestamp_ntz'{time.isoformat(' ')}'")
@@ -80,7 +80,7 @@ def micros_of(time: datetime) -> int:
 
 
 def null_columns(columns: Iterable[SourceColumn], present: Container[str]) -> "dict[str, Column]":
-    """NULL of the column's type, by name, for each column that is not present."""
+    """A NULL of the right type for each column that is not present, by name."""
     from pyspark.sql.functions import lit
 
     return {c.name: lit(None).cast(spark_type(c.type)) for c in columns if c.name not in present}
@@ -98,7 +98,7 @@ def literals(values: pa.Array) -> "list[Column]":
 
 
 def cast_as_shown(value: "Column", type_: "DataType", wanted: "DataType | str") -> "Column":
-    """A value of `type_` as the wanted type; a float becomes the number that its shortest text shows.
+    """A value of `type_` cast to the wanted type. A float becomes the number that its shortest string shows.
 
     So 72.1 of 32 bits is 72.1 of 64 bits, as on the driver, and not 72.0999984741211.
     """
@@ -110,12 +110,12 @@ def cast_as_shown(value: "Column", type_: "DataType", wanted: "DataType | str") 
 
 
 def _shortest(single: "Column") -> "Column":
-    """The number with the fewest digits that is this float; Java's own texts depend on its release."""
+    """The number with the fewest digits that is this float. Java's own strings depend on its release."""
     from pyspark.sql.functions import format_string, when
 
     wide = single.cast("double")
     digits = reversed(range(_DIGITS))
-    # The text of NULL is no number.
+    # The string of NULL is not a number.
     numbers = [try_cast(format_string(f"%.{count}e", wide), "double") for count in digits]
     return reduce(
         lambda longer, number: when(number.cast("float") == single, number).otherwise(longer), numbers, wide

@@ -1,4 +1,4 @@
-"""The rows of a table, read by the driver exactly as Spark would, if its files open here.
+"""The rows of a table, read by the driver exactly as Spark would, if this process can open the files.
 
 That takes a fraction of the time in which Spark plans the query, reads the rows and transfers them.
 """
@@ -45,7 +45,7 @@ from backstory.stores.table_files import TableFiles
 
 # Spark's tasks read more files than this faster.
 MOST_FILES: Final = 1_000
-# The rows of a file that are read together, if only some of them are asked for by their places.
+# The number of rows of a file that are read together, if only rows at some places are wanted.
 BY_PLACE: Final = 1 << 17
 # The columns of a row's place; a file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
@@ -54,7 +54,7 @@ ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class LocalRows:
-    """A table as it was loaded, whose rows are read here as far as the lease can hold them."""
+    """A table as it was loaded. Its rows are read here as long as the lease can hold them."""
 
     store: IcebergStore
     table: IcebergTable
@@ -70,13 +70,13 @@ class LocalRows:
         where: Any = None,
         may_have: MayHave | None = None,
     ) -> pa.Table:
-        """These columns of the chosen rows, or of all; `_file`, `_pos` and `_row_id` may be included.
+        """These columns of the chosen rows, or of all rows. They may include `_file`, `_pos` and `_row_id`.
 
-        `choose` returns from the `filter_columns` which rows of a file are chosen; a tuple is a struct with
-        some of its parts. `values` are, by column, the values of which rows must have one. Files are skipped
-        by the condition `where`, in Iceberg's JSON form, and row groups by `may_have`: both must hold for all
-        chosen rows. Raises Unreadable for rows that cannot be read exactly here, and TooLarge for more than
-        the lease can hold.
+        `choose` returns a mask of the chosen rows of a file, from the `filter_columns`. A tuple there is a
+        struct with some of its parts. `values` are wanted values by column, and a row must have one of them.
+        The condition `where`, in Iceberg's JSON form, skips files, and `may_have` skips row groups. Both must
+        hold for all chosen rows. Raises Unreadable for rows that cannot be read exactly here, and TooLarge if
+        the lease cannot hold them.
         """
         selection, schema, condition = self._selection(names, filter_columns, choose, values, where, may_have)
         files, hidden = self._files(condition), hidden_positions(self.table)
@@ -96,7 +96,7 @@ class LocalRows:
         values: Mapping[str, pa.Array] = ANY,
         where: Any = None,
     ) -> Iterator[pa.Table]:
-        """The rows of `read` in batches, which the lease does not hold; a few files are read ahead."""
+        """The rows of `read` in batches, which the lease does not hold. A few files are read ahead."""
         selection, schema, condition = self._selection(names, filter_columns, choose, values, where, None)
         files, hidden = self._files(condition), hidden_positions(self.table)
         self._open_ahead(files)
@@ -138,8 +138,8 @@ class LocalRows:
     def read_at(self, places: pa.Table, names: Sequence[str]) -> pa.Table:
         """These columns of the rows at places that `read` returned, in the order of the places.
 
-        It reads columns that only few rows need. The lease holds the last result for these columns.
-        Raises the errors of `read`.
+        It reads columns that only few rows need. The lease holds the last result for these columns. Raises
+        the errors of `read`.
         """
         by_name = self._fields()
         fields = [by_name[name] for name in names]
@@ -168,7 +168,7 @@ class LocalRows:
         location: str,
         positions: np.ndarray,
     ) -> pa.Table:
-        """The rows of a file at ascending positions, from the row groups with these positions."""
+        """The rows of a file at ascending positions, read from the row groups with these positions."""
         holding = HeldParts(lease, location)
         with _open_parquet(self.table.files, location) as file:
             for groups in combine_groups(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
@@ -193,7 +193,7 @@ class LocalRows:
         condition: str,
         file: tuple[FileLine, Sequence[FileLine]],
     ) -> list[pa.Table]:
-        """The rows of a file, in parts that the lease holds; `file` includes its delete files."""
+        """The rows of a file, in parts that the lease holds. `file` includes its delete files."""
         holding = HeldParts(self.lease, f"{file[0].location} where {condition}")
         for rows in self._file_parts(wanted, schema, hidden, file, holding.hold):
             holding.keep(rows)
@@ -237,7 +237,7 @@ class LocalRows:
 
 
 def _is_hidden(line: FileLine, deletes: Sequence[FileLine]) -> bool:
-    """Whether a file's vector, of which it has at most one, hides all of its rows."""
+    """Whether a file's vector hides all of its rows. A file has at most one vector."""
     return any(delete.format == VECTOR and delete.count == line.count for delete in deletes)
 
 
@@ -251,13 +251,13 @@ def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) 
 
 
 def _visible_rows(reading: HiddenPositions, line: FileLine, deletes: Sequence[FileLine]) -> pa.Array | None:
-    """Which rows of a file are not deleted, as booleans; None if no row is deleted."""
+    """A mask of a file's rows that are not deleted, or None if no row is deleted."""
     positions = [hidden[line.location] for hidden in map(reading, deletes) if line.location in hidden]
     return mask_of_visible(reduce(or_, positions), line.count) if positions else None
 
 
 def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], rows: pa.Table) -> Values:
-    """Which rows have one of the values in each column, and are chosen among these."""
+    """A mask of the rows that have one of the values in each column and that are chosen."""
     matches = reduce(pc.and_, (pc.is_in(rows[name], value_set=wanted) for name, wanted in values.items()))
     if choose is None:
         return matches
@@ -267,14 +267,17 @@ def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], row
 
 
 def _may_have(further: MayHave | None, bounds: Mapping[str, SearchBounds], statistics: Statistics) -> bool:
-    """Whether a row group may have searched values in each column, and rows for a further test."""
+    """Whether a row group may have searched values in each column, and rows that pass another test."""
     is_possible = all(spans.may_be_in(statistics(name)) for name, spans in bounds.items())
     return is_possible and (further is None or further(statistics))
 
 
 @contextmanager
 def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
-    """A data file; Unreadable if it does not open here or is damaged, so that Spark reports the error."""
+    """An open data file.
+
+    Raises Unreadable if it is damaged or cannot be opened here, so that Spark reports it.
+    """
     try:
         with files.parquet(location) as file:
             yield file
@@ -283,7 +286,7 @@ def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
 
 
 def _add_places(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
-    """The rows of a file with their places, and with ids: stored ones, or those that follow from the file."""
+    """The rows of a file with their places and ids. An id is stored, or follows from the file."""
     if ROW_ID in rows.column_names and line.first_row is not None:
         ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))
         rows = rows.set_column(rows.column_names.index(ROW_ID), ROW_ID, ids)

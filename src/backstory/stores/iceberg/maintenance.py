@@ -1,4 +1,4 @@
-"""Maintenance of a table's files: compaction, expiry of snapshots, and erasure of rows for good (V87, V88).
+"""Maintenance of a table's files: compaction, expiry of snapshots, and permanent erasure of rows (V87, V88).
 
 Remaining rows keep their ids and contents. An erasure removes rows from every snapshot, file, manifest and
 former metadata file.
@@ -81,7 +81,7 @@ def rewrite(
     locations: Iterable[str],
     keeping: "Callable[[DataFrame], DataFrame]" = lambda rows: rows,
 ) -> Rewritten:
-    """Write the rows of these files that `keeping` returns into new files, in the table's order, uncommitted.
+    """Write the rows of these files that `keeping` returns to new files, in the table's order, uncommitted.
 
     Rows keep their ids and the sequence numbers of their last update. Raises TryAgain if a file is missing.
     """
@@ -109,8 +109,8 @@ def stage_rewrite(
 ) -> Any:
     """The operation of a transaction that replaces files, not yet committed.
 
-    Delete files of only one replaced file are removed as well. Those of several files remain, unless `every`
-    delete file is removed because each file with hidden rows was rewritten.
+    Delete files for only one replaced file are removed too. Delete files for several files remain, unless
+    `every` is true because each file with hidden rows was rewritten.
     """
     operation = transaction.newRewrite()
     seen = transaction.startMetadata().currentSnapshot()
@@ -131,7 +131,7 @@ def stage_rewrite(
 
 
 def _sort_rows(table: IcebergTable, rows: "DataFrame", size: int) -> "DataFrame":
-    """The rows in the order of files: by partition, then by key, or by offset."""
+    """The rows in the order of files: by partition, then by key or by offset."""
     by = [*_partition_columns(table), *(column(name) for name in _order_names(table))]
     parts = max(1, -(-size // target_size(table)))
     ranges = rows.repartitionByRange(parts, *by) if parts > 1 and by else rows.coalesce(parts)
@@ -145,17 +145,17 @@ def _partition_columns(table: IcebergTable) -> "list[Column]":
 
 
 def _order_names(table: IcebergTable) -> Sequence[str]:
-    """The columns by which rows are sorted: the key, or the offset, an event log's first column."""
+    """The columns that rows are sorted by: the key, or the offset, an event log's first column."""
     return table.shape.key if table.shape.layout.is_sorted else table.shape.names[:1]
 
 
-# A file is small below the first share of its target size; it has many hidden rows above the second share.
+# A file is small below the first share of its target size. Above the second share, it has many hidden rows.
 SMALL, HIDDEN = 0.75, 0.1
 
 
 @dataclass(frozen=True, slots=True)
 class Compacted:
-    """Files before and after a compaction, the rewritten bytes, and its snapshot if it made one."""
+    """The numbers of files before and after a compaction, the rewritten bytes, and its snapshot if any."""
 
     files: int
     files_after: int
@@ -164,7 +164,7 @@ class Compacted:
 
 
 def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
-    """The data files worth rewriting: several small ones in a partition, and ones with many hidden rows."""
+    """The data files worth rewriting: several small files in a partition, and files with many hidden rows."""
     if table.iceberg.currentSnapshot() is None:
         return []
     with translate_faults(table.shape.table):
@@ -193,7 +193,7 @@ def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
 def compact(
     store: IcebergStore, table: IcebergTable, properties: Mapping[str, str], *, dry_run: bool = False
 ) -> Compacted:
-    """Rewrite scattered files in one commit that only moves rows; without such files there is no commit.
+    """Rewrite scattered files in one commit that only moves rows. If there are none, make no commit.
 
     A dry run assumes that one file remains in each folder. Raises TryAgain if another writer committed first.
     A failed compaction leaves no files.
@@ -225,7 +225,7 @@ def expire(
     tags: Sequence[str] = (),
     renewed: Mapping[str, int] = NOTHING,
 ) -> Expired:
-    """Drop these tags, then expire snapshots that are older, and delete files that nothing else needs.
+    """Drop these tags, then expire older snapshots, and delete files that nothing else needs.
 
     A snapshot of a branch or tag remains, unless the tag is too old. `renewed` tags get this maximum age in
     milliseconds. Raises TryAgain if another writer committed first.
@@ -255,12 +255,12 @@ LATEST = (1 << 63) - 1
 def erase(
     store: IcebergStore, table: IcebergTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> Erased:
-    """Rewrite the files that contain rows without them, and delete every earlier file.
+    """Rewrite the files that contain rows without these rows, and delete every earlier file.
 
     One validated commit is followed by the deletion of files: first rows, then files that name them. So the
-    remaining files always name those to be deleted. After an interruption the mark remains in the table,
-    and the next erasure continues. Raises TryAgain, with nothing written, if a file may belong to a writer at
-    work.
+    remaining files always name the files that are still to be deleted. After an interruption the mark remains
+    in the table, and the next erasure continues. Raises TryAgain, with nothing written, if another writer may
+    be writing a file.
     """
     files, places = plan.files, places_of(table.iceberg)
     refuse_unfinished(table, files)
@@ -312,7 +312,7 @@ def _parts(files: ReachableFiles) -> tuple[frozenset[str], ...]:
 def _files_to_delete(
     parts: Iterable[frozenset[str]], after: Collection[str], places: Places
 ) -> frozenset[str]:
-    """Files that the table no longer names and may delete, each once."""
+    """The files that the table no longer names and may delete, each once."""
     named = {bare_location(location): location for part in parts for location in part}
     return frozenset(
         location for name, location in named.items() if name not in after and places.owns(location)
@@ -322,7 +322,7 @@ def _files_to_delete(
 def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """Files elsewhere that the table no longer names, and that contain the rows, or values of rows."""
+    """The files elsewhere that the table no longer names, and that contain the rows or values of the rows."""
     return {
         location
         for part in parts
@@ -333,7 +333,7 @@ def _files_left(
 
 
 def _deletion_order(unnamed: ReachableFiles, holding: Collection[str]) -> tuple[list[str], list[str]]:
-    """Files of rows first; then files that name them: manifests, manifest lists, and metadata last."""
+    """The files of rows, then the files that name them: manifests, manifest lists, and finally metadata."""
 
     def rank(location: str) -> tuple[int, str]:
         name = location.rpartition("/")[2]
@@ -345,7 +345,7 @@ def _deletion_order(unnamed: ReachableFiles, holding: Collection[str]) -> tuple[
 
 
 def _remove_folders(files: Iterable[str], places: Places) -> None:
-    """Remove folders of this machine that became empty, below the table's own."""
+    """Remove local folders below the table's own that have become empty."""
     for location in files:
         is_local = location.startswith("file:") or "://" not in location
         folder = Path(bare_location(location)).parent
@@ -364,10 +364,10 @@ def _is_below(folder: str, places: Places) -> bool:
 def _commit_erasure(
     store: IcebergStore, table: IcebergTable, plan: Erasure, keeping: "Callable[[DataFrame], DataFrame]"
 ) -> tuple[int | None, int, set[str]]:
-    """One commit of rewritten files, with manifests that name no replaced file and only the last snapshot.
+    """Make one commit of rewritten files. Its manifests name no replaced file and only the last snapshot.
 
     Returns the snapshot, the number of rewritten files, and the metadata files of the snapshots that the
-    commit made, of which only the last remains.
+    commit made. Only the last of these snapshots remains.
     """
     between = set[str]()
     transaction = table.begin()
@@ -428,7 +428,7 @@ def _files_to_rewrite(
 
 
 def _is_partitioned_by_users(table: IcebergTable) -> bool:
-    """Whether the table is, or was, partitioned by a column that is not the layout's own."""
+    """Whether a column that is not the layout's own partitions, or once partitioned, the table."""
     schema, layout, name = table.iceberg.schema(), table.shape.layout, table.shape.table.name
     sources = {field.sourceId() for spec in dict(table.iceberg.specs()).values() for field in spec.fields()}
     names = (schema.findColumnName(source) for source in sources)

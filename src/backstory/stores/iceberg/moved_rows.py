@@ -1,6 +1,6 @@
 """The rows that commits removed and added, read only from the files that contain them.
 
-Each file is read once for all commits, and only in row groups with a moved row. Rows have the table's present
+Each file is read once for all commits, and only in row groups with a moved row. Rows have the table's current
 columns, which Iceberg finds by their ids.
 """
 
@@ -56,7 +56,7 @@ _WHOLE: Final = 1 << 62
 
 @dataclass(frozen=True, slots=True)
 class SnapshotLine:
-    """A commit; `parent` is None for the first one, and `recorded` is its recorded time or empty."""
+    """A commit. `parent` is None for the first one, and `recorded` is its recorded time, or empty."""
 
     id: int
     version: int
@@ -74,8 +74,8 @@ MoveCommit = tuple[int, int | None, int | None, int]
 class MovedRows:
     """The places of moved rows, and the staged scan of their files.
 
-    `moves` are by file. `tables` read the files under the name `group`. `tasks` are Iceberg's scan tasks of
-    these files, or of some of their row groups.
+    `moves` are by file. `tables` read the files under the name `group`. `tasks` are Iceberg's scan tasks for
+    these files, or for some of their row groups.
     """
 
     table: IcebergTable
@@ -93,7 +93,7 @@ class MovedRows:
 
     @property
     def rows(self) -> int:
-        """The number of moves of rows; a row that moved twice counts twice."""
+        """The number of moves of rows. A row that moved twice counts twice."""
         return sum(len(move.positions) for moves in self.moves.values() for move in moves)
 
     @property
@@ -102,7 +102,7 @@ class MovedRows:
         return all(move.sign > 0 for moves in self.moves.values() for move in moves)
 
     def files(self, store: IcebergStore) -> "DataFrame":
-        """The rows of the staged scan, with the file and the position of each."""
+        """The rows of the staged scan, each with its file and position."""
         if self.tables is None:
             whole = store.spark.table(store.sql_name(self.table.shape.table))
             return whole.select("*", FILE, POSITION).limit(0)
@@ -125,14 +125,14 @@ class MovedRows:
             return map_batches(rows, partial(_rows_that_moved, by_file), StructType([*fields, *extra]))
 
     def _commit_of(self, move: Move) -> MoveCommit:
-        """The commit's number, version, time in microseconds, and sign: 1 for added rows, -1 for removed."""
+        """The commit's number, version, time in microseconds, and sign (1 for added, -1 for removed rows)."""
         commit = self.commits[move.number]
         if commit.operation == GAP:
             return move.number, None, None, move.sign
         return move.number, commit.version, commit.millis * 1000, move.sign
 
     def release(self, store: IcebergStore) -> None:
-        """Unregister the staged tasks; frames of them can no longer be read."""
+        """Unregister the staged tasks. Their frames can no longer be read."""
         if self.tables is not None:
             forget_tasks(store.jvm, self.table.iceberg, self.group)
 
@@ -140,7 +140,7 @@ class MovedRows:
 def moved_rows(
     store: IcebergStore, table: IcebergTable, since: int | None, commits: Sequence[SnapshotLine]
 ) -> MovedRows:
-    """The moves of these commits, oldest first; `since` is the snapshot before them, if there is one.
+    """The moves of these commits, oldest first. `since` is the snapshot before them, or None.
 
     Reads manifests and delete files, but no data file. Raises Refused for equality deletes of other writers.
     """
@@ -181,7 +181,7 @@ def _files_of_commit(
 def _groups(
     table: IcebergTable, location: str, size: int, count: int, moved: Iterable[Move]
 ) -> list[int] | None:
-    """The offsets of row groups to read; None for all, for example if every row of the file moved."""
+    """The offsets of row groups to read, or None for all row groups, if every row of the file moved."""
     positions = BitMap64()
     for move in moved:
         positions |= move.positions
@@ -193,7 +193,7 @@ def _groups(
 def _rows_that_moved(
     by_file: Mapping[str, Sequence[tuple[MoveCommit, bytes]]], batches: Iterable[pa.RecordBatch]
 ) -> Iterator[pa.RecordBatch]:
-    """In a task, each row of a batch once for each commit that moved it."""
+    """Each row of a batch once for each commit that moved it. Runs in a task."""
     moves: dict[str, list[tuple[MoveCommit, BitMap64]]] = {}  # of the last file
     for batch in batches:
         files = batch[FILE].dictionary_encode()

@@ -1,7 +1,7 @@
 """Positions of rows in data files: of a frame's rows, of hidden rows, and of rows that commits moved.
 
-A row is at a position of a file as long as the table has the file and no delete file hides the position.
-A rewrite of files without a change of rows (Iceberg's `replace`) moves no row.
+A row is at a position in a file as long as the table has the file and no delete file hides the position. A
+rewrite of files that does not change rows (Iceberg's `replace`) moves no row.
 """
 
 import io
@@ -36,7 +36,7 @@ PATH: Final = "file_path"
 
 
 def file_code(salt: int, path: str = FILE) -> "Column":
-    """A number for a file, which replaces its path in joins: a path may be most of a row."""
+    """A number for a file, which replaces its path in joins. A path may be the largest part of a row."""
     from pyspark.sql.functions import lit, xxhash64
 
     return xxhash64(lit(salt), column(path))
@@ -45,7 +45,10 @@ def file_code(salt: int, path: str = FILE) -> "Column":
 def positions_by_path(
     store: IcebergStore, table: TableName, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
-    """Positions by the code of a file as positions by its path; TryAgain if a code has two files, or none."""
+    """Positions by path, from positions by file code.
+
+    Raises TryAgain unless each code has exactly one file.
+    """
     files = metadata_rows(store, table, "data_files")
     rows = files.select(PATH, file_code(salt, PATH)).collect()
     paths = {code: path for path, code in rows}
@@ -55,7 +58,7 @@ def positions_by_path(
 
 
 def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, BitMap64]:
-    """The positions by path, with `_file` and `_pos` of a few further rows."""
+    """The positions by path, including the `_file` and `_pos` of a few more rows."""
     for file, position in zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True):
         positions.setdefault(file, BitMap64()).add(position)
     return positions
@@ -78,7 +81,7 @@ def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitM
 
 
 def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """In a task, the positions of a partition by file."""
+    """The positions of a partition by file. Runs in a task."""
     positions: dict[Any, BitMap64] = {}
     for batch in batches:
         _add_positions(positions, positions_by_file(pa.Table.from_batches([batch])))
@@ -105,7 +108,7 @@ HiddenPositions = Callable[[FileLine], Mapping[str, BitMap64]]
 
 @dataclass(frozen=True, slots=True)
 class FilesOfCommit:
-    """The files of one commit, and its number in a range of commits; a `quiet` one moves no rows."""
+    """The files of one commit, and its number in a range of commits. A `quiet` commit moves no rows."""
 
     number: int
     quiet: bool
@@ -123,7 +126,7 @@ class Move:
 
 @dataclass(slots=True)
 class _FileState:
-    """A file at some commit: whether it is one of the table's, and the delete files that hide its rows."""
+    """The state of a file at a commit: whether the table has it, and the delete files that hide its rows."""
 
     count: int
     there: bool
@@ -131,9 +134,9 @@ class _FileState:
 
 
 def touched_files(commits: Iterable[FilesOfCommit], hidden: HiddenPositions) -> set[str]:
-    """The data files that commits touch, except quiet ones.
+    """The data files that commits touch, except quiet commits.
 
-    Raises Refused for deletes by equality: their rows could be found only in the whole table.
+    Raises Refused for deletes by equality, because only a scan of the whole table could find their rows.
     """
     files: set[str] = set()
     for commit in commits:
@@ -148,7 +151,7 @@ def moves_by_file(
     wanted: Collection[str],
     hidden: HiddenPositions,
 ) -> dict[str, list[Move]]:
-    """The moves in each wanted data file; `files_before` are the table's before the first commit."""
+    """The moves in each wanted data file. `files_before` are the table's files before the first commit."""
     states = _states_before(files_before)
     moves: dict[str, list[Move]] = {}
     for commit in commits:
@@ -182,7 +185,7 @@ def _states_before(files_before: Sequence[FileLine]) -> dict[str, _FileState]:
 def _lines_by_file(
     commit: FilesOfCommit, wanted: Collection[str], hidden: HiddenPositions
 ) -> dict[str, list[FileLine]]:
-    """The lines of a commit by wanted data file: of the file itself, and of delete files for it."""
+    """The lines of a commit by wanted data file, for the file itself and for its delete files."""
     lines: dict[str, list[FileLine]] = {}
     for line in commit.lines:
         if line.content == BY_VALUE:
@@ -204,7 +207,7 @@ def _apply(states: dict[str, _FileState], location: str, line: FileLine) -> None
 
 
 def _visible_positions(state: _FileState | None, hidden: HiddenPositions, location: str) -> BitMap64:
-    """The positions of rows that no delete file hides; a deletion vector replaces older delete files."""
+    """The positions of rows that no delete file hides. A deletion vector replaces older delete files."""
     if state is None or not state.there:
         return BitMap64()
     visible = BitMap64(range(state.count))
@@ -225,7 +228,7 @@ def _require_positional(line: FileLine) -> FileLine:
 
 
 def hidden_positions(table: IcebergTable) -> HiddenPositions:
-    """A function that reads the positions which a delete file of the table hides, each file once."""
+    """A function that reads the positions that a delete file of the table hides, each file once."""
 
     @cache
     def read(location: str, format_: str, place: tuple[int, int], hidden: str) -> Mapping[str, BitMap64]:
@@ -265,7 +268,7 @@ def _damaged_vector(location: str) -> Refused:
 
 
 def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap64) -> list[int] | None:
-    """The offsets of a Parquet file's row groups that contain these positions; None for another format."""
+    """The offsets of a Parquet file's row groups that contain these positions, or None for another format."""
     footer = _read_footer(table, location, size)
     if footer is None:
         return None
@@ -279,7 +282,7 @@ def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap6
 
 
 def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
-    """The offsets of row groups: of the dictionary page of their first column, if it has one."""
+    """The offset of each row group: of the dictionary page of its first column, or else of its data."""
     offsets = []
     for group in range(metadata.num_row_groups):
         column = metadata.row_group(group).column(0)
@@ -289,7 +292,7 @@ def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
 
 
 def _read_footer(table: IcebergTable, location: str, size: int) -> Any:
-    """The footer of a Parquet file, from its last bytes; None for another format."""
+    """The footer of a Parquet file, from its last bytes, or None for another format."""
     tail = table.read_file(location, max(size - 8, 0), min(size, 8))
     if tail[-4:] != b"PAR1":
         return None

@@ -1,7 +1,7 @@
-"""Types and schemas of columns in Iceberg and Spark, and back.
+"""Types and schemas of columns in Iceberg and Spark, and conversions in both directions.
 
-Iceberg has fewer types than sources: SHORT is stored wider, and JSON, XML and NAIVE_TIME as text. A column's
-comment contains the source's type, which holds as long as it fits the stored type.
+Iceberg has fewer types than sources. SHORT is stored in a wider type, and JSON, XML and NAIVE_TIME as
+strings. A column's comment contains the source's type, which is valid as long as it fits the stored type.
 """
 
 import json
@@ -68,8 +68,8 @@ def iceberg_type(jvm: Any, type_: ColumnType) -> Any:
 def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     """A schema of optional columns with ids from 1.
 
-    Key columns are nullable as well: a column that later leaves the key may be NULL (section 2.5). Raises
-    Refused for a name that Iceberg reserves, and for an empty or repeated one.
+    Key columns are nullable too, because a column that later leaves the key may be NULL (section 2.5). Raises
+    Refused for a name that is empty or repeated, or that Iceberg reserves.
     """
     refuse_names(is_reserved(jvm), [column.name for column in columns])
     numbers = count(1)
@@ -82,7 +82,7 @@ def _json_field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[st
 
 
 def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
-    """The type in the JSON form of a schema; parts of it are optional, except keys of maps."""
+    """The type in the JSON form of a schema. Its parts are optional, except the keys of maps."""
     if type_.kind is Kind.STRUCT:
         fields = [_json_field(name, part, numbers) for name, part in type_.parts]
         return {"type": "struct", "fields": fields}
@@ -99,13 +99,13 @@ def _json_type(type_: ColumnType, numbers: Iterator[int]) -> Any:
 
 
 def fields_of(jvm: Any, schema: Any) -> list[dict[str, Any]]:
-    """The fields of an Iceberg schema in its JSON form, by one call of Java."""
+    """The fields of an Iceberg schema in its JSON form, read in one call of Java."""
     fields: list[dict[str, Any]] = json.loads(schema_json(jvm, schema))["fields"]
     return fields
 
 
 def columns_of(jvm: Any, schema: Any, called: Mapping[str, str]) -> tuple[Column, ...]:
-    """The columns of an Iceberg schema, in order; `called` are the source's names that differ."""
+    """The columns of an Iceberg schema, in order. `called` has the source's names that differ."""
     return columns_of_fields(fields_of(jvm, schema), called)
 
 
@@ -118,7 +118,7 @@ def columns_of_fields(fields: Sequence[Mapping[str, Any]], called: Mapping[str, 
 
 
 def _column_type(stored: Any, comment: str | None) -> ColumnType:
-    """The type of a field in a schema's JSON: the type in its comment, if that fits the stored type."""
+    """The type of a field in a schema's JSON. This is the type in its comment, if it fits the stored type."""
     if not isinstance(stored, str):
         return _nested_type(stored)
     try:
@@ -146,7 +146,7 @@ def _nested_type(stored: Mapping[str, Any]) -> ColumnType:
 
 
 def names_of_property(table: TableName, properties: Mapping[str, str], name: str, empty: Names) -> Names:
-    """The column names that a property stores as JSON; raises Failed for any other content."""
+    """The column names that a property stores as JSON. Raises Failed for any other content."""
     try:
         names = json.loads(properties[name]) if properties.get(name) else empty
     except ValueError:
@@ -181,7 +181,7 @@ def columns_from(fields: "StructType") -> tuple[Column, ...]:
 
 
 def column_type(type_: "DataType") -> ColumnType:
-    """The type of a Spark type; its parts are nullable, except keys of maps."""
+    """The type of a Spark type. Its parts are nullable, except keys of maps."""
     from pyspark.sql.types import ArrayType, DecimalType, MapType, StructType
 
     if isinstance(type_, StructType):

@@ -1,4 +1,4 @@
-"""Loops over the files of a table in Java, since a call from Python for each file would take too long.
+"""Loops over the files of a table in Java. A call from Python for each file would take too long.
 
 Each script is called once for many files and returns lines of text.
 """
@@ -174,8 +174,8 @@ return new java.util.function.Function() {
 class FileLine:
     """A data file or delete file, and its `sign`: `+` for added, `-` for removed, `=` for unchanged.
 
-    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the data file of a delete file that has
-    only one. `offset` and `length` are the place of a vector in its file, `first_row` the first row's id.
+    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the only data file of a delete file, or
+    empty. `offset` and `length` are the place of a vector in its file, and `first_row` is the first row's id.
     """
 
     sign: str
@@ -191,13 +191,13 @@ class FileLine:
 
 
 def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
-    """Iceberg's scan tasks of the data files at these locations, without files that no longer exist."""
+    """Iceberg's scan tasks for the data files at these locations, without files that no longer exist."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
     return dict(ask(table.newScan(), _java_set(jvm, locations)))
 
 
 def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[FileLine]:
-    """The files that a commit added and removed, from its manifests; data files are put into `files`."""
+    """The files that a commit added and removed, from its manifests. Data files are put into `files`."""
     types = {"snapshot": f"{ICEBERG}.Snapshot", "io": f"{ICEBERG}.io.FileIO", "files": "java.util.Map"}
     text = script(jvm, _COMMIT, "java.lang.String", **types)(table.snapshot(snapshot), table.io(), files)
     return _file_lines(text)
@@ -211,13 +211,13 @@ def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> 
 
 
 def files_of_scan(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
-    """The data files of a scan, all or those at `locations`, each followed by its delete files."""
+    """The data files of a scan, all or only those at `locations`, each followed by its delete files."""
     ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
     return _file_lines(ask(scan, None if locations is None else _java_set(jvm, locations), files))
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
-    """Scan tasks of files, with deleted rows; of all row groups, or those that begin at the given offsets."""
+    """Scan tasks for files, including deleted rows, for all row groups or those at the given offsets."""
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():
@@ -228,7 +228,7 @@ def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int
 def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]:
     """Register scan tasks under a name for Iceberg's reader, until `forget_tasks`.
 
-    Returns Spark's table, and the table by which Spark reads only these tasks. The latter is None where the
+    Returns Spark's table, and the table that Spark uses to read only these tasks. The latter is None if the
     first table reads them with the option `TASKS_OPTION`.
     """
     types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String", "tasks": "java.util.List"}
@@ -265,7 +265,7 @@ def _file_lines(text: str) -> list[FileLine]:
     return files
 
 
-# The files of the present metadata, those that its snapshots removed, and those of former metadata.
+# The files of the current metadata, those that its snapshots removed, and those of former metadata.
 _NAMED: Final = f"""
 StringBuilder text = new StringBuilder();
 {ICEBERG}.TableMetadata now = (({ICEBERG}.HasTableOperations) table).operations().current();
@@ -425,7 +425,7 @@ return removed;
 class NamedFile:
     """A file that metadata names. A file that only `past` metadata names is no longer part of the table.
 
-    Data files and delete files have a format; a `secret` one is encrypted.
+    Data files and delete files have a format. A `secret` file is encrypted.
     """
 
     kind: str
@@ -438,7 +438,7 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A place of another table or view: a folder of its own, or a folder or file that it uses.
+    """A place of another table or view: its own folder, or a folder or file that it uses.
 
     A table, view or schema that cannot be read is BLIND and has no place.
     """
@@ -449,7 +449,7 @@ class Neighbour:
 
 
 def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) -> list[NamedFile]:
-    """The files that any snapshot names, and `former` metadata if asked for.
+    """The files that any snapshot names, and if `former` is true, the files that former metadata names.
 
     Iceberg's objects for data files are put into `files`, a Java map, by location.
     """
@@ -463,21 +463,21 @@ def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) 
 
 
 def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> list[Neighbour]:
-    """The places of a catalog's other tables and views; `files` that they name are places of their own."""
+    """The places of a catalog's other tables and views, with the ones among `files` that they name."""
     types = {
         "catalog": "java.lang.Object",
         "own": f"{ICEBERG}.catalog.TableIdentifier",
         "files": "java.util.Set",
     }
     named = jvm.java.util.HashSet()
-    for each in files:
-        named.add(each)
+    for location in files:
+        named.add(location)
     text: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, named)
     return [Neighbour(*line.split("\t", 2)) for line in text.split("\n")[:-1]]
 
 
 def commit_expiry(jvm: Any, expiring: Any) -> list[str]:
-    """Commit an expiry of snapshots, and return the files that are to be deleted after it."""
+    """Commit an expiry of snapshots, and return the files to delete after it."""
     types = {"expiring": f"{ICEBERG}.ExpireSnapshots"}
     return list(script(jvm, _EXPIRE, "java.util.List", **types)(expiring))
 
@@ -538,7 +538,7 @@ return new Object[] {{
 
 
 def write_vectors(jvm: Any, table: Any, vectors: Mapping[str, tuple[int, bytes]]) -> Any:
-    """Write deletion vectors; returns the new delete files and those that they replace.
+    """Write deletion vectors. Returns the new delete files and the delete files that they replace.
 
     `vectors` has the number of positions and the vector's bytes by data file. Returns None if a data file no
     longer exists.

@@ -1,4 +1,4 @@
-"""Bounds of the values in a search: which files and row groups may have one of the values."""
+"""Bounds of the values in a search. They show which files and row groups may have one of the values."""
 
 from bisect import bisect_left
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ from typing import Any, Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-# Up to this many values are searched for one by one in row groups; of more, only the range.
+# Up to this many values are searched for one by one in row groups. For more values, the range is used.
 MANY: Final = 10_000
 # Iceberg skips files by lists of up to this many values.
 LISTED: Final = 200
@@ -18,9 +18,10 @@ LISTED: Final = 200
 
 @dataclass(frozen=True, slots=True)
 class SearchBounds:
-    """The values of a column that a search accepts, as ascending spans; `null` if NULL is one of them.
+    """The values of a column that a search accepts, as ascending spans.
 
-    Iceberg can skip files by `exact` values, which have the same text and order everywhere.
+    `null` is true if NULL is one of them. Iceberg can skip files by `exact` values, which have the same
+    string and order everywhere.
     """
 
     least: Sequence[Any]
@@ -29,7 +30,10 @@ class SearchBounds:
     exact: bool
 
     def may_be_in(self, statistics: Any) -> bool:
-        """Whether a row group with these statistics may have one of the values; True without statistics."""
+        """Whether a row group with these statistics may have one of the values.
+
+        True if there are no statistics.
+        """
         if statistics is None or (self.null and statistics.null_count != 0):
             return True
         if not self.least:
@@ -40,11 +44,11 @@ class SearchBounds:
         return place < len(self.least) and bool(self.least[place] <= statistics.max)
 
     def condition(self, name: str) -> Any:
-        """The condition on a column by which Iceberg skips files, in its JSON form; None if there is none."""
+        """The condition on a column that lets Iceberg skip files, in its JSON form, or None."""
         if not self.exact or not self.least:
             return None
         if self.least is self.greatest and len(self.least) <= LISTED:
-            values = {"type": "in", "term": name, "values": [_json_value(each) for each in self.least]}
+            values = {"type": "in", "term": name, "values": [_json_value(value) for value in self.least]}
         else:
             lower = {"type": "gt-eq", "term": name, "value": _json_value(self.least[0])}
             values = all_of(lower, lower | {"type": "lt-eq", "value": _json_value(self.greatest[-1])})
@@ -52,7 +56,7 @@ class SearchBounds:
 
 
 def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
-    """The bounds of these values; None for floats, since bounds do not cover NaN."""
+    """The bounds of these values, or None for floats, because bounds do not cover NaN."""
     if pa.types.is_floating(values.type):
         return None
     distinct, null = pc.unique(values.drop_null()), bool(values.null_count)
@@ -64,7 +68,7 @@ def search_bounds(values: pa.Array | pa.ChunkedArray) -> SearchBounds | None:
 
 
 def bounds_of_value(value: Any) -> SearchBounds | None:
-    """The bounds of one value that is not NULL; None for a float."""
+    """The bounds of one value that is not NULL, or None for a float."""
     return None if isinstance(value, float) else SearchBounds([value], [value], null=False, exact=False)
 
 
@@ -74,8 +78,8 @@ def is_null(name: str) -> Any:
 
 
 def all_of(*conditions: Any) -> Any:
-    """The conjunction of conditions that are not None, in Iceberg's JSON form; None if all are."""
-    present = [each for each in conditions if each is not None]
+    """The conjunction of the conditions that are not None, in Iceberg's JSON form, or None."""
+    present = [condition for condition in conditions if condition is not None]
     return reduce(lambda a, b: {"type": "and", "left": a, "right": b}, present) if present else None
 
 
@@ -85,7 +89,7 @@ def any_of(*conditions: Any) -> Any:
 
 
 def _is_exact(type_: pa.DataType) -> bool:
-    """Whether Iceberg, Parquet and Python agree on the order of the type's values and on their texts."""
+    """Whether Iceberg, Parquet and Python agree on the order of the type's values and on their strings."""
     return pa.types.is_integer(type_) or pa.types.is_string(type_) or pa.types.is_date32(type_)
 
 

@@ -1,8 +1,8 @@
-"""Spark sessions: whether a caller's session can be used, and the refresh of their caches of tables.
+"""Spark sessions: checks of a caller's session, and the refresh of its caches of tables.
 
 By default Iceberg's catalog caches tables, and Spark caches the rows of cached frames. Spark reads tables by
 name, so both caches are refreshed before it reads, and after each commit for other readers. Each session has
-catalogs of its own: a stream writes its batches in a copy of the session that started it.
+its own catalogs. A stream writes its batches in a copy of the session that started it.
 """
 
 from collections.abc import Iterator
@@ -46,8 +46,8 @@ SESSION_CATALOG = "spark_catalog"
 def require_usable(spark: "SparkSession", catalog: str) -> None:
     """Check a session before it is used.
 
-    Raises UsageError for a catalog that is not Iceberg's, and for a Spark or
-    Iceberg that is too old or lacks a class. The error names the class (interface, section 7).
+    Raises UsageError if the catalog is not Iceberg's, or if Spark or Iceberg is too old or lacks a class. The
+    error names the class (interface, section 7).
     """
     if is_older(str(spark.version), OLDEST_SPARK):
         raise UsageError(
@@ -62,7 +62,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
     if not spells(jvm, folder):
         raise UsageError(
             "no-warehouse",
-            f"The session's Java cannot spell the folder {folder}, since its locale has no such letters.",
+            f"The session's Java cannot encode the name of the folder {folder} in its locale.",
             "Start the process with LC_ALL=C.UTF-8, or name a warehouse without letters beyond ASCII.",
         )
     missing, installed = missing_classes(jvm), version(jvm)
@@ -100,28 +100,28 @@ def _require_iceberg_catalog(jvm: Any, named: str | None, catalog: str, package:
 
 
 def _line(setting: str, value: str) -> str:
-    """The line of a session's builder that sets it."""
+    """A line of Python that sets the property on a session's builder."""
     return f'.config("{setting}", "{value}")'
 
 
-# The location of a table's metadata when cached rows of it were last refreshed.
+# The location of a table's metadata when its cached rows were last refreshed.
 _COMPARED: Final[dict[tuple[str, str], str]] = {}
 # Sessions that callers opened stores with, as long as they exist.
 _SESSIONS: "Final[WeakSet[SparkSession]]" = WeakSet()
-# Tables that were committed while a plan's frames are cached; None if no frames are.
+# Tables that were committed while a plan's frames are cached, or None if no frames are cached.
 _LATER: "Final[ContextVar[list[tuple[IcebergStore, TableName]] | None]]" = ContextVar("later", default=None)
 
 
 def watch(session: "SparkSession | LateSpark") -> None:
-    """Announce each later commit in this session as well, whichever session makes it."""
+    """Announce each later commit in this session too, whichever session makes it."""
     if not isinstance(session, LateSpark):
         _SESSIONS.add(session)
 
 
 def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = None) -> None:
-    """Make the session read the table, by its name, as it is now or later.
+    """Make the session read the current state of the table, by its name.
 
-    With the location of the table's `metadata`, cached rows are dropped only if the location has changed.
+    If `metadata` is the location of the table's metadata, cached rows are dropped only if it has changed.
     """
     if not store.has_java or (isinstance(store.session, LateSpark) and store.session.started is None):
         return
@@ -133,7 +133,7 @@ def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = No
 
 
 def announce(store: "IcebergStore", *tables: "TableName") -> None:
-    """Make all sessions read these tables as a commit made them; an error of Java is ignored."""
+    """Make all sessions read these tables as a commit left them. An error of Java is ignored."""
     from py4j.protocol import Py4JError
 
     waiting = _LATER.get()
@@ -149,7 +149,7 @@ def announce(store: "IcebergStore", *tables: "TableName") -> None:
 
 @contextmanager
 def announce_later() -> Iterator[None]:
-    """Announce commits within the block at its end, when the frames of their plan are no longer cached.
+    """Announce commits in the block at its end, when the frames of their plan are no longer cached.
 
     Spark would plan a cached frame again on the newer table, and cache that result.
     """
@@ -164,7 +164,7 @@ def announce_later() -> Iterator[None]:
 
 
 def _other_catalogs(store: "IcebergStore") -> Iterator[Any]:
-    """The caching catalogs of this name in other sessions that have loaded them."""
+    """The caching catalogs with this name in other sessions that have loaded them."""
     from py4j.protocol import Py4JError
 
     if isinstance(store.session, LateSpark):

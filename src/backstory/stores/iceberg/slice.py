@@ -1,7 +1,7 @@
-"""The slice of a table that a delivery can touch: stored rows of its keys, in a history only late versions.
+"""The slice of a table that a delivery can touch: stored rows of its keys, or only the late versions.
 
-It is read here, from few row groups of few files, if these open here and the driver can hold the rows; else
-by Spark.
+It is read here, from few row groups of few files, if this process can open the files and hold the rows.
+Otherwise Spark reads it.
 """
 
 import uuid
@@ -38,8 +38,8 @@ _MICROSECOND: Final = timedelta(microseconds=1)
 def slice_here(
     store: IcebergStore, table: IcebergTable, names: Sequence[str], keys: pa.Table, since: int | None
 ) -> pa.Table | None:
-    """The slice for distinct keys with these columns, read by the driver; None if Spark must read it."""
-    # Which floats are equal is left to Spark.
+    """The slice for distinct keys with these columns, read by the driver, or None if Spark must read it."""
+    # Spark decides which floats are equal.
     if any(pa.types.is_floating(values.type) for values in keys.columns):
         return None
     values = {name: keys[name].combine_chunks() for name in keys.column_names}
@@ -66,7 +66,7 @@ def slice_here(
 
 
 def _match_pairs(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Which rows have the values of one key in all of its columns."""
+    """A mask of the rows that have the values of one key in all of its columns."""
     first, *others = keys.column_names
     places, key_places = _places_in(rows[first], keys[first])
     for name in others:
@@ -76,20 +76,20 @@ def _match_pairs(keys: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def _places_in(values: pa.ChunkedArray, keys: pa.ChunkedArray) -> Iterator[pa.ChunkedArray]:
-    """The indices of `values`, and of `keys` themselves, in the distinct keys; NULL counts as a value."""
+    """The indices of `values`, and of `keys` themselves, in the distinct keys. NULL counts as a value."""
     distinct = pc.unique(keys)
     return (pc.index_in(column, value_set=distinct).cast(pa.int64()) for column in (values, keys))
 
 
 def _match_touched(since: int, rows: pa.Table) -> pa.ChunkedArray:
-    """Which versions were not closed before an instant, in microseconds."""
+    """A mask of the versions that were not closed before an instant, in microseconds."""
     ends, starts = (rows[name].cast(pa.int64()) for name in (END, START))
     late = pc.or_kleene(pc.greater_equal(ends, since - MILLISECOND), pc.greater_equal(starts, since))
     return pc.fill_null(pc.or_kleene(rows[ACTIVE], late), False)
 
 
 def _may_be_touched(since: int, statistics: Statistics) -> bool:
-    """Whether a row group may have such versions."""
+    """Whether a row group may have versions that were not closed before the instant."""
     active, *times = (statistics(name) for name in ENDING_COLUMNS)
     if active is None or active.max or any(time is None or time.physical_type != INT64 for time in times):
         return True
@@ -98,7 +98,10 @@ def _may_be_touched(since: int, statistics: Statistics) -> bool:
 
 
 def _files_condition(since: int) -> Any:
-    """The condition for files with such versions, in Iceberg's JSON form."""
+    """The condition for files that may have versions that were not closed before an instant.
+
+    It is in Iceberg's JSON form.
+    """
     return any_of(
         {"type": "eq", "term": ACTIVE, "value": True},
         {
@@ -141,10 +144,10 @@ def table_schema(table: IcebergTable) -> pa.Schema:
 def read_slice(
     store: IcebergStore, table: IcebergTable, keys: pa.Table, since: int | None = None
 ) -> pa.Table:
-    """The rows of these keys, with `_file`, `_pos` and, where rows have ids, `_row_id`.
+    """The rows of these keys, with `_file` and `_pos`, and with `_row_id` if rows have ids.
 
-    `keys` has the key's columns and may repeat keys. `since`, in microseconds, leaves out versions that were
-    closed before it: inactive ones that end more than a millisecond before it and start before it.
+    `keys` has the key's columns and may repeat keys. `since`, in microseconds, excludes versions that were
+    closed before it: inactive versions that end more than a millisecond before it and start before it.
     """
     ids = [pa.field(ROW_ID, pa.int64())] if keeps_row_ids(table) else []
     schema = pa.schema([*table_schema(table), *PLACE_SCHEMA, *ids])
@@ -166,17 +169,17 @@ def may_be_touched(since: int) -> "Column":
 
 
 def searchable_columns(keys: pa.Table) -> pa.Table:
-    """The columns of keys of types that can be searched for; NaN, for example, is in no range."""
+    """The columns of keys whose types can be searched for. NaN, for example, is in no range."""
     return keys.select([field.name for field in keys.schema if any(is_(field.type) for is_ in SEARCHABLE)])
 
 
 def rows_of_keys(store: IcebergStore, frame: "DataFrame", keys: pa.Table) -> "DataFrame":
-    """The rows of a frame with one of the keys, in the columns of the same names."""
+    """The rows of a frame that have one of the keys, in the columns with the same names."""
     return _with_keys(store, frame, keys.group_by(keys.column_names).aggregate([]), None)
 
 
 def _with_keys(store: IcebergStore, frame: "DataFrame", distinct: pa.Table, since: int | None) -> "DataFrame":
-    """The rows with one of these keys: by a list, by which Iceberg skips files, or by a range and a join."""
+    """The rows with one of these keys, found by a list, so that Iceberg skips files, or by range and join."""
     conditions = [] if since is None else [may_be_touched(since)]
     has_null = any(values.null_count for values in distinct.columns)
     listed = distinct.num_rows <= LISTED_KEYS and not has_null

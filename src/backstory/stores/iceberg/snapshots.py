@@ -13,40 +13,40 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 @dataclass(frozen=True, slots=True)
 class IcebergSnapshot:
-    """One commit; each property is read when it is used, since it costs a call of Java."""
+    """A commit. Each property is read when it is used, because reading it costs a call of Java."""
 
     java: Any
     summary: Any
 
     @property
     def id(self) -> int:
-        """Its snapshot id, unique in the table."""
+        """The snapshot id, unique in the table."""
         return int(self.java.snapshotId())
 
     @property
     def committed_at(self) -> datetime:
-        """When it was committed."""
+        """The time of the commit."""
         return datetime.fromtimestamp(self.java.timestampMillis() / 1000, UTC)
 
     @property
     def parent(self) -> int | None:
-        """The id of the previous commit, which may have expired; None for the first commit."""
+        """The id of the previous commit, which may have expired, or None for the first commit."""
         id_ = self.java.parentId()
         return None if id_ is None else int(id_)
 
     @property
     def schema_id(self) -> int | None:
-        """The id of the schema that it was written with."""
+        """The id of the schema that the commit was written with."""
         id_ = self.java.schemaId()
         return None if id_ is None else int(id_)
 
     @property
     def operation(self) -> str:
-        """Its kind of change to files: append, overwrite, replace or delete."""
+        """The kind of change to files: append, overwrite, replace or delete."""
         return str(self.java.operation())
 
     def get_property(self, name: str) -> str | None:
-        """A property in its summary, as its writer wrote it; None if there is none."""
+        """A property in the commit's summary, as its writer wrote it, or None."""
         value: str | None = self.summary.get(name)
         return value
 
@@ -62,24 +62,24 @@ class Reference:
 
 
 def newest_snapshot(table: IcebergTable) -> IcebergSnapshot | None:
-    """The table's present snapshot; None for a table without commits."""
+    """The table's current snapshot, or None for a table without commits."""
     return _snapshot_or_none(table.iceberg.currentSnapshot())
 
 
 def all_snapshots(table: IcebergTable) -> list[IcebergSnapshot]:
-    """Every commit that has not expired, oldest first, including those that were rolled back.
+    """Every commit that has not expired, oldest first, including commits that were rolled back.
 
-    Commits to other branches are left out until they are published.
+    Commits to other branches are excluded until they are published.
     """
     snapshots = [IcebergSnapshot(java, java.summary()) for java in table.iceberg.snapshots()]
-    elsewhere = [each for each in snapshots if each.get_property(BRANCH) is not None]
-    ours = {each.id for each in ancestry(table)} if elsewhere else set()
-    left_out = {each.id for each in elsewhere} - ours
-    return [each for each in snapshots if each.id not in left_out]
+    elsewhere = [snapshot for snapshot in snapshots if snapshot.get_property(BRANCH) is not None]
+    ours = {snapshot.id for snapshot in ancestry(table)} if elsewhere else set()
+    left_out = {snapshot.id for snapshot in elsewhere} - ours
+    return [snapshot for snapshot in snapshots if snapshot.id not in left_out]
 
 
 def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
-    """The present snapshot and its ancestors, newest first, up to an expired one."""
+    """The current snapshot and its ancestors, newest first, up to an expired one."""
     snapshot = newest_snapshot(table)
     while snapshot is not None:
         yield snapshot
@@ -90,7 +90,7 @@ def ancestry(table: IcebergTable) -> Iterator[IcebergSnapshot]:
 
 @dataclass(frozen=True, slots=True)
 class CommitNote:
-    """One commit: its sequence number, its summary, and whether it is an ancestor of the present snapshot."""
+    """A commit: its sequence number, its summary, and whether it is an ancestor of the current snapshot."""
 
     id: int
     number: int
@@ -99,7 +99,7 @@ class CommitNote:
 
 
 def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
-    """Every commit that has not expired, in order, by one call of Java."""
+    """Every commit that has not expired, in order, read in one call of Java."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
     snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
     ancestors, ancestor = set(), metadata.get("current-snapshot-id")
@@ -113,7 +113,7 @@ def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
 
 
 def references(table: IcebergTable) -> list[Reference]:
-    """The branches and tags of a table, without its main branch and branches that the next commit drops."""
+    """The branches and tags of a table, except its main branch and branches that the next commit drops."""
     branches_and_tags = []
     for name, ref in dict(table.iceberg.refs()).items():
         snapshot = _snapshot_or_none(table.iceberg.snapshot(ref.snapshotId()))

@@ -1,6 +1,6 @@
-"""The files of a table in its storage: where they are, which of them metadata names, and strays.
+"""The files of a table in its storage: their locations, the files that metadata names, and strays.
 
-Only files in the table's own folder are ever deleted; another table may use any other.
+Only files in the table's own folder are ever deleted. Another table may use any other file.
 """
 
 import json
@@ -26,7 +26,7 @@ SHOWN: Final = 10
 
 
 def bare_location(location: str) -> str:
-    """A location in comparable form: a path of this machine is absolute and has no scheme."""
+    """A location in comparable form. A path on this machine is absolute and has no scheme."""
     if location.startswith("file:"):
         return os.path.normpath("/" + location.removeprefix("file:").lstrip("/"))
     scheme, mark, rest = _SERVED.sub("", location).partition("://")
@@ -36,16 +36,16 @@ def bare_location(location: str) -> str:
 
 
 def is_inside(location: str, folder: str) -> bool:
-    """Whether a location is a folder, or below it at any depth."""
+    """Whether a location is the folder, or below it at any depth."""
     path, root = bare_location(location), bare_location(folder)
     return path == root or path.startswith(f"{root.rstrip('/')}/")
 
 
 @dataclass(frozen=True, slots=True)
 class Places:
-    """The folders of a table: its location, those `written` by its properties, and `former` ones.
+    """The folders of a table: its location, the `written` folders in its properties, and `former` folders.
 
-    The table may delete only files below `location`. A copy of the table in another folder has the same
+    The table may only delete files below `location`. A copy of the table in another folder has the same
     `written` folders, and `former` folders may be another table's by now.
     """
 
@@ -78,7 +78,7 @@ def _is_place(name: str) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Surroundings:
-    """Folders of a table that others share; `blind` if not every other table could be read."""
+    """The folders of a table that others share. `blind` is true if some other table could not be read."""
 
     blind: bool
     shared: Collection[str]
@@ -98,7 +98,7 @@ def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str
     if near:
         raise Refused(
             "shared-folder",
-            f"Other tables or views of the catalog have files in or over the folder of {table.shape.table}, "
+            f"Other tables or views of the catalog have files in or above the folder of {table.shape.table}, "
             f"or read its files: {', '.join(near[:SHOWN])}.",
             "Nothing was written; give each a folder of its own (copy its rows to a new table elsewhere, and "
             "drop the old one), then run it again.",
@@ -114,7 +114,7 @@ def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str
 def _neighbours_inside(
     neighbours: Iterable[Neighbour], folders: Collection[str], files: Collection[str]
 ) -> Iterator[Neighbour]:
-    """The neighbours in or above these folders, or with one of these files."""
+    """The neighbours that are in or above these folders, or that use one of these files."""
     real = [_resolve_links(folder) for folder in folders]
     for neighbour in neighbours:
         if neighbour.kind == BLIND:
@@ -126,7 +126,7 @@ def _neighbours_inside(
 
 
 def _resolve_links(location: str) -> str:
-    """A location with the links of this machine resolved."""
+    """A location with its links on this machine resolved."""
     path = bare_location(location)
     return path if "://" in path else os.path.realpath(path)
 
@@ -145,7 +145,7 @@ _NOTHING: Final = re.compile(r"version-hint\.text|_SUCCESS|\..*\.crc")
 
 
 class ListedFile(NamedTuple):
-    """A file of a storage: its location, its size in bytes, and the time at which it was written."""
+    """A file in a storage: its location, its size in bytes, and its modification time."""
 
     location: str
     bytes: int
@@ -167,7 +167,7 @@ class ReachableFiles:
         return self.data | self.deletes | self.statistics | self.metadata
 
     def only(self, locations: Collection[str]) -> "ReachableFiles":
-        """These files, restricted to `locations`."""
+        """The files at these locations."""
         some = frozenset(locations)
         return ReachableFiles(
             self.data & some, self.deletes & some, self.statistics & some, self.metadata & some
@@ -176,11 +176,11 @@ class ReachableFiles:
 
 @dataclass(frozen=True, slots=True)
 class Strays:
-    """Listed files that the table's history does not name: proven its `own`, and `others`.
+    """Listed files that the table's history does not name: files proven to be its `own`, and `others`.
 
-    Its own have names of Iceberg's or backstory's writers and are in the table's folder. No file there shows
-    that another table wrote to it. Its own metadata has the table's uuid. Metadata in `following` was
-    written after the table's present metadata, so a catalog may be about to name it.
+    Its own files have names that Iceberg's or backstory's writers choose and are in the table's folder. No
+    file there shows that another table wrote to it. Its own metadata has the table's uuid. Metadata in
+    `following` was written after the table's current metadata, so a catalog may be about to name it.
     """
 
     own: ReachableFiles
@@ -190,7 +190,7 @@ class Strays:
 
 @dataclass(frozen=True, slots=True)
 class NamedFiles:
-    """The files that a table's snapshots name `now`, and those that only its `past` metadata names.
+    """The files that a table's snapshots name `now`, and the files that only its `past` metadata names.
 
     `files` are all of them by location. `rows` are Iceberg's objects for data files by location.
     """
@@ -202,7 +202,7 @@ class NamedFiles:
 
 
 def named_files(store: IcebergStore, table: IcebergTable, *, former: bool = False) -> NamedFiles:
-    """The files that any snapshot of the table names, and those of `former` metadata if asked for."""
+    """The files that any snapshot names, and if `former` is true, the files that former metadata names."""
     objects = store.jvm.java.util.HashMap()
     with translate_faults(table.shape.table):
         files = files_of_history(store.jvm, table.iceberg, objects, former=former)
@@ -222,7 +222,7 @@ _KINDS: Final = ("DATA", "DELETES", "STATISTICS", "METADATA")
 
 
 def listed_files(table: IcebergTable, shared: Collection[str] = ()) -> dict[str, ListedFile] | None:
-    """The files in the table's present and former folders, except `shared` ones, by bare location.
+    """The files in the table's current and former folders, except `shared` folders, by bare location.
 
     None if the storage cannot list files.
     """
@@ -256,7 +256,7 @@ def _list_folder(table: IcebergTable, folder: str) -> dict[str, ListedFile] | No
 def strays(
     table: IcebergTable, listed: Mapping[str, ListedFile], around: Surroundings, *named: ReachableFiles
 ) -> Strays:
-    """The listed files that are not among the `named` ones."""
+    """The listed files that are not among the `named` files."""
     known = {bare_location(location) for reachable in named for location in reachable.all}
     unknown = {file for file in listed if file not in known and not _NOTHING.fullmatch(_name(file))}
     current = table.iceberg.operations().current()
@@ -296,7 +296,7 @@ def _name(location: str) -> str:
 class _Origin(NamedTuple):
     """The table's uuid in a metadata file, and the location of the metadata before it.
 
-    The uuid is TORN if the file is incomplete: its writer is at work, or was killed.
+    The uuid is TORN if the file is incomplete, because its writer is still writing it or was killed.
     """
 
     uuid: str
@@ -308,7 +308,7 @@ _BEGINS: Final = (b"", b"{", b"\x1f")
 
 
 def _origin(table: IcebergTable, file: ListedFile) -> _Origin:
-    """The origin of a metadata file; without a uuid if it cannot be read."""
+    """The origin of a metadata file. It has no uuid if the file cannot be read."""
     content = table.read_file(file.location, 0, file.bytes)
     try:
         text = zlib.decompress(content, 31) if content[:2] == b"\x1f\x8b" else content
@@ -336,7 +336,7 @@ def refuse_writers(table: IcebergTable, listed: Mapping[str, ListedFile], own: I
 
 
 def file_digests(store: IcebergStore, table: IcebergTable, locations: Iterable[str]) -> list[dict[str, Any]]:
-    """Path, bytes and SHA-256 of each file that exists."""
+    """The path, size and SHA-256 of each file that exists."""
     io, digests = table.iceberg.io(), []
     digest = store.jvm.org.apache.commons.codec.digest.DigestUtils
     for location in sorted(locations):

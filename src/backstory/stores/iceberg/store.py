@@ -1,6 +1,6 @@
-"""A catalog of Iceberg in a Spark session, and the tables in it as they are loaded.
+"""A catalog of Iceberg in a Spark session, and the tables loaded from it.
 
-In an embedded warehouse Java starts with the first call, and Spark only when something needs it.
+In an embedded warehouse, Java starts with the first call, and Spark starts when something needs it.
 """
 
 import json
@@ -64,7 +64,7 @@ def files_of(iceberg: Any) -> TableFiles:
 
 
 def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
-    """The properties of a table's FileIO, with vended credentials; None for a FileIO of another class."""
+    """The properties of a table's FileIO, with vended credentials, or None for a FileIO of another class."""
     io = iceberg.io()
     if str(io.getClass().getSimpleName()) not in _READABLE_IO:
         return None
@@ -72,7 +72,7 @@ def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
 
 
 def _vended_credentials(io: Any, location: str) -> dict[str, str]:
-    """The credentials of the catalog with the longest prefix that the table's location has."""
+    """The catalog's credentials for the longest prefix that the table's location has."""
     from py4j.protocol import Py4JError
 
     try:
@@ -97,9 +97,9 @@ LAYOUT_VERSION = "backstory.layout-version"
 class IcebergStore:
     """An Iceberg catalog of a Spark session, by its name there.
 
-    `session` may not have started yet. `format_version` is for new tables. `memory` is what deliveries may
-    use on the driver. `origin` is where the warehouse was named. With a `branch`, tables are read and written
-    on their branch of this name, which must exist.
+    `session` may not have started yet. `format_version` is for new tables. `memory` is the memory that
+    deliveries may use on the driver. `origin` is the option, variable or file that named the warehouse. If
+    `branch` is set, tables are read and written on their branch with this name, which must exist.
     """
 
     session: "SparkSession | LateSpark"
@@ -119,11 +119,11 @@ class IcebergStore:
 
     @property
     def spark(self) -> "SparkSession":
-        """The session, which starts with the first use."""
+        """The session, which starts on first use."""
         return self.session.session if isinstance(self.session, LateSpark) else activate(self.session)
 
     def iceberg(self) -> Any:
-        """Iceberg's catalog object, which caches nothing."""
+        """Iceberg's catalog object, without caches."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
             properties = self.session.properties
             return self.session.catalog(
@@ -133,11 +133,11 @@ class IcebergStore:
 
     @property
     def has_java(self) -> bool:
-        """Whether this process reaches the session's Java."""
+        """Whether this process can call the session's Java."""
         return True
 
     def find(self, table: TableName) -> Any:
-        """Iceberg's object for a table as it is now; None if there is no such table or schema."""
+        """Iceberg's object for the current state of a table, or None if table or schema does not exist."""
         from py4j.protocol import Py4JJavaError
 
         try:  # Iceberg checks whether a table exists by loading it: a check before would load it twice
@@ -148,7 +148,7 @@ class IcebergStore:
             raise
 
     def has(self, table: TableName) -> bool:
-        """Whether there is such a table; faster than `find` if mostly there is none."""
+        """Whether the table exists. This is faster than `find` if most tables do not exist."""
         return bool(self.iceberg().tableExists(self.identifier(table)))
 
     def names(self, schema: str | None) -> list[TableName]:
@@ -163,30 +163,30 @@ class IcebergStore:
         ]
 
     def setting(self, name: str) -> str | None:
-        """A setting of the session, which is not started for it."""
+        """A setting of the session. It does not start the session."""
         if isinstance(self.session, LateSpark) and self.session.started is None:
             return self.session.properties.get(name)
         return self.spark.conf.get(name, None)
 
     def reserves(self, name: str) -> bool:
-        """Whether Iceberg reserves this name of a column."""
+        """Whether Iceberg reserves this column name."""
         return bool(is_reserved(self.jvm)(name))
 
     @property
     def folder(self) -> Path | None:
-        """The folder of an embedded warehouse; None for any other catalog, whose warehouse may be a name."""
+        """The folder of an embedded warehouse, or None for other catalogs, whose warehouse may be a name."""
         root = self.setting(f"spark.sql.catalog.{self.catalog}.warehouse")
         return Path(root) if root and Path(root).is_absolute() else None
 
     @property
     def home(self) -> Path | None:
-        """The folder of a warehouse whose catalog is a file in it; None for any other catalog."""
+        """The folder of a warehouse whose catalog is a file in it, or None for any other catalog."""
         uri = self.setting(f"spark.sql.catalog.{self.catalog}.uri")
         return embedded_catalog.home_of(self.folder, uri or "")
 
     @property
     def address(self) -> str:
-        """The warehouse's folder, else its catalog's name and addresses without logins."""
+        """The warehouse's folder, or else its catalog's name and addresses without logins."""
         if self.folder is not None:
             return str(self.folder.resolve())
         values = (self.setting(f"spark.sql.catalog.{self.catalog}.{name}") for name in ADDRESS_SETTINGS)
@@ -194,12 +194,12 @@ class IcebergStore:
 
     @property
     def description(self) -> str:
-        """The warehouse and the origin of its name, for errors: people may have meant another one."""
+        """The warehouse and its origin, for errors. The user may have meant another warehouse."""
         what = f"the warehouse {self.home}" if self.home else f"the catalog {self.address}"
         return f"{what} ({self.origin})" if self.origin else what
 
     def namespace(self, schema: str) -> Any:
-        """Iceberg's name of a schema, always of one level."""
+        """Iceberg's name of a schema, which always has one level."""
         return namespace(self.jvm, schema)
 
     def identifier(self, table: TableName) -> Any:
@@ -207,18 +207,18 @@ class IcebergStore:
         return identifier(self.jvm, table.schema, table.name)
 
     def sql_name(self, table: TableName, *more: str) -> str:
-        """The quoted name for Spark SQL, of the branch if there is one; `more` names a metadata table."""
+        """The quoted name for Spark SQL, including the branch. `more` names a metadata table."""
         branch = (f"branch_{self.branch}",) if self.branch and not more else ()
         return ".".join(map(quote, (self.catalog, table.schema, table.name, *more, *branch)))
 
 
 @dataclass(frozen=True)
 class IcebergTable:
-    """A table as it was when it was loaded: its shape, and Iceberg's object for it.
+    """A table in the state in which it was loaded: its shape, and Iceberg's object for it.
 
-    `metadata` is the location of its metadata at that time; Iceberg's object may have been refreshed since.
-    With pending properties, and on a branch, `iceberg` is the table as every reader takes it, and `base` the
-    table itself. The next commit sets the properties and drops the `finished` branches of deliveries.
+    `metadata` is the location of its metadata at that time. Iceberg's object may have been refreshed since.
+    With pending properties, and on a branch, `iceberg` is the table as every reader reads it, and `base` is
+    the table itself. The next commit sets the properties and drops the `finished` branches of deliveries.
     """
 
     shape: Shape
@@ -230,7 +230,7 @@ class IcebergTable:
     finished: Sequence[str] = ()
 
     def begin(self) -> Any:
-        """A transaction on the table as it was loaded; TryAgain if another writer committed first."""
+        """A transaction on the table as it was loaded. Raises TryAgain if another writer committed first."""
         transaction = (self.base or self.iceberg).newTransaction()
         if transaction.startMetadata().metadataFileLocation() != self.metadata:
             raise conflict(self.shape.table)
@@ -243,7 +243,7 @@ class IcebergTable:
         return transaction
 
     def read_file(self, location: str, offset: int, length: int) -> bytes:
-        """Bytes of one of its files, read here if the file opens here, else through its own FileIO."""
+        """Bytes of one of the table's files, read here if it opens here, or else by the table's FileIO."""
         with suppress(OSError):  # Java reports an error of its own for a file that cannot be read
             return self.files.read(location, offset, length)
         stream = self.iceberg.io().newInputFile(location).newStream()
@@ -255,7 +255,7 @@ class IcebergTable:
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """Descriptions of writes by other programs since its door last wrote."""
+        """Descriptions of writes by other programs since the table's door last wrote."""
         state = self.properties.get(COLUMNS_STATE)
         schema = None if state is None else self.iceberg.schemas().get(int(state))
         before = None if schema is None or int(state or 0) == self.schema_id else _names_by_id(schema)
@@ -271,7 +271,7 @@ class IcebergTable:
 
     @property
     def disorderly(self) -> bool:
-        """Whether a sender once brought versions of a key that overlap."""
+        """Whether a sender has ever delivered overlapping versions of a key."""
         return self.iceberg.properties().get(DISORDER) == "true"  # one call; all properties would be more
 
     @property
@@ -282,12 +282,12 @@ class IcebergTable:
 
     @property
     def rows(self) -> int:
-        """The number of rows in data files, including deleted ones; 0 if there are none."""
+        """The number of rows in data files, including deleted rows."""
         return self._total("records")
 
     @property
     def bytes(self) -> int:
-        """The size of its files; 0 if their writer did not record it."""
+        """The size of the table's files, or 0 if their writer did not record it."""
         return self._total("files-size")
 
     def _total(self, what: str) -> int:
@@ -296,16 +296,16 @@ class IcebergTable:
 
     @property
     def schema_id(self) -> int:
-        """The id of its columns' state."""
+        """The id of the current schema."""
         return int(self.iceberg.schema().schemaId())
 
     @cached_property
     def properties(self) -> Mapping[str, str]:
-        """Its properties, including Iceberg's own."""
+        """The table's properties, including Iceberg's own."""
         return texts_of(self.iceberg.properties())
 
     def number(self, name: str, default: int) -> int:
-        """The number in a property; Failed if it contains anything else."""
+        """The number in a property. Raises Failed for any other content."""
         try:
             return int(self.properties.get(name, default))
         except ValueError:
@@ -323,12 +323,12 @@ class IcebergTable:
 
     @property
     def format_version(self) -> int:
-        """Iceberg's format version of the table."""
+        """The table's format version in Iceberg."""
         return int(self.iceberg.operations().current().formatVersion())
 
     @property
     def guards_properties(self) -> bool:
-        """Whether the catalog refuses a commit after another one that only changed properties.
+        """Whether the catalog refuses a commit after another commit that only changed properties.
 
         A commit to a REST catalog contains only the snapshot and the schema that it began with.
         """
@@ -341,7 +341,7 @@ def _names_by_id(schema: Any) -> dict[int, str]:
 
 
 def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
-    """The table as it is now, or None if there is no such table or schema.
+    """The current state of the table, or None if the table or schema does not exist.
 
     Raises UsageError for a table in a former folder of an embedded warehouse.
     """
@@ -360,7 +360,10 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
 
 
 def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, location: str) -> IcebergTable:
-    """The table with its pending properties, on the store's branch if it has one; UsageError without it."""
+    """The table with its pending properties, on the store's branch if it has one.
+
+    Raises UsageError if the branch does not exist.
+    """
     metadata = json.loads(metadata_json(store.jvm, iceberg))
     branch = store.branch or MAIN
     now = in_effect(metadata) if store.branch is None else on_branch(metadata, branch)
@@ -375,24 +378,33 @@ def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, locatio
 
 
 def require_here(store: IcebergStore, table: TableName) -> embedded_catalog.WarehouseFolders | None:
-    """The folders of an embedded warehouse, else None; UsageError if the table is in a former one."""
+    """The folders of an embedded warehouse, or else None.
+
+    Raises UsageError if the table is in a former folder.
+    """
     return None if store.home is None else embedded_catalog.require_here(store.home, table)
 
 
 def exists(store: IcebergStore, table: TableName) -> bool:
-    """Whether there is such a table; faster than loading it if mostly there is none."""
+    """Whether the table exists. This is faster than loading it if most tables do not exist."""
     require_here(store, table)
     with translate_faults(table):
         return store.has(table)
 
 
 def existing(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The table as it is now; UsageError if there is none, Refused without its layout's columns."""
+    """The current state of the table. Raises UsageError if it does not exist.
+
+    Raises Refused if it lacks its layout's columns.
+    """
     return require_columns(existing_as_is(store, table))
 
 
 def existing_as_is(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The table as it is now, even without columns of its layout, for checks; UsageError if there is none."""
+    """The current state of the table, even without its layout's columns, for checks.
+
+    Raises UsageError if it does not exist.
+    """
     loaded = load(store, table)
     if loaded is None:
         raise no_table(table, searched=store.description)
@@ -406,7 +418,7 @@ def _is_variant(type_: ColumnType) -> bool:
 
 
 def shape_of(store: IcebergStore, table: TableName, iceberg: Any) -> Shape:
-    """The shape of a table by its schema and properties; inferred for a foreign table."""
+    """The shape of a table from its schema and properties. For a foreign table, it is inferred."""
     properties = iceberg.properties()
     columns = columns_of(store.jvm, iceberg.schema(), names_of_property(table, properties, SOURCE_NAMES, {}))
     return shape_of_properties(table, columns, properties)
@@ -437,7 +449,7 @@ def shape_at(store: IcebergStore, table: IcebergTable, schema_id: int | None) ->
 
 
 def source_names(shape: Shape) -> str:
-    """The source's names of columns whose stored names differ, as the text of the table's property."""
+    """The source's names of columns whose stored names differ, as the value of the table's property."""
     return json.dumps(
         {column.name: column.source_name for column in shape.columns if column.source_name},
         ensure_ascii=False,
@@ -451,9 +463,10 @@ def tables(store: IcebergStore, schema: str | None = None) -> list[TableName]:
 
 
 def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = False) -> IcebergStore:
-    """A catalog of the settings; an embedded one records its folder.
+    """A catalog in the settings. An embedded catalog records its folder.
 
-    Raises UsageError, before Java starts, for a catalog that the settings lack; also errors of `LateSpark`.
+    Raises UsageError, before Java starts, for a catalog that the settings lack, and the errors of
+    `LateSpark`.
     """
     if catalog != CATALOG:
         _require_configured(settings, catalog)

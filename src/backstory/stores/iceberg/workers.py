@@ -36,13 +36,13 @@ def _run_on_batches(act: Callable[[Batches], Batches], names: Sequence[str], bat
 
 @cache
 def freeze_imports() -> None:
-    """Freeze imported modules, once in a worker: Spark collects garbage after each task."""
+    """Freeze imported modules, once in a worker. Spark collects garbage after each task."""
     gc.freeze()
 
 
 @contextmanager
 def carry_errors() -> Iterator[None]:
-    """In a worker, turn backstory's errors, which never contain row values, into texts for the driver."""
+    """In a worker, turn backstory's errors, which never contain row values, into strings for the driver."""
     try:
         yield
     except BackstoryError as error:
@@ -50,12 +50,12 @@ def carry_errors() -> Iterator[None]:
 
 
 def error_text(error: BackstoryError) -> str:
-    """The text from which `error_of_worker` restores the error."""
+    """The string from which `error_of_worker` restores the error."""
     return MARK + json.dumps([type(error).__name__, error.to_dict()])
 
 
 def error_of_worker(fault: str) -> BackstoryError | None:
-    """On the driver, the error of a worker, or of all workers, in Spark's text of a failed job."""
+    """On the driver, the error of one worker, or of all workers, from Spark's message for a failed job."""
     _, mark, rest = fault.partition(MARK)
     if not mark:
         return _worker_start_error(fault)

@@ -1,1 +1,1 @@
-"""Tables by their Iceberg metadata, with or without Spark."""
+"""Tables from their Iceberg metadata, with or without Spark."""

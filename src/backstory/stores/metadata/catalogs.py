@@ -1,7 +1,7 @@
 """The catalogs of tables: of an embedded warehouse, of a session, and of the settings.
 
 An embedded warehouse has a SQLite file and files on this machine, which are read without Spark. A session
-knows every catalog that Iceberg knows.
+supports every catalog that Iceberg supports.
 """
 
 import gzip
@@ -31,7 +31,7 @@ from backstory.stores.table_files import TableFiles, local_path
 
 @dataclass(frozen=True, slots=True)
 class EmbeddedCatalog:
-    """The tables of the warehouse in a folder; none if it has no catalog."""
+    """The tables of the warehouse in a folder. There are none if the folder has no catalog."""
 
     folder: Path
     origin: str = ""
@@ -48,8 +48,8 @@ class EmbeddedCatalog:
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist.
 
-        Raises UsageError for a table in a former place of the warehouse, Failed if its metadata cannot be
-        read.
+        Raises UsageError for a table in a former folder of the warehouse, and Failed if its metadata cannot
+        be read.
         """
         catalog = read_catalog(self.folder)
         location = _location(table, catalog.entries)
@@ -67,7 +67,7 @@ class EmbeddedCatalog:
         return table_of_metadata(table, metadata, location)
 
     def count(self, table: TableMetadata) -> Counts:
-        """The rows, from manifests if these suffice."""
+        """The number of rows, from manifests if they suffice."""
         counts = counts_of_manifests(table, TableFiles())
         if counts is None:
             from backstory.stores.metadata.pyiceberg_catalog import open_table, read_counts
@@ -92,7 +92,7 @@ def _location(table: TableName, entries: list[CatalogEntry]) -> str | None:
 
 
 def _metadata(table: TableName, location: str) -> dict[str, Any]:
-    """The content of a metadata file. Java would read a damaged one again for a minute and a half."""
+    """The content of a metadata file. Java would retry a damaged file for a minute and a half."""
     read = gzip.open if ".gz.metadata" in location or location.endswith(".gz") else open
     with read(local_path(location), "rt", encoding="utf-8") as file:
         try:
@@ -131,9 +131,10 @@ class SessionCatalog:
         return None if stored is None else metadata_of(self.store, stored)
 
     def count(self, table: TableMetadata) -> Counts:
-        """The rows, from the commit's properties if these suffice.
+        """The number of rows, from the commit's properties if they suffice.
 
-        None for a table that Spark cannot read: a file is missing, or a column has another tool's type.
+        Counts are None for a table that Spark cannot read: a file is missing, or a column has another tool's
+        type.
         """
         layout, newest = table.shape.layout, table.newest
         span = layout.span
@@ -163,7 +164,7 @@ class SessionCatalog:
 
 @dataclass(frozen=True, slots=True)
 class BranchCatalog:
-    """A catalog whose tables are as if a branch of theirs were their present state."""
+    """A catalog whose tables appear as if one of their branches were their current state."""
 
     catalog: ReadableCatalog
     branch: str
@@ -178,7 +179,10 @@ class BranchCatalog:
         return self.catalog.tables()
 
     def describe(self, table: TableName) -> TableMetadata | None:
-        """The metadata of a table on the branch, or None without the table; UsageError without the branch."""
+        """The metadata of a table on the branch, or None if the table does not exist.
+
+        Raises UsageError if the table does not have the branch.
+        """
         described = self.catalog.describe(table)
         if described is None:
             return None
@@ -188,7 +192,7 @@ class BranchCatalog:
         return replace(described, metadata=metadata)
 
     def count(self, table: TableMetadata) -> Counts:
-        """The rows of a table."""
+        """The number of rows of a table."""
         return self.catalog.count(table)
 
     def opener(self, table: TableMetadata) -> TableFiles:
@@ -200,7 +204,7 @@ _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
 
 
 def open_without_spark(settings: Settings) -> ReadableCatalog | None:
-    """The catalog `backstory` of the settings; None if only Spark can read it."""
+    """The catalog `backstory` of the settings, or None if only Spark can read it."""
     if any(name.split(".")[:4] == _OF_CATALOG.split(".") for name in settings.spark):
         return None
     properties = settings.catalogs[CATALOG]

@@ -1,4 +1,4 @@
-"""The deleted rows of data files: deletion vectors as bytes, and the position delete files before them."""
+"""The deleted rows of data files: deletion vectors as bytes, and older position delete files."""
 
 import struct
 import zlib
@@ -20,7 +20,7 @@ Vector = tuple[str, int, int]
 
 
 class Unreadable(Exception):
-    """Something cannot be read exactly without Spark; the text names it."""
+    """The error for content that cannot be read exactly without Spark, named in the message."""
 
 
 @dataclass(slots=True)
@@ -37,10 +37,10 @@ class DeletedPositions:
 def deleted_positions(
     deletes: "Iterable[DataFile]", opener: TableFiles, of: Collection[str] | None = None
 ) -> DeletedPositions:
-    """The deleted positions; raises Unreadable for equality deletes and unknown kinds.
+    """The deleted positions. Raises Unreadable for equality deletes and unknown kinds.
 
-    A vector holds all deletions of its data file, including the deletions of older position delete files.
-    With `of`, only deletions of these data files are read, if the manifest names the data file.
+    A vector holds all deletions of its data file, including those of older position delete files. If `of` is
+    set, only deletions for these data files are read, if the manifest names the data file.
     """
     vectors, older = DeletedPositions(), DeletedPositions()
     for file in deletes:
@@ -65,7 +65,7 @@ def file_fields(file: "DataFile") -> Mapping[str, Any]:
 
 
 def vector_of(file: "DataFile") -> tuple[str, Vector]:
-    """The data file that a deletion vector applies to, and the place of the vector."""
+    """The data file that a deletion vector applies to, and the location of the vector."""
     fields = file_fields(file)
     data_file, offset, length = (
         fields[name] for name in ("referenced_data_file", "content_offset", "content_size_in_bytes")
@@ -108,7 +108,7 @@ def vector_bytes(positions: "BitMap64") -> bytes:
 
 
 def vector_positions(content: bytes) -> "BitMap64 | None":
-    """The positions in a deletion vector; None if the bytes are damaged or not a deletion vector."""
+    """The positions in a deletion vector, or None if the bytes are damaged or not a deletion vector."""
     from pyroaring import BitMap64
 
     bitmap, checksum = content[4:-4], content[-4:]

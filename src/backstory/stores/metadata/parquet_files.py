@@ -1,6 +1,6 @@
-"""The Parquet files of a table: row groups, and columns by the ids of their fields.
+"""The Parquet files of a table: row groups, and columns by their field ids.
 
-A column with one value in all rows, according to its statistics, is not decoded.
+A column with the same value in all rows, according to its statistics, is not decoded.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -34,7 +34,7 @@ def field_id(field: pa.Field) -> int | None:
 
 
 def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: MayHave) -> list[int]:
-    """The row groups for which `may_have` is true; it may use the statistics of these fields."""
+    """The row groups for which `may_have` returns true. It may use the statistics of these fields."""
     names, metadata = {field_id(field): field.name for field in file.schema_arrow}, file.metadata
     paths = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     places = {field["name"]: paths.get(names.get(field["id"], "")) for field in fields}
@@ -50,7 +50,7 @@ def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: May
 
 @dataclass(frozen=True, slots=True)
 class InstantBounds:
-    """The least and the greatest instant of a row group."""
+    """The least and the greatest instant in a row group."""
 
     min: datetime
     max: datetime
@@ -58,9 +58,9 @@ class InstantBounds:
 
 
 def bounds_of_instants(statistics: Any, type_: str) -> InstantBounds | None:
-    """The bounds of a `timestamp` or `timestamptz` column; Arrow's own way would load pandas.
+    """The bounds of a `timestamp` or `timestamptz` column, or None if its unit is not Iceberg's.
 
-    None for other units than Iceberg's.
+    Arrow's own conversion would load pandas.
     """
     if "microseconds" not in str(statistics.logical_type):
         return None
@@ -72,7 +72,7 @@ def bounds_of_instants(statistics: Any, type_: str) -> InstantBounds | None:
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:
-    """For each row group the greatest value of a field, by default the file's, and the number of rows."""
+    """The greatest value of a field in each row group, by default the file's, and the number of rows."""
     values: list[Any] = []
 
     def note(statistics: Statistics) -> bool:
@@ -100,7 +100,7 @@ def groups_at(metadata: pq.FileMetaData, positions: np.ndarray) -> list[int]:
 def groups_with(
     metadata: pq.FileMetaData, groups: Sequence[int], rows: np.ndarray
 ) -> tuple[list[int], pa.Array]:
-    """The groups that contain a chosen row, and the mask of their rows; `rows` is the mask of all groups."""
+    """The groups that contain a chosen row, and the mask of their rows. `rows` is the mask of all groups."""
     ends = np.cumsum([metadata.row_group(number).num_rows for number in groups])
     parts = np.split(rows, ends[:-1])
     places = [place for place, part in enumerate(parts) if part.any()]
@@ -108,7 +108,7 @@ def groups_with(
     return [groups[place] for place in places], booleans(mask)
 
 
-# Repeating a longer text for each row may take more time than reading it.
+# Repeating a longer string for each row may take more time than reading it.
 LONGEST: Final = 64
 # The Parquet types of values that are repeated as they are stored: integers, days, instants and booleans.
 KEPT_AS: Final = {"INT32": pa.int32(), "INT64": pa.int64(), "BOOLEAN": pa.bool_()}
@@ -117,7 +117,7 @@ ByPath = dict[str, pa.Scalar]
 
 @dataclass(frozen=True, slots=True)
 class DecodedColumns:
-    """Columns of row groups: `rows` are the decoded ones, the others are repeated at the end."""
+    """Columns of row groups. `rows` are the decoded columns, and the others are repeated at the end."""
 
     rows: pa.Table
     count: int
@@ -126,7 +126,7 @@ class DecodedColumns:
     fields: Sequence[pa.Field]
 
     def length(self, mask: pa.Array | None = None) -> int:
-        """The number of rows, or of rows in the mask."""
+        """The number of rows, or if there is a mask, of the rows that it selects."""
         return self.count if mask is None else int(mask.true_count)
 
     def whole(self, mask: pa.Array | None = None) -> pa.Table:
@@ -146,7 +146,7 @@ class DecodedColumns:
 
 
 def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) -> DecodedColumns:
-    """These columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them."""
+    """Some columns, or parts of structs, of some row groups, as `file.read_row_groups` returns them."""
     fields = [field for field in file.schema_arrow if any(_is_below(path, field.name) for path in paths)]
     leaves = {
         path: type_
@@ -164,7 +164,7 @@ def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) 
 
 
 def _is_below(path: str, other: str) -> bool:
-    """Whether a column is the other one, or a part of it."""
+    """Whether a column is the other column, or a part of it."""
     return path == other or path.startswith(f"{other}.")
 
 
@@ -180,7 +180,7 @@ def _leaves(path: str, type_: pa.DataType) -> Iterator[tuple[str, pa.DataType]]:
 def _only_values(
     metadata: pq.FileMetaData, leaves: Mapping[str, pa.DataType], groups: Sequence[int]
 ) -> ByPath:
-    """The value of each column that has only one in these row groups; a list has no statistics."""
+    """The value of each column that has a single value in these row groups. A list has no statistics."""
     places = {metadata.schema.column(place).path: place for place in range(metadata.num_columns)}
     if len(places) < metadata.num_columns:
         return {}  # a name with a dot is ambiguous
@@ -195,7 +195,7 @@ def _only_values(
 
 
 def _only_value(chunks: Iterable[Any], type_: pa.DataType) -> pa.Scalar | None:
-    """The value of all rows, a scalar that may be NULL; None for several values or without statistics."""
+    """The value of all rows, which may be NULL, or None if there are several values or no statistics."""
     values, stored_type = set[Any](), None
     for chunk in chunks:
         statistics, stored_type = chunk.statistics, chunk.physical_type
@@ -226,7 +226,7 @@ def _scalar(value: Any, stored_type: str | None, type_: pa.DataType) -> pa.Scala
 
 
 def _keep_certain(repeated: ByPath, leaves: Collection[str], path: str, type_: pa.DataType) -> None:
-    """Decode one part of each struct whose parts are all NULL: it shows which structs are NULL."""
+    """Decode one part of each struct whose parts are all NULL, because it shows which structs are NULL."""
     if not pa.types.is_struct(type_):
         return
     for part in type_:
@@ -239,7 +239,7 @@ def _keep_certain(repeated: ByPath, leaves: Collection[str], path: str, type_: p
 def _column(
     repeated: ByPath, leaves: Collection[str], field: pa.Field, path: str, read: Any, rows: int
 ) -> pa.Array | pa.ChunkedArray:
-    """A column of decoded values and repeated ones."""
+    """A column, from decoded and repeated values."""
     if path in repeated:
         return pa.repeat(repeated[path], rows)
     if not any(_is_below(part, path) for part in repeated):
@@ -262,7 +262,7 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def arrow_of(type_: Any) -> pa.DataType:
-    """Spark's Arrow type for a type of Iceberg; raises Unreadable for unknown types."""
+    """Spark's Arrow type for a type of Iceberg. Raises Unreadable for unknown types."""
     if isinstance(type_, str):
         return arrow_type(_flat_column(type_).type)
     if type_["type"] == "list":
@@ -273,7 +273,7 @@ def arrow_of(type_: Any) -> pa.DataType:
 
 
 def spark_name(type_: Any) -> str:
-    """Spark's `simpleString` of a type of Iceberg; raises Unreadable for unknown types."""
+    """Spark's `simpleString` of a type of Iceberg. Raises Unreadable for unknown types."""
     if isinstance(type_, str):
         return spark_type(_flat_column(type_).type).replace(" ", "")
     if type_["type"] == "list":
@@ -299,11 +299,11 @@ def read_fields(
     groups: Sequence[int] | None = None,
     mask: pa.Array | None = None,
 ) -> pa.Table:
-    """The rows of an opened file, or of some of its row groups, with these fields of its table.
+    """The rows of an open file, or of some of its row groups, with these fields of its table.
 
     `mask` selects the rows to return. `partition_fields` are the ids of partition source fields. `hold` is
-    called with the bytes of all rows, first a lower bound, then the exact number; it may raise TooLarge.
-    Raises Unreadable if the rows would not be exact.
+    called with the size of all rows, first a lower bound, then the exact size. It may raise TooLarge. Raises
+    Unreadable if the rows would not be exact.
     """
     fields = {field_id(field): field for field in file.schema_arrow}
     if None in fields:
@@ -325,9 +325,9 @@ def read_fields(
 
 
 def _paths(wanted: Field, field: pa.Field) -> list[str]:
-    """The paths to read of a file's column.
+    """The paths to read in a file's column.
 
-    Of a struct only the wanted parts are read, unless all or none of its parts are wanted.
+    Only the wanted parts of a struct are read, unless all or none of its parts are wanted.
     """
     if isinstance(wanted["type"], str) or not pa.types.is_struct(field.type):
         return [field.name]
@@ -339,7 +339,7 @@ def _paths(wanted: Field, field: pa.Field) -> list[str]:
 def packed_size(
     metadata: pq.FileMetaData, names: Collection[str], groups: Iterable[int] | None = None
 ) -> int:
-    """The uncompressed bytes of columns in a file: a lower bound of their size in memory."""
+    """The uncompressed size of columns in a file, which is a lower bound of their size in memory."""
     places = [
         place
         for place in range(metadata.num_columns)
@@ -350,13 +350,13 @@ def packed_size(
 
 
 def partition_ids(metadata: Mapping[str, Any]) -> set[int]:
-    """The ids of the source fields of a table's present and former partitions."""
+    """The ids of the source fields of a table's current and former partitions."""
     specs = metadata.get("partition-specs") or []
     return {field["source-id"] for spec in specs for field in spec["fields"]}
 
 
 def project_field(field: Field, values: Values | None, rows: int) -> Values:
-    """A file's values as values of a field of the table; NULLs if the file is older than the field.
+    """A file's values as values of a field of the table, or NULLs if the file is older than the field.
 
     Raises Unreadable if they would not be exact.
     """
@@ -382,7 +382,7 @@ def _cast_field(type_: Any, values: Values) -> Values:
 
 
 def _struct(type_: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A struct by the ids of its fields; fields that the file lacks are NULL."""
+    """A struct by the ids of its fields. Fields that the file lacks are NULL."""
     if not pa.types.is_struct(values.type):
         raise Unreadable(f"{values.type} as a struct")
     children = {field_id(part): child for part, child in zip(values.type, values.flatten(), strict=True)}
@@ -416,7 +416,7 @@ def _is_same_type(wanted: Any, stored: pa.DataType) -> bool:
 
 
 def widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
-    """Whether every value of the stored type is one of the wanted type, as Iceberg reads it."""
+    """Whether every value of the stored type is a value of the wanted type, as Iceberg reads it."""
     t = pa.types
     if t.is_timestamp(wanted):
         return t.is_timestamp(stored) and stored.unit == "us" and bool(stored.tz) == bool(wanted.tz)

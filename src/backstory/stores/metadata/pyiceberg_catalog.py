@@ -1,6 +1,6 @@
 """Catalogs that pyiceberg can open, with the properties of Iceberg's Java.
 
-Their files are opened like all others. Rows are counted by pyiceberg if manifests do not suffice.
+Their files are opened like all others. If manifests do not suffice, pyiceberg counts the rows.
 """
 
 from collections.abc import Mapping
@@ -37,10 +37,9 @@ _SHARED: WeakValueDictionary[frozenset[tuple[str, str]], TableFiles] = WeakValue
 
 
 class FilesOfPyiceberg(FileIO):
-    """The files of a table, by the properties of its catalog and of a REST catalog's answer.
+    """The files of a table, opened with the properties of its catalog and of a REST catalog's response.
 
-    Files that are neither local nor on S3 are opened by the classes of pyiceberg, which take a second to
-    load.
+    Files that are neither local nor on S3 are opened by pyiceberg's classes, which take a second to load.
     """
 
     def __init__(self, properties: Mapping[str, Any] = {}) -> None:
@@ -101,9 +100,9 @@ def open_table(location: str) -> "Table":
 
 
 def read_counts(table: TableMetadata, opened: "Table") -> Counts:
-    """The rows, from the columns that mark open versions and rows that are not versions, batch by batch.
+    """The numbers of rows, counted batch by batch in the columns that mark open versions and memory.
 
-    None for a table with rows deleted by value, which pyiceberg does not read.
+    Counts are None for a table with rows deleted by value, which pyiceberg does not read.
     """
     newest, layout = table.newest, table.shape.layout
     if newest is not None and deletes_by_value(newest.properties.get):
@@ -165,7 +164,7 @@ _LOGIN: Final = ("user", "password")
 
 @dataclass(frozen=True, slots=True)
 class PyicebergCatalog:
-    """The tables of a catalog that pyiceberg opened; `home` is its folder if the catalog is a file in it."""
+    """The tables of a catalog that pyiceberg opened. `home` is its folder if the catalog is a file in it."""
 
     catalog: "catalog.Catalog"
     opened: dict[TableName, "Table"] = field(default_factory=dict)
@@ -181,7 +180,7 @@ class PyicebergCatalog:
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist.
 
-        Raises UsageError for a table in a former place of the warehouse.
+        Raises UsageError for a table in a former folder of the warehouse.
         """
         from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 
@@ -197,7 +196,7 @@ class PyicebergCatalog:
         return table_of_metadata(table, metadata, loaded.metadata_location)
 
     def count(self, table: TableMetadata) -> Counts:
-        """The rows, from manifests if these suffice."""
+        """The number of rows, from manifests if they suffice."""
         return counts_of_manifests(table, self.opener(table)) or read_counts(
             table, self.opened[table.shape.table]
         )
@@ -211,7 +210,7 @@ class PyicebergCatalog:
 def open_catalog(
     properties: Mapping[str, str], description: str = f"the catalog {CATALOG}"
 ) -> PyicebergCatalog | None:
-    """The catalog with these properties; None if pyiceberg does not support one of them."""
+    """The catalog with these properties, or None if pyiceberg does not support one of them."""
     known = _pyiceberg_properties(properties)
     if known is None:
         return None
@@ -223,7 +222,7 @@ def open_catalog(
 
 
 def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | None:
-    """Java's properties as pyiceberg's; None if one has no counterpart."""
+    """Java's properties as pyiceberg's, or None if one has no counterpart."""
     login = {f"jdbc.{name}" for name in _LOGIN} if properties.get("type") == "jdbc" else set()
     extra = {name for name in properties if name not in _BOTH and not name.startswith(_HEADER)}
     if extra - _JAVA_ALONE - login or properties.get("io-impl") not in {None, *_FILES}:
@@ -238,7 +237,7 @@ def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | Non
 
 
 def _sql_uri(properties: Mapping[str, str]) -> str | None:
-    """SQLAlchemy's address of JDBC's SQLite or PostgreSQL database; None for other databases."""
+    """SQLAlchemy's address of JDBC's SQLite or PostgreSQL database, or None for other databases."""
     from sqlalchemy import URL
 
     place, _, query = properties.get("uri", "").partition("?")

@@ -1,4 +1,4 @@
-"""Read chosen rows of a Parquet file: from few of its row groups, and most columns from even fewer."""
+"""Reads of chosen rows of a Parquet file, from few of its row groups, and most columns from even fewer."""
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ def _always(_: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """The `fields` to read of each file, and the rows: `choose` returns their mask from `filter_fields`.
+    """The `fields` to read in each file, and the rows. `choose` returns their mask from `filter_fields`.
 
     `may_have` returns whether a row group may contain such rows, from its statistics. `partition_ids` are the
     ids of partition source fields.
@@ -50,10 +50,10 @@ class RowSelection:
         live_mask: Callable[[], pa.Array | None],
         hold: Callable[[int], None],
     ) -> Iterator[tuple[pa.Table, np.ndarray]]:
-        """The rows of a file and their positions, some row groups at a time.
+        """The rows of a file and their positions, for some row groups at a time.
 
-        `live_mask` returns the mask of the file's rows that are not deleted, None if all are live. `hold` is
-        called with the bytes of a part, first a lower bound, then the exact number; it may raise TooLarge.
+        `live_mask` returns the mask of the file's rows that are not deleted, or None if all are live. `hold`
+        is called with the size of a part, first a lower bound, then the exact size. It may raise TooLarge.
         """
         for groups in combine_groups(
             file.metadata, matching_groups(file, self.filter_fields, self.may_have), AT_ONCE
@@ -107,7 +107,7 @@ class HeldParts:
     kept: int = 0
 
     def hold(self, size: int) -> None:
-        """Hold the kept bytes and `size` more; raises TooLarge if the lease cannot."""
+        """Hold the kept bytes and `size` more bytes. Raises TooLarge if the lease cannot hold them."""
         self.lease.hold(self.name, self.kept + size)
 
     def keep(self, rows: pa.Table) -> None:
@@ -116,13 +116,13 @@ class HeldParts:
         self.kept += rows.nbytes
 
     def whole(self) -> list[pa.Table]:
-        """All parts; from now on the lease holds only these."""
+        """All parts. From now on the lease only holds these parts."""
         self.hold(0)
         return self.parts
 
 
 def combine_groups(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
-    """Row groups that are read together; their other rows are released before the next batch."""
+    """Row groups that are read together. Their other rows are released before the next batch."""
     batch, rows, size = list[int](), 0, 0
     for number in groups:
         group = metadata.row_group(number)

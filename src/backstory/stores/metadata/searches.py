@@ -1,4 +1,4 @@
-"""Searches for rows by the values of columns: which files, row groups and rows may match.
+"""Searches for rows by the values of columns: the files, row groups and rows that may match.
 
 Files are skipped by the bounds and partitions in their manifests.
 """
@@ -28,7 +28,7 @@ _OF_VALUES: Final = ("bucket", "truncate", "identity")
 
 @dataclass(frozen=True, slots=True)
 class ValueBounds:
-    """The least and the greatest value of a column of a file, with the field names of statistics."""
+    """The least and the greatest value in a column of a file, with the field names of statistics."""
 
     min: Any
     max: Any
@@ -36,10 +36,10 @@ class ValueBounds:
 
 
 def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
-    """The bounds of a column; None if the manifest lacks them, or for other types.
+    """The bounds of a column, or None if the manifest lacks them or does not support the type.
 
-    Bounds of texts and bytes may be cut off: the lower bound is then a prefix, the upper one is greater than
-    all values.
+    Bounds of strings and bytes may be truncated. The lower bound is then a prefix, and the upper bound is
+    greater than all values.
     """
     read, number = _reader(str(field["type"])), field["id"]
     lower, upper = file.lower_bounds, file.upper_bounds
@@ -55,7 +55,7 @@ def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
 
 
 def _whole(bound: bytes) -> int:
-    """An integer; one written as int before the column became long has four bytes."""
+    """An integer. If it was written as int before the column became long, it has four bytes."""
     return int.from_bytes(bound, "little", signed=True)
 
 
@@ -73,7 +73,7 @@ _READERS: Final[Mapping[str, Callable[[bytes], Any]]] = {
 
 @cache
 def _reader(type_: str) -> Callable[[bytes], Any] | None:
-    """A function that reads a bound of a type of Iceberg; None for other types."""
+    """A function that reads a bound of an Iceberg type, or None for an unsupported type."""
     if not type_.startswith("decimal("):
         return _READERS.get(type_)
     scale = int(type_.rstrip(")").rpartition(",")[2])
@@ -84,7 +84,7 @@ def _reader(type_: str) -> Callable[[bytes], Any] | None:
 class PartitionsOfValue:
     """The partitions, by spec id and values, that may contain a record's rows.
 
-    `wanted` has for each spec the places of values in a partition, and their required values.
+    For each spec, `wanted` has the indexes of values in a partition, and their required values.
     """
 
     wanted: Mapping[int, Sequence[tuple[int, Any]]]
@@ -98,7 +98,7 @@ class PartitionsOfValue:
 def partitions_of(
     specs: Sequence[Mapping[str, Any]], fields: Sequence[Field], values: Mapping[str, Any]
 ) -> PartitionsOfValue:
-    """The partitions of rows with these values, by the specs of a table's metadata."""
+    """The partitions of rows with these values, according to the specs in a table's metadata."""
     known = {
         field["id"]: (field["type"], values[field["name"]]) for field in fields if field["name"] in values
     }
@@ -116,7 +116,7 @@ def partitions_of(
 
 
 def _is_transformable(transform: str, type_: Any) -> bool:
-    """Whether values of this type can be transformed here as for partitions."""
+    """Whether values of this type can be transformed here as they are for partitions."""
     return type_ in {"int", "long", "string"} and transform.partition("[")[0] in _OF_VALUES
 
 
@@ -128,25 +128,25 @@ def _transform(transform: str, type_: str, value: Any) -> Any:
 
 
 class Search(Protocol):
-    """The search in a column."""
+    """A search in a column."""
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The wanted values as bounds, which exclude files; None if bounds cannot decide."""
+        """The wanted values as bounds, which exclude files, or None if bounds cannot decide."""
 
     def rows(self, values: Values) -> Values:
-        """A mask of the matching values; NULL counts as no."""
+        """A mask of the matching values. NULL does not match."""
 
 
 @dataclass(frozen=True, slots=True)
 class EqualTo:
-    """One value; NaN is NaN, and 0.0 is -0.0."""
+    """One value. NaN equals NaN, and 0.0 equals -0.0."""
 
     value: Any
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The value, as bounds are compared with it."""
+        """The value as bounds, or None if bounds cannot decide."""
         return bounds_of_value(self.value)
 
     def rows(self, values: Values) -> Values:
@@ -158,9 +158,9 @@ class EqualTo:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The values from `least` to `greatest`, both included; None means no limit.
+    """The values from `least` to `greatest`, both included. None means no limit.
 
-    With `null`, NULL matches, too.
+    If `null` is true, NULL matches too.
     """
 
     least: Any = None
@@ -169,7 +169,7 @@ class Between:
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The span; None if a limit is missing for a type without a last value."""
+        """The span as bounds, or None if a limit is missing and the type has no last value."""
         least, greatest = self.least, self.greatest
         if isinstance(greatest if least is None else least, datetime):
             zone = (greatest if least is None else least).tzinfo
@@ -193,17 +193,17 @@ class Between:
 
 @dataclass(frozen=True, slots=True)
 class OneOf:
-    """Any of some values; NULL does not match."""
+    """Any of several values. NULL does not match."""
 
     values: pa.Array | pa.ChunkedArray
 
     @property
     def bounds(self) -> SearchBounds | None:
-        """The values, as bounds are compared with them."""
+        """The values as bounds, or None if bounds cannot decide."""
         return search_bounds(self.values)
 
     def rows(self, values: Values) -> Values:
-        """A mask of these values."""
+        """A mask of the values that are among the wanted ones."""
         return pc.is_in(values, value_set=self.values.cast(values.type), skip_nulls=True)
 
 
@@ -220,9 +220,9 @@ Searches = Mapping[str, Search] | AnyOf
 
 @dataclass(frozen=True, slots=True)
 class RowSearch:
-    """The search for rows that match in these columns, which have the names in `fields`.
+    """A search for rows that match in these columns, which have the names in `fields`.
 
-    With `any_of` a match in one column is enough.
+    If `any_of` is true, a match in one column is enough.
     """
 
     columns: Mapping[str, Search]
@@ -232,7 +232,7 @@ class RowSearch:
     any_of: bool = False
 
     def may_be_in_file(self, file: "DataFile", partition: Any) -> bool:
-        """Whether a file may contain matching rows, by its manifest."""
+        """Whether a file may contain matching rows, according to its manifest."""
         if not self.partitions.may_be_in(partition):
             return False
         fields = {field["name"]: field for field in self.fields}
@@ -262,7 +262,7 @@ class RowSearch:
 
 
 def search_rows(metadata: Mapping[str, Any], fields: Sequence[Field], searches: Searches) -> RowSearch:
-    """The search in a table with this metadata, in columns with these fields."""
+    """A search in a table with this metadata, in columns with these fields."""
     any_of = isinstance(searches, AnyOf)
     columns = searches.columns if isinstance(searches, AnyOf) else searches
     sure = {} if any_of else columns

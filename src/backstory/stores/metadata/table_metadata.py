@@ -1,7 +1,7 @@
 """The metadata of an Iceberg table, and the number of its rows from its manifests.
 
-No data file is read. Deletion vectors show how many rows of a partition are deleted, not which ones. Hence
-open versions are counted exactly if all or none of the rows of each partition with deletions are open.
+No data file is read. Deletion vectors show the number of deleted rows in a partition, but not which rows.
+Hence open versions are counted exactly if all or none of the rows of each partition with deletions are open.
 Histories are partitioned accordingly.
 """
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CommitMetadata:
-    """A commit that has not expired: its operation, and the properties of its writer."""
+    """A commit that has not expired: its operation, and the properties from its writer."""
 
     id: int
     committed_at: datetime
@@ -48,7 +48,7 @@ class TableMetadata:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """Its properties."""
+        """The table's properties."""
         return self.metadata.get("properties") or {}
 
     @property
@@ -59,17 +59,17 @@ class TableMetadata:
 
     @property
     def fields(self) -> Sequence[Mapping[str, Any]]:
-        """The current fields of its columns."""
+        """The current fields of the table's columns."""
         return _fields(self.metadata)
 
     def fields_then(self, schema_id: int | None) -> Sequence[Mapping[str, Any]]:
-        """The fields of its columns in the schema with this id; None for the current one."""
+        """The fields of the table's columns in the schema with this id, or in the current schema for None."""
         return (
             self.fields if schema_id is None else _fields({**self.metadata, "current-schema-id": schema_id})
         )
 
     def snapshot_by_id(self, snapshot_id: int | None) -> Mapping[str, Any] | None:
-        """The snapshot with this id; None if it has expired."""
+        """The snapshot with this id, or None if it has expired."""
         return next(
             (one for one in self.metadata.get("snapshots") or [] if one["snapshot-id"] == snapshot_id), None
         )
@@ -78,17 +78,17 @@ class TableMetadata:
     def commits(self) -> list[CommitMetadata]:
         """Every commit that has not expired, oldest first, including commits that were rolled back.
 
-        Commits to other branches are left out until they are published.
+        Commits to other branches are excluded until they are published.
         """
         commits = [_commit(snapshot) for snapshot in self.metadata.get("snapshots") or []]
-        if not any(BRANCH in each.properties for each in commits):
+        if not any(BRANCH in commit.properties for commit in commits):
             return commits
         ours = {snapshot["snapshot-id"] for snapshot in self.ancestry}
-        return [each for each in commits if BRANCH not in each.properties or each.id in ours]
+        return [commit for commit in commits if BRANCH not in commit.properties or commit.id in ours]
 
     @property
     def newest(self) -> CommitMetadata | None:
-        """The current commit; None if the table has no commits."""
+        """The current commit, or None if the table has no commits."""
         return None if self.snapshot is None else _commit(self.snapshot)
 
     @property
@@ -103,7 +103,7 @@ class TableMetadata:
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """The writes of other programs since the door's last write, in words."""
+        """Descriptions of the writes of other programs since the door's last write."""
         left, now = self.properties.get(COLUMNS_STATE), self.metadata.get("current-schema-id")
         known = left is not None and str(now) != left
         numbers = [schema.get("schema-id") for schema in self.metadata.get("schemas") or ()]
@@ -120,7 +120,7 @@ class TableMetadata:
 
     @property
     def rows(self) -> int:
-        """The number of rows in data files, including deleted rows; 0 without commits."""
+        """The number of rows in data files, including deleted rows, or 0 for a table without commits."""
         return 0 if self.newest is None else int(self.newest.properties.get("total-records") or 0)
 
     @property
@@ -135,7 +135,7 @@ class TableMetadata:
 
 @dataclass(frozen=True, slots=True)
 class Counts:
-    """The rows of a table; `open` counts open versions, `memory` rows that are not versions.
+    """The rows of a table. `open` counts open versions, and `memory` counts rows that are not versions.
 
     A number that cannot be determined is None.
     """
@@ -146,12 +146,12 @@ class Counts:
 
 
 def deletes_by_value(summary: Callable[[str], str | None]) -> bool:
-    """Whether a snapshot has rows deleted by value; `summary` returns a property of its summary."""
+    """Whether a snapshot has rows deleted by value. `summary` returns a property in its summary."""
     return (summary("total-equality-deletes") or "0") != "0"
 
 
 class Catalog(Protocol):
-    """A catalog that describes tables; `description` is its name, and the origin of that name."""
+    """A catalog that describes tables. `description` is its name, and the origin of that name."""
 
     @property
     def description(self) -> str: ...
@@ -163,7 +163,7 @@ class Catalog(Protocol):
         """The current metadata of a table, or None if it does not exist."""
 
     def count(self, table: TableMetadata) -> Counts:
-        """The rows of a table."""
+        """The number of rows of a table."""
 
 
 class ReadableCatalog(Catalog, Protocol):
@@ -182,7 +182,7 @@ def table_of_metadata(table: TableName, metadata: Mapping[str, Any], location: s
 
 
 def existing(catalog: Catalog, table: TableName) -> TableMetadata:
-    """The current metadata of a table; raises UsageError if it does not exist."""
+    """The current metadata of a table. Raises UsageError if it does not exist."""
     table_metadata = catalog.describe(table)
     if table_metadata is None:
         raise no_table(table, searched=catalog.description)
@@ -212,7 +212,7 @@ VECTOR: Final = "PUFFIN"
 
 @dataclass(slots=True)
 class _Group:
-    """The rows of the files of one partition; `open` and `memory` are None if the statistics lack them."""
+    """The rows of the files of one partition. `open` and `memory` are None if the statistics lack them."""
 
     rows: int = 0
     deleted: int = 0
@@ -225,14 +225,14 @@ class _Group:
         self.memory = None if self.memory is None or memory is None else self.memory + memory
 
     def left(self, of: int | None) -> int | None:
-        """How many of `of` rows are left; None if other rows may be deleted instead."""
+        """The number of rows left from `of` rows, or None if other rows may be deleted instead."""
         if of is None or not self.deleted or not of:
             return of
         return self.rows - self.deleted if of == self.rows else None
 
 
 def counts_of_manifests(table: TableMetadata, opener: TableFiles) -> Counts | None:
-    """The rows, from manifests; None if they must be read to be counted."""
+    """The numbers of rows, from manifests, or None if the rows must be read to count them."""
     snapshot, span = table.snapshot, table.shape.layout.span
     if snapshot is None:
         return Counts(0, 0 if span else None)
@@ -260,7 +260,7 @@ def _sum(parts: Iterator[int | None]) -> int | None:
 
 
 def _measure(table: TableMetadata) -> "Callable[[DataFile], tuple[int | None, int | None]]":
-    """A function that counts, from a file's statistics, its open versions and its rows without a version."""
+    """A function that counts a file's open versions and its rows of memory, from its statistics."""
     layout, ids = table.shape.layout, _ids(table)
     span = layout.span
 
@@ -281,7 +281,7 @@ def _measure(table: TableMetadata) -> "Callable[[DataFile], tuple[int | None, in
 
 
 def _true_of(file: "DataFile", field: int) -> int | None:
-    """The number of rows with the value true, if all values of the file are the same; else None."""
+    """The number of rows with the value true, or None if the file has both values."""
     nulls = (file.null_value_counts or {}).get(field)
     if nulls is None:
         return None
@@ -350,7 +350,7 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
 
 @dataclass(frozen=True, slots=True)
 class _PyicebergFiles:
-    """Files with pyiceberg's interface; its own classes need libraries that take a second to load."""
+    """Files with pyiceberg's interface. Its own classes need libraries that take a second to load."""
 
     opener: TableFiles
 

@@ -1,7 +1,7 @@
-"""The rows of tables, read from files without Spark: the same rows, or Unreadable.
+"""The rows of tables, read from files without Spark. They are the same rows, or Unreadable is raised.
 
-Small tables are read whole, in Spark's order if wanted. Of any table few rows are found: by searches, by the
-least values of a column, or by the commits that moved them.
+Small tables are read whole, in Spark's order if wanted. In any table, a few rows can be found: by searches,
+by the least values of a column, or by the commits that moved them.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -58,11 +58,11 @@ class TableReader:
 
     @property
     def opener(self) -> TableFiles:
-        """The object that opens its files."""
+        """The object that opens the table's files."""
         return self.catalog.opener(self.table)
 
     def other_table(self, name: TableName) -> "TableReader | None":
-        """Another table of the catalog, in the same memory; None if there is none."""
+        """Another table of the catalog, in the same memory, or None if it does not exist."""
         metadata = self.catalog.describe(name)
         return None if metadata is None else TableReader(metadata, self.catalog, self.lease)
 
@@ -76,9 +76,9 @@ class TableReader:
     ) -> pa.Table:
         """The live rows of a snapshot with these columns, as Spark returns them.
 
-        With `searches` only matching rows are counted and kept, and files and row groups without any are not
-        read. Raises Unreadable for more rows than `most`, by default `MOST_ROWS`, and for rows that cannot be
-        read exactly.
+        With `searches`, only matching rows are counted and kept, and files and row groups without such rows
+        are not read. Raises Unreadable for more rows than `most`, by default `MOST_ROWS`, and for rows that
+        cannot be read exactly.
         """
         by_name = {field["name"]: field for field in fields}
         sought = searches.columns if isinstance(searches, AnyOf) else searches or {}
@@ -106,7 +106,10 @@ class TableReader:
         return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
-        """All rows of a file, including deleted rows, with these current columns; raises as `rows`."""
+        """All rows of a file, including deleted rows, with these current columns.
+
+        Raises the errors of `rows`.
+        """
         by_name = {field["name"]: field for field in self.table.fields}
         schema = pa.schema([(name, arrow_of(by_name[name]["type"])) for name in names])
         wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
@@ -128,7 +131,7 @@ class _Reading:
     size: int = 0
 
     def parts(self, file: "DataFile", deleted: "BitMap64 | None") -> list[pa.Table]:
-        """The wanted rows of a file, without the deleted ones."""
+        """The wanted rows of a file, except deleted rows."""
         if file.file_format.value != "PARQUET" or file.key_metadata is not None:
             raise Unreadable(f"rows in {file.file_format.value}")
         held = HeldParts(self.files.lease, file.file_path)
@@ -153,7 +156,7 @@ class _Reading:
 
 
 def _visible_rows(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
-    """The mask of a file's rows that are not deleted; None if no row is deleted."""
+    """The mask of a file's rows that are not deleted, or None if no row is deleted."""
     return None if deleted is None else mask_of_visible(deleted, rows)
 
 
@@ -171,7 +174,7 @@ def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
 
 
 def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:
-    """The number of rows in its files, including deleted rows; None if its summary lacks it."""
+    """The number of rows in a snapshot's files, including deleted rows, or None if its summary lacks it."""
     count: str | None = (snapshot.get("summary") or {}).get("total-records")
     return count
 
@@ -191,14 +194,14 @@ def _relevant_files(
 
 
 def rows_in_order(files: TableReader, names: Sequence[str], order: Sequence[str]) -> pa.Table:
-    """These columns of the rows, sorted like Spark; raises Unreadable if only Spark reads or sorts them."""
+    """These columns of the rows, sorted like Spark. Raises Unreadable if only Spark can read or sort them."""
     table = files.table
     rows = files.rows(table.snapshot, table.fields, list(dict.fromkeys([*names, *order])))
     return sort_like_spark(rows, order)
 
 
 def sort_like_spark(rows: pa.Table, order: Sequence[str]) -> pa.Table:
-    """The rows, sorted like Spark; raises Unreadable if only Spark sorts them."""
+    """The rows, sorted like Spark. Raises Unreadable if only Spark can sort them."""
     if any(pa.types.is_floating(rows[name].type) for name in order):
         raise Unreadable("equal numbers with different forms")
     keys: dict[str, pa.ChunkedArray] = {}
@@ -223,10 +226,10 @@ def least_values(
     count: int,
     least: Any = None,
 ) -> Between | None:
-    """The least span of a column, including NULL, with at least `count` rows; None if the table has fewer.
+    """The least span of a column, including NULL, with at least `count` rows, or None if the table has fewer.
 
-    With `least` the span begins there and excludes NULL. Raises Unreadable without bounds, and for too many
-    rows.
+    If `least` is set, the span begins there and excludes NULL. Raises Unreadable if bounds are missing, and
+    for too many rows.
     """
     field = next((one for one in fields if one["name"] == name), None)
     if field is None:
@@ -273,7 +276,7 @@ def _span_of_groups(
 def _files_with_bounds(
     files: TableReader, snapshot: Mapping[str, Any], field: Field
 ) -> "Iterator[tuple[Any, Any, DataFile]]":
-    """The data files with their bounds, without files whose values are all NULL."""
+    """The data files with their bounds, except files whose values are all NULL."""
     for _, file in live_files(snapshot["manifest-list"], files.opener):
         if file.content.value != DATA:
             continue
@@ -294,7 +297,7 @@ class LiveFile:
 
 @dataclass(slots=True)
 class CommitMoves:
-    """The rows that commits removed and added, with these columns; each file is read once.
+    """The rows that commits removed and added, with these columns. Each file is read once.
 
     Raises Unreadable for too many rows, and for rows that cannot be read exactly here.
     """
@@ -308,7 +311,7 @@ class CommitMoves:
     def of_commits(
         self, before: int | None, commits: Sequence[tuple[int, str]]
     ) -> Iterator[tuple[pa.Table, pa.Table]]:
-        """For each commit, by its snapshot and operation, the removed and the added rows."""
+        """The removed and the added rows of each commit, given by its snapshot and operation."""
         files_before = {} if before is None else self._live_files(before)
         for snapshot, operation in commits:
             files_after = self._live_files(snapshot)

@@ -1,4 +1,4 @@
-"""Values between Python and Arrow, without pyarrow's own ways, which load pandas in half a second."""
+"""Conversions of values between Python and Arrow. Those of pyarrow load pandas, which takes half a second."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def integers(values: Sequence[int | None] | np.ndarray, type_: pa.DataType | None = None) -> pa.Array:
-    """The numbers with 64 bits each, NULL for None; `type_` is another Arrow type of that width."""
+    """The numbers as 64-bit integers, with NULL for None. `type_` is another Arrow type of that width."""
     if isinstance(values, np.ndarray):
         data, valid = values.astype(np.int64), None
     else:
@@ -61,7 +61,7 @@ def whole_numbers(column: pa.ChunkedArray) -> np.ndarray:
 
 
 def text_scalar(value: str) -> pa.Scalar:
-    """A text as an Arrow scalar."""
+    """A string as an Arrow scalar."""
     return _of_bytes(value.encode(), pa.string())
 
 
@@ -86,16 +86,16 @@ def _of_bytes(value: bytes, type_: pa.DataType) -> pa.Scalar:
 
 
 def rows_of(table: pa.Table) -> list[dict[str, Any]]:
-    """The rows of a table as `to_pylist` returns them; maps are dictionaries."""
+    """The rows of a table as `to_pylist` returns them. Maps are dictionaries."""
     columns = [values_of(column) for column in table.columns]
     return [dict(zip(table.column_names, row, strict=True)) for row in zip(*columns, strict=True)]
 
 
 def values_of(column: pa.ChunkedArray) -> list[Any]:
-    """The values of a column as `to_pylist` returns them; maps are dictionaries, and all NaN are one object.
+    """The values of a column as `to_pylist` returns them. Maps are dictionaries, and all NaN are one object.
 
-    A float of 32 bits becomes the number that its text shows. A time outside of Python's years becomes its
-    text.
+    A 32-bit float becomes the number that its string shows. A time outside of Python's years becomes a
+    string.
     """
     try:
         return _values(column)
@@ -142,7 +142,7 @@ def _with_leaves(type_: pa.DataType, leaf: Callable[[pa.DataType], pa.DataType])
 
 
 def _with_times(value: Any, type_: pa.DataType) -> Any:
-    """A value with times, or texts of times, in place of the days and microseconds since 1970."""
+    """A value with times, or times as strings, instead of the days and microseconds since 1970."""
     t = pa.types
     if value is None:
         return None
@@ -167,7 +167,7 @@ def _time(counted: int, type_: pa.DataType) -> date | str:
 
 
 def _text_of_time(counted: int, type_: pa.DataType) -> str:
-    """The text of a time that Python cannot represent, with an ISO 8601 year: `-0043-03-15`."""
+    """A time that Python cannot represent, as a string with an ISO 8601 year: `-0043-03-15`."""
     plain = type_ if pa.types.is_date(type_) else pa.timestamp("us")
     shown = str(pa.scalar(counted, _counted_type(type_)).cast(plain).cast(pa.string()))
     zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
@@ -183,7 +183,10 @@ def _has_floats(type_: pa.DataType) -> bool:
 
 
 def _one_nan(value: Any) -> Any:
-    """The value with one NaN object for all, which equals itself by identity: its rows can be compared."""
+    """The value with the same NaN object for every NaN.
+
+    It equals itself by identity, so rows can be compared.
+    """
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, dict):

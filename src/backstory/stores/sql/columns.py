@@ -1,4 +1,4 @@
-"""Columns for a dialect: their logical types (section 1.2), and how types may widen (section 4.3)."""
+"""Columns for a dialect: their logical types (section 1.2), and rules for wider types (section 4.3)."""
 
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -38,7 +38,7 @@ class SqlColumn(Protocol):
 
     @property
     def max_length(self) -> int | None:
-        """The maximum number of characters of a text; None for any number."""
+        """The maximum number of characters in a string, or None for any number."""
 
     @property
     def decimal_precision(self) -> int | None:
@@ -46,19 +46,19 @@ class SqlColumn(Protocol):
 
     @property
     def decimal_scale(self) -> int | None:
-        """The number of digits of its fraction."""
+        """The number of digits in the fraction of a DECIMAL."""
 
     @property
     def nullable(self) -> bool:
-        """Whether it may be NULL."""
+        """Whether the column may be NULL."""
 
     @property
     def former_names(self) -> tuple[str, ...]:
-        """Its former names, the oldest first; the table may still use one of them."""
+        """The column's former names, the oldest first. The table may still use one of them."""
 
     @property
     def active(self) -> bool:
-        """Whether rows still contain it; tables keep retired columns."""
+        """Whether rows still contain the column. Tables keep retired columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,7 @@ class TableColumn:
 
 
 def instant_text(instant: datetime) -> str:
-    """`YYYY-MM-DD HH:MM:SS.ffffff` in UTC, always six digits (section 2.4)."""
+    """The instant as `YYYY-MM-DD HH:MM:SS.ffffff` in UTC, always with six digits (section 2.4)."""
     return instant.astimezone(UTC).strftime("%Y-%m-%d %H:%M:%S.%f").rjust(26, "0")
 
 
@@ -84,7 +84,7 @@ EQUAL, WIDENING, OTHER = "equal", "widening", "other"
 
 
 def drift(old: SqlColumn, new: SqlColumn) -> str:
-    """How the new type relates to the old one: equal, widening (all old values fit), or other.
+    """The relation of the new type to the old type: equal, widening (all old values fit), or other.
 
     DECIMAL(p1,s1) widens to DECIMAL(p2,s2) if neither the fraction nor the integer part has fewer digits.
     DECIMAL never becomes FLOAT in a history.

@@ -1,4 +1,4 @@
-"""The changes that a table needs before it is loaded, by its metadata (section 4.3)."""
+"""The changes that a table needs before it is loaded, from its metadata (section 4.3)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -49,7 +49,7 @@ class DdlPlan(Generic[ColumnT]):
 
     @property
     def changes_in_words(self) -> list[str]:
-        """The changes, a text each: `ADD_COLUMN name`."""
+        """The changes as strings, such as `ADD_COLUMN name`."""
         return [
             *(f"RENAME_COLUMN {old} to {new}" for old, new in self.renamed.items()),
             *(f"ALTER_COLUMN_TYPE {column.name} from {old}" for column, old in self.widened),
@@ -78,10 +78,10 @@ class DdlPlan(Generic[ColumnT]):
 def plan_changes(
     table: str, columns: Sequence[ColumnT], stored: Mapping[str, str], dialect: Dialect
 ) -> DdlPlan[ColumnT]:
-    """The changes that bring a table with `stored` columns (name to type) to these columns.
+    """The changes that give these columns to a table with `stored` columns (name to type).
 
-    Columns that only the table has stay. Names are compared trimmed and without case. Raises Refused for a
-    table without columns, an ambiguous rename, and a type that does not widen.
+    Columns that only the table has are kept. Names are compared trimmed and ignoring case. Raises Refused for
+    a table without columns, an ambiguous rename, and a type that does not widen.
     """
     if not stored:
         raise Refused("NO_COLUMNS_RETURNED", f"{table} exists but has no columns.", "Check the table.")
@@ -111,10 +111,10 @@ def plan_changes(
 def _plan_renames(
     table: str, columns: Sequence[SqlColumn], stored: Mapping[str, str], dialect: Dialect
 ) -> dict[str, str]:
-    """Old names to new ones, in an order in which each new name is free.
+    """A mapping of old names to new names, in an order in which each new name is free.
 
     A missing column takes the stored column that has one of its former names. If that name belongs to another
-    present column, the other column is looked for next: `b` becomes `c`, and then `a` becomes `b`.
+    current column, that column is looked for next: `b` becomes `c`, and then `a` becomes `b`.
     """
     free = {name.strip().lower(): name for name in stored}
     active = {column.name: column for column in columns if column.active}
@@ -130,7 +130,7 @@ def _plan_renames(
         if len(former) > 1:
             raise Refused(
                 "AMBIGUOUS_RENAME",
-                f"{table} has no {column.name} but several columns with it as a former name.",
+                f"{table} has no column {column.name}, but several columns with its former names.",
                 "Rename the right one by hand.",
                 [free[name] for name in former],
             )
@@ -167,14 +167,14 @@ def _plan_widening(table: str, column: ColumnT, stored: str, dialect: Dialect) -
 
 
 def _drift(old: SqlColumn, new: SqlColumn) -> str:
-    """The `drift`; text without a length holds every length, because DuckDB forgets lengths."""
+    """The `drift`. A string type without a length holds every length, because DuckDB forgets lengths."""
     if old.datatype is new.datatype is Datatype.STRING and old.max_length is None:
         return EQUAL
     return drift(old, new)
 
 
 def logical_type(type_: str, dialect: Dialect) -> TableColumn | None:
-    """The column type for a database's type; None for an unknown type."""
+    """The column type for a database's type, or None for an unknown type."""
     try:
         parsed = sqlglot.maybe_parse(type_, into=exp.DataType, dialect=dialect.SQLGLOT_NAME or None)
     except ParseError:  # a type that only the database has
@@ -193,7 +193,7 @@ def logical_type(type_: str, dialect: Dialect) -> TableColumn | None:
 
 
 def fits(stage: str, column: SqlColumn, dialect: Dialect) -> bool:
-    """Whether a base column can hold every value of a stage column's type, so that no cast loses any."""
+    """Whether a base column can hold every value of a stage column's type, so that no cast loses a value."""
     old, new = logical_type(stage, dialect), logical_type(dialect.type_of(column), dialect)
     if old is None or new is None:
         return stage.lower() == dialect.type_of(column).lower()

@@ -1,4 +1,4 @@
-"""The contract of a dialect (section 5.1): how a database writes the statements of a load.
+"""The contract of a dialect (section 5.1), which writes the statements of a load for a database.
 
 Types and canonical texts are tables of templates.
 """
@@ -22,7 +22,7 @@ PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 
 
 def keywords(dialect: str, *more: str) -> frozenset[str]:
-    """The keywords of a dialect that sqlglot knows, in upper case, and more."""
+    """The keywords of a dialect in sqlglot, in upper case, and more keywords."""
     known = {word.upper() for word in sqlglot.Dialect.get_or_raise(dialect).tokenizer_class.KEYWORDS} | {
         word.upper() for word in _Reserved.Generator.RESERVED_KEYWORDS
     }
@@ -33,7 +33,7 @@ class Dialect(ABC):
     """The SQL of one database for a load.
 
     Expressions and names are passed as SQL that the dialect rendered itself. A statement has no semicolon at
-    its end. Capabilities are declared: a missing one is an error when a load is planned.
+    its end. Capabilities are declared. A missing capability is an error when a load is planned.
     """
 
     DIALECT_NAME: ClassVar[str] = ""
@@ -49,7 +49,7 @@ class Dialect(ABC):
     # Names
 
     def quote_ident(self, name: str) -> str:
-        """The name in quotes; quote characters in it are doubled."""
+        """The name in quotes. Quote characters in it are doubled."""
         left, right = self.QUOTES
         return f"{left}{name.replace(right, right * 2)}{right}"
 
@@ -69,7 +69,7 @@ class Dialect(ABC):
     # Literals
 
     def string_literal(self, text: str) -> str:
-        """A text as a literal, with any characters."""
+        """A string as a literal, with any characters."""
         return "'" + text.replace("'", "''") + "'"
 
     @abstractmethod
@@ -77,7 +77,10 @@ class Dialect(ABC):
         """An aware time as an instant in UTC with six digits."""
 
     def render_literal(self, value: object) -> str:
-        """A literal of None, bool, int, float, Decimal, date, aware datetime or str; else ValueError."""
+        """A literal for None, bool, int, float, Decimal, date, aware datetime or str.
+
+        Raises ValueError for others.
+        """
         match value:
             case None:
                 return "NULL"
@@ -115,7 +118,7 @@ class Dialect(ABC):
         *,
         strict: bool = True,
     ) -> str:
-        """The database's own type; without `strict` text has no length."""
+        """The database's own type. Unless `strict` is true, strings have no length."""
 
     def type_of(self, column: SqlColumn) -> str:
         """The database's type of a column."""
@@ -124,25 +127,25 @@ class Dialect(ABC):
         )
 
     def cast_expression(self, sql: str, type_: str) -> str:
-        """The value as another type; the database reports values that do not fit."""
+        """The value as another type. The database reports values that do not fit."""
         return f"CAST({sql} AS {type_})"
 
     @abstractmethod
     def canonical_text(
         self, sql: str, datatype: Datatype, precision: int | None = None, scale: int | None = None
     ) -> str:
-        """The canonical text of a value (section 2.4) regardless of session settings; NULL for NULL."""
+        """The canonical text of a value (section 2.4) regardless of session settings. It is NULL for NULL."""
 
     def concat_expression(self, parts: Sequence[str]) -> str:
-        """The texts concatenated; NULL if one of them is NULL."""
+        """The concatenated strings, or NULL if one of them is NULL."""
         return f"({' || '.join(parts)})" if len(parts) > 1 else parts[0]
 
     @abstractmethod
     def hash_expression(self, text_sql: str) -> str:
-        """The SHA-256 of a text's UTF-8 bytes, in lower-case hexadecimal digits."""
+        """The SHA-256 of a string's UTF-8 bytes, in lowercase hexadecimal digits."""
 
     def null_safe_ne(self, a: str, b: str) -> str:
-        """Whether two values are distinct, with NULL as a value; never NULL itself."""
+        """Whether two values are distinct, with NULL as a value. The result is never NULL."""
         return f"{a} IS DISTINCT FROM {b}"
 
     def current_instant(self) -> str:
@@ -154,14 +157,14 @@ class Dialect(ABC):
     def render_update_exists(
         self, target: str, alias: str, assignments: Mapping[str, str], where: str
     ) -> str:
-        """Update the rows of `target`, with this alias, for which a condition with subqueries is true."""
+        """The UPDATE of the rows of `target`, with this alias, that meet a condition with subqueries."""
         values = ",\n  ".join(f"{name} = {value}" for name, value in assignments.items())
         return f"UPDATE {target} AS {alias}\nSET\n  {values}\nWHERE {where}"
 
     def render_insert_select_guarded(
         self, target: str, columns: Sequence[str], select: Sequence[str], source: str, alias: str, where: str
     ) -> str:
-        """Insert `select` of the rows of `source`, with this alias, that meet a condition."""
+        """The INSERT of `select`, from the rows of `source` with this alias that meet a condition."""
         if len(columns) != len(select) or len(set(columns)) != len(columns):
             raise ValueError("the columns of an INSERT do not match its values")
         return (
@@ -170,7 +173,7 @@ class Dialect(ABC):
         )
 
     def render_delete_detection_statement(self, target: str, alias: str, where: str) -> str:
-        """Delete the rows of `target`, with this alias, for which a condition with subqueries is true."""
+        """The DELETE of the rows of `target`, with this alias, that meet a condition with subqueries."""
         return f"DELETE FROM {target} AS {alias}\nWHERE {where}"
 
     def render_hist_merge_statement(
@@ -182,7 +185,7 @@ class Dialect(ABC):
         columns: Sequence[str],
         values: Sequence[str],
     ) -> str:
-        """Update matched rows of `target` AS t, and insert the other rows of `source` AS s, in one pass."""
+        """The MERGE that updates matched rows of `target` AS t, and inserts other rows of `source` AS s."""
         update = ", ".join(f"{name} = {value}" for name, value in assignments.items())
         return (
             f"MERGE INTO {target} AS t\nUSING (\n{source}\n) AS s\nON {on}\n"
@@ -193,11 +196,11 @@ class Dialect(ABC):
     # Schema changes
 
     def render_create_schema_if_not_exists(self, schema: str) -> str:
-        """Create a schema."""
+        """The statement that creates a schema, unless it exists."""
         return f"CREATE SCHEMA IF NOT EXISTS {self.render_identifier(schema)}"
 
     def render_create_table_if_not_exists_from_columns(self, table: str, columns: Sequence[SqlColumn]) -> str:
-        """Create a table with these columns."""
+        """The statement that creates a table with these columns, unless it exists."""
         parts = [
             f"{self.render_identifier(column.name)} {self.type_of(column)}"
             + ("" if column.nullable else " NOT NULL")
@@ -206,41 +209,41 @@ class Dialect(ABC):
         return f"CREATE TABLE IF NOT EXISTS {table} (\n  {_lines(parts)}\n)"
 
     def render_add_column(self, table: str, column: SqlColumn) -> str:
-        """Add a column, always nullable."""
+        """The statement that adds a column, which is always nullable."""
         return f"ALTER TABLE {table} ADD COLUMN {self.render_identifier(column.name)} {self.type_of(column)}"
 
     def render_rename_column(self, schema: str, table: str, old: str, new: str) -> str:
-        """Rename a column."""
+        """The statement that renames a column."""
         return (
             f"ALTER TABLE {self.render_table_identifier(schema, table)} "
             f"RENAME COLUMN {self.render_identifier(old)} TO {self.render_identifier(new)}"
         )
 
     def render_rename_table(self, schema: str, old: str, new: str) -> str:
-        """Rename a table in its schema."""
+        """The statement that renames a table in its schema."""
         return (
             f"ALTER TABLE {self.render_table_identifier(schema, old)} RENAME TO {self.render_identifier(new)}"
         )
 
     def render_alter_column_type(self, table: str, column: SqlColumn, old_type: str) -> str | None:
-        """Widen a column in place; None if the database cannot."""
+        """The statement that widens a column in place, or None if the database does not support this."""
         del old_type
         name = self.render_identifier(column.name)
         return f"ALTER TABLE {table} ALTER COLUMN {name} TYPE {self.type_of(column)}"
 
     def render_drop_column(self, table: str, name: str) -> str:
-        """Drop a column; loads never do."""
+        """The statement that drops a column. Loads never drop one."""
         return f"ALTER TABLE {table} DROP COLUMN {self.render_identifier(name)}"
 
     # Running
 
     def secret_reference(self, name: str) -> str | None:
-        """An expression for a secret of the session; None if it can only be a literal."""
+        """An expression for a secret of the session, or None if it can only be a literal."""
         del name
         return None
 
     def get_execution_engine(self, url: str) -> "Engine":
-        """A connection; by default there is none, because the dialect only writes SQL."""
+        """A connection. By default this raises UsageError, because the dialect only writes SQL."""
         from backstory.errors import UsageError
 
         del url
@@ -261,9 +264,9 @@ BOOLEAN_TEXT = "CASE WHEN {sql} THEN 'true' WHEN NOT {sql} THEN 'false' END"
 class TemplateDialect(Dialect):
     """A dialect with tables of types and canonical texts.
 
-    A type may contain `{precision}` and `{scale}`; `LIMITED` is the type of a text with a maximum `{length}`.
-    A canonical text contains the value as `{sql}` and, for numbers, `{precision}` and `{scale}`; other types
-    use `CAST_TEXT`.
+    A type may contain `{precision}` and `{scale}`. `LIMITED` is the type of a string with a maximum
+    `{length}`. A canonical text contains the value as `{sql}` and, for numbers, `{precision}` and `{scale}`.
+    Other types use `CAST_TEXT`.
     """
 
     TYPES: ClassVar[Mapping[Datatype, str]]

@@ -169,7 +169,7 @@ _SPARK_TEXTS = {
     ),
     Datatype.BOOLEAN: BOOLEAN_TEXT,
     Datatype.DATE: "date_format({sql}, 'yyyy-MM-dd')",
-    # Times are stored as text, without trailing zeros.
+    # Times are stored as strings, without trailing zeros.
     Datatype.TIME: "rpad(CASE WHEN {sql} LIKE '%.%' THEN {sql} ELSE concat({sql}, '.') END, 15, '0')",
     Datatype.TIMESTAMP: (
         f"rpad(concat({_ZONELESS}, CASE WHEN length({_ZONELESS}) = 19 THEN '.' ELSE '' END), 26, '0')"
@@ -180,7 +180,7 @@ _SPARK_TEXTS = {
 
 
 class Spark(TemplateDialect):
-    """Spark SQL on Iceberg tables; people read it, and loads run as one pass (decision H2)."""
+    """Spark SQL on Iceberg tables. Its SQL is for people, and loads run as one pass (decision H2)."""
 
     DIALECT_NAME: ClassVar[str] = "spark_iceberg"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("spark")
@@ -254,7 +254,7 @@ _UTF8 = "Latin1_General_100_BIN2_UTF8"
 
 
 class SqlServer(TemplateDialect):
-    """SQL Server 2022 and later; its SQL is written and parsed here, but not run (decision H3)."""
+    """SQL Server 2022 and later. Its SQL is written and parsed here, but not run (decision H3)."""
 
     DIALECT_NAME: ClassVar[str] = "mssql"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("tsql", *_RESERVED.split())
@@ -327,7 +327,7 @@ class SqlServer(TemplateDialect):
 
 GROUP = "backstory.dialects"
 OTHER_NAMES = {"spark": "spark_iceberg", "sqlserver": "mssql", "postgresql": "postgres"}
-NOT_BUILT = {"spark_delta": "Delta tables are not built yet; `spark` writes Iceberg tables."}
+NOT_BUILT = {"spark_delta": "Delta tables are not supported yet; `spark` writes Iceberg tables."}
 
 Kind = TypeVar("Kind", bound=type[Dialect])
 
@@ -344,10 +344,10 @@ def register_dialect(dialect: None = None, *, replace: bool = False) -> Callable
 
 
 def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> Kind | Callable[[Kind], Kind]:
-    """Register a dialect by its DIALECT_NAME; can be used as a decorator.
+    """Register a dialect by its DIALECT_NAME. It can be used as a decorator.
 
-    Raises UsageError for a name that is taken (unless `replace`), and for a dialect without keywords, without
-    a method of the contract, or whose methods take other arguments.
+    Raises UsageError for a name that is taken (unless `replace` is true), and for a dialect that lacks
+    keywords or a method of the contract, or whose methods take other arguments.
     """
     if dialect is None:
         return lambda kind: register_dialect(kind, replace=replace)
@@ -361,7 +361,7 @@ def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> K
 
 
 def contract_fault(dialect: type[Dialect]) -> str | None:
-    """The first fault of a dialect against the contract; None if it is complete."""
+    """The first fault of a dialect against the contract, or None if it is complete."""
     if not dialect.DIALECT_NAME or not dialect.RESERVED_KEYWORDS:
         return "it needs a DIALECT_NAME and RESERVED_KEYWORDS"
     if any(word != word.upper() for word in dialect.RESERVED_KEYWORDS):
@@ -376,7 +376,7 @@ def contract_fault(dialect: type[Dialect]) -> str | None:
 
 
 def get_dialect(name: str) -> Dialect:
-    """The dialect with this name; raises UsageError with the known names if there is none."""
+    """The dialect with this name. Raises UsageError with the known names if it does not exist."""
     if name in NOT_BUILT and name not in _registered:
         raise UsageError("unknown-dialect", NOT_BUILT[name], f"Known are {', '.join(dialect_names())}.")
     dialect = _registered.get(OTHER_NAMES.get(name, name))
@@ -391,7 +391,7 @@ def get_dialect(name: str) -> Dialect:
 
 
 def dialect_names() -> list[str]:
-    """The names of all dialects, including other names."""
+    """The names of all dialects, including aliases."""
     _search()
     return sorted({*_registered, *OTHER_NAMES})
 

@@ -1,4 +1,4 @@
-"""DuckDB in this process, and the values that it and Spark write as the same canonical text."""
+"""DuckDB in this process, and the values that DuckDB and Spark write as the same canonical text."""
 
 import threading
 from collections import defaultdict
@@ -18,9 +18,9 @@ from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import fill_placeholders
 
-# Spark's tables store the other types as texts.
+# Spark's tables store the other types as strings.
 SAME_TEXT: Final = frozenset(Datatype) - {Datatype.FLOAT, Datatype.TIME, Datatype.UUID}
-# Outside of these days the two write years differently.
+# DuckDB and Spark write years outside of these days differently.
 FIRST, LAST = ((day - date(1970, 1, 1)).days for day in (date.min, date.max))
 
 
@@ -36,7 +36,7 @@ _locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 
 
 class DuckDBEngine(Engine):
-    """A connection to a DuckDB file; while another process has it open, nobody else can."""
+    """A connection to a DuckDB file. While another process has the file open, no one else can open it."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: str) -> None:
         self._connection = connection
@@ -116,7 +116,7 @@ class DuckDBEngine(Engine):
 
 
 def open_duckdb(url: str) -> DuckDBEngine:
-    """A connection to `duckdb:///path`; raises TryAgain if another process has the file."""
+    """A connection to `duckdb:///path`. Raises TryAgain if another process has the file open."""
     scheme, _, path = url.partition("://")
     if scheme != "duckdb":
         raise UsageError(
@@ -149,5 +149,5 @@ def _translate_errors() -> Iterator[None]:
 
 
 def _sentence(error: Exception) -> str:
-    """The first line of an error; the others repeat the statement."""
+    """The first line of an error. The other lines repeat the statement."""
     return str(error).split("\n", 1)[0]

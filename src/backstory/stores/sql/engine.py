@@ -1,4 +1,4 @@
-"""The contract of a connection (section 5.1): it runs the SQL of a dialect."""
+"""The contract of a connection (section 5.1), which runs the SQL of a dialect."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -14,17 +14,17 @@ from backstory.stores.sql.statements import fill_placeholders
 class Engine(ABC):
     """A connection whose session is in UTC.
 
-    The database's errors are raised as TryAgain for a conflict or a busy database, else as Failed.
+    The database's errors are raised as TryAgain for a conflict or a busy database, or else as Failed.
     """
 
     @property
     def address(self) -> str:
-        """The address of the database, without its login; empty if unknown."""
+        """The address of the database, without its login. Empty if unknown."""
         return ""
 
     @abstractmethod
     def execute(self, sql: str) -> int:
-        """Run a statement; returns the number of rows that it changed, 0 if it has none."""
+        """Run a statement. Returns the number of rows that it changed, or 0 if it does not change rows."""
 
     @abstractmethod
     def fetch_all(self, sql: str) -> list[tuple[Any, ...]]:
@@ -36,19 +36,19 @@ class Engine(ABC):
 
     @abstractmethod
     def lock(self, name: str) -> AbstractContextManager[bool]:
-        """Lock a name until the connection ends; False without waiting if another process has it."""
+        """Lock a name until the connection ends. Yields False without waiting if another process has it."""
 
     @abstractmethod
     def introspect_table(self, schema: str, table: str) -> dict[str, str] | None:
-        """The columns of a table with their types; None if there is no such table."""
+        """The columns of a table with their types, or None if the table does not exist."""
 
     @abstractmethod
     def bind_secret(self, name: str, value: str) -> None:
-        """Keep a secret in the session, where the dialect's `secret_reference` finds it."""
+        """Keep a secret in the session, where the dialect's `secret_reference` refers to it."""
 
     @abstractmethod
     def bring(self, name: str, rows: pa.Table, columns: Sequence[SqlColumn]) -> str:
-        """Load rows as a relation of this session; returns its name in SQL."""
+        """Load rows as a relation of this session. Returns its name in SQL."""
 
     def keep(self, name: str, template: str, values: Mapping[str, str]) -> str:
         """The SQL of a relation with a query's rows, which the transaction's own writes do not change.
@@ -60,18 +60,18 @@ class Engine(ABC):
 
     @abstractmethod
     def close(self) -> None:
-        """End the connection."""
+        """Close the connection."""
 
     def run(self, template: str, values: Mapping[str, str]) -> int:
-        """`execute` of a statement with placeholders."""
+        """Run `execute` for a statement with placeholders."""
         return self.execute(fill_placeholders(template, values))
 
     def query(self, template: str, values: Mapping[str, str]) -> list[tuple[Any, ...]]:
-        """`fetch_all` of a query with placeholders."""
+        """Run `fetch_all` for a query with placeholders."""
         return self.fetch_all(fill_placeholders(template, values))
 
     def execute_scalar(self, sql: str) -> Any:
-        """The first value of a query's first row; None if it has none."""
+        """The first value of a query's first row, or None if it has no rows."""
         rows = self.fetch_all(sql)
         return rows[0][0] if rows else None
 

@@ -19,7 +19,7 @@ _LOOKS_AFTER_US = 250  # milliseconds
 
 
 class PostgresEngine(Engine):
-    """A connection in UTC; its transactions see one snapshot (repeatable read)."""
+    """A connection in UTC. Its transactions see one snapshot (repeatable read)."""
 
     def __init__(self, connection: psycopg.Connection[tuple[Any, ...]]) -> None:
         self._connection = connection
@@ -102,7 +102,7 @@ class PostgresEngine(Engine):
 
 
 def _as_text(rows: pa.Table) -> pa.Table:
-    """Binary columns as PostgreSQL's texts."""
+    """The rows with binary columns as PostgreSQL's strings."""
     for place, field in enumerate(rows.schema):
         if pa.types.is_binary(field.type):
             texts = [None if value is None else "\\x" + value.hex() for value in rows[place].to_pylist()]
@@ -111,7 +111,7 @@ def _as_text(rows: pa.Table) -> pa.Table:
 
 
 def open_postgres(url: str) -> PostgresEngine:
-    """A connection to `postgresql://user@host:port/db`; raises what `connect` raises."""
+    """A connection to `postgresql://user@host:port/db`. Raises the errors of `connect`."""
     connection = connect(url)
     with translate_postgres():
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ

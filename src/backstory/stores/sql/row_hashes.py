@@ -1,4 +1,4 @@
-"""The way rows are hashed, stored with their table, so that anybody can verify the hashes (section 2.4)."""
+"""The definition of row hashes, stored with their table, so that anyone can verify them (section 2.4)."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ class HashedColumn:
 class RowHash:
     """The SHA-256 of the texts of columns in this order, with a separator and a text for NULL.
 
-    With `escaped` no text contains the separator.
+    If `escaped` is true, no text contains the separator.
     """
 
     columns: tuple[HashedColumn, ...]
@@ -38,7 +38,7 @@ class RowHash:
     escaped: bool = False
 
     def sql(self, dialect: Dialect, column: Callable[[str], str]) -> str:
-        """The hash of a row in SQL; `column` returns the SQL of a name."""
+        """The hash of a row in SQL. `column` returns the SQL of a name."""
         if not self.columns:
             return dialect.string_literal(NO_COLUMNS)
         return joined_hash(
@@ -72,7 +72,7 @@ def joined_hash(dialect: Dialect, parts: Sequence[str], separator: str) -> str:
 
 
 def hashes_of_property(text: str | None, names: Mapping[int, str]) -> list[RowHash] | None:
-    """The ways of hashing in a property; None without one, or if a hashed column is missing."""
+    """The hash definitions in a property, or None if it is not set or a hashed column is missing."""
     try:
         return None if text is None else [_hash_of_json(written, names) for written in json.loads(text)]
     except (KeyError, TypeError, ValueError):
@@ -91,7 +91,7 @@ _PARTS = ("precision", "scale", "prefix")
 
 
 def hashes_to_keep(hashes: Iterable[RowHash], ids: Mapping[str, int]) -> str:
-    """The text of the property."""
+    """The value of the property."""
     return json.dumps([_hash_as_json(hashed, ids) for hashed in dict.fromkeys(hashes)], ensure_ascii=False)
 
 

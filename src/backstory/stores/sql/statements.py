@@ -1,4 +1,4 @@
-"""Statements of a load, with placeholders in place of whole literals (sections 3.5 and 5.2)."""
+"""Statements of a load, with placeholders instead of whole literals (sections 3.5 and 5.2)."""
 
 import re
 from collections.abc import Mapping
@@ -23,9 +23,9 @@ PLACEHOLDER = re.compile(r"\{\{\s*(\w+)\s*\}\}")
 
 
 def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
-    """Replace each placeholder by its SQL, in one pass, so that values remain data.
+    """Replace each placeholder with its SQL, in one pass, so that values remain data.
 
-    Raises Failed for a placeholder without a value: such a statement must not run.
+    Raises Failed for a placeholder without a value, because such a statement must not run.
     """
 
     def value(placeholder: re.Match[str]) -> str:
@@ -41,5 +41,5 @@ def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
 
 
 def without_placeholders(text: str) -> list[str]:
-    """Split the text between adjacent braces, so that no part contains a placeholder."""
+    """Split the string between adjacent braces, so that no part contains a placeholder."""
     return _BETWEEN_BRACES.split(text)

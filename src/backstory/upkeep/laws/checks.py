@@ -77,11 +77,11 @@ def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
     columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
     rows, wrong_blocks = read([*dict.fromkeys([*columns, *shape.key, *laws.identity])]), list[str]()
 
-    def wanted(count: int) -> int:
+    def right_number(count: int) -> int:
         wrong, right = wrong_offsets(logged(), snapshots_in_files(table), count)
         wrong_blocks.extend(wrong)
         return right
 
-    broken, times, keys = rows.count_events(laws, names["offset"], wanted)
+    broken, times, keys = rows.count_events(laws, names["offset"], right_number)
     times += len(wrong_blocks)
     return broken | ({Law.OFFSETS.value: (times, keys or wrong_blocks[:MAX_KEYS])} if times else {})

@@ -1,8 +1,8 @@
 """The agreement of a feed and its table: columns, order, versions, the meaning of rows, and the plan's terms.
 
-The table keeps which rows delete, which cells are unmodified and which columns are not stored. Otherwise a
-later delivery without these options would store deletes as updates, and NULL for unmodified values (V13, V49,
-V60).
+The table stores the conditions for deletes, the marks of unmodified cells, and the columns that are not
+stored. Otherwise a later delivery without these options would store deletes as updates, and NULL for
+unmodified values (V13, V49, V60).
 """
 
 import json
@@ -71,7 +71,7 @@ _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
 class Agreement:
     """The table's shape with the feed's columns, its settings, its order, and the expressions of each row.
 
-    `computed` maps names of extra columns to expressions; the expressions of the order are first.
+    `computed` maps names of extra columns to expressions. The expressions of the order are first.
     """
 
     evolved: EvolvedShape
@@ -89,9 +89,9 @@ def agree(
     *,
     zoned: bool,
 ) -> Agreement:
-    """Agree on the table's columns, settings and order; raises Refused and UsageError for contradictions.
+    """Agree on the table's columns, settings and order. Raises Refused and UsageError for contradictions.
 
-    `zoned`: times of the source without a zone are in UTC.
+    If `zoned` is true, times of the source without a zone are in UTC.
     """
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
@@ -136,10 +136,13 @@ def _kept_fields(source: SourceRows, request: ApplyRequest) -> StructType:
 
 def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
     names = fields.names
-    some = {"drop": request.drop or (), "columns_to_update": {request.columns_to_update} - {None}}
+    columns_by_option = {
+        "drop": request.drop or (),
+        "columns_to_update": {request.columns_to_update} - {None},
+    }
     if isinstance(request.ignore_nulls, frozenset):
-        some["ignore_null_updates"] = request.ignore_nulls
-    for option, names_asked in some.items():
+        columns_by_option["ignore_null_updates"] = request.ignore_nulls
+    for option, names_asked in columns_by_option.items():
         if lacking := sorted(set(map(str, names_asked)) - set(names)):
             raise bad_option(
                 f"`{option}=` names no column of the source: {', '.join(lacking)}.",
@@ -147,7 +150,7 @@ def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
             )
     if (name := request.columns_to_update) is not None and not _is_list_of_names(fields[name].dataType):
         raise bad_option(
-            f"`columns_to_update=` names {name}, which is not an array of texts.",
+            f"`columns_to_update=` names {name}, which is not an array of strings.",
             "Name the column that has the names of the columns that each row sets.",
         )
 
@@ -159,7 +162,7 @@ def _is_list_of_names(type_: DataType) -> bool:
 
 
 def _expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[Expression, ...]:
-    """The expressions that order the changes; columns of Spark are computed as they are given."""
+    """The expressions that order the changes. Spark columns are computed as they are."""
     texts = agree_expressions(properties, request)
     return texts if request.sequence_by is None else request.sequence_by
 
@@ -172,7 +175,7 @@ def _ordering(
     zoned: bool,
     log: bool,
 ) -> Ordering:
-    """The order of the changes; values that are NULL in all rows get the table's type.
+    """The order of the changes. Values that are NULL in all rows get the table's type.
 
     Such rows are refused later, with their keys.
     """
@@ -190,13 +193,16 @@ def _ordering(
 
 
 def _row_expression(expression: Expression) -> Expression:
-    """The expression computed in each row; for local times the clock time, which becomes an instant later."""
+    """The expression computed in each row.
+
+    For local times, this is the clock time, which becomes an instant later.
+    """
     local = local_times(expression)
     return expression if local is None else local.time
 
 
 def _condition(source: SourceRows, expression: Expression) -> Expression:
-    """A condition; raises UsageError for an expression of another type than BOOLEAN."""
+    """A condition. Raises UsageError for an expression whose type is not BOOLEAN."""
     type_ = _type_of(source, expression)
     if type_ not in {None, ColumnType(Kind.BOOLEAN)}:
         raise bad_option(
@@ -207,7 +213,7 @@ def _condition(source: SourceRows, expression: Expression) -> Expression:
 
 
 def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
-    """The type of an expression's values; None if all values are NULL without a type.
+    """The type of an expression's values, or None if all values are NULL without a type.
 
     Raises UsageError for a column that the source lacks.
     """
@@ -229,7 +235,7 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
 
 def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettings:
-    """The settings with columns of the order ignored, unless they are tracked or overwritten (V49)."""
+    """The settings, with columns of the order ignored, unless they are tracked or overwritten (V49)."""
     if settings.track is not None or not plain:
         return settings
     return replace(
@@ -240,7 +246,7 @@ def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettin
 def _agree_table_settings(
     table: IcebergTable, request: ApplyRequest, plain: frozenset[str], shape: EvolvedShape
 ) -> TableSettings:
-    """The table's settings; new columns are ignored if they order the changes or the request ignores them."""
+    """The table's settings. New columns are ignored if they order the changes or the request ignores them."""
     stored = stored_settings(table.properties)
     ignored = (plain | (request.ignore or frozenset())) & shape.added
     if request.ignore is not None:
@@ -250,7 +256,7 @@ def _agree_table_settings(
 
 
 def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
-    """The shape in which rows remember further values of the order."""
+    """The shape in which rows store the further values of the order."""
     if not ordering.memory_part:
         return shape
     return replace(
@@ -272,10 +278,10 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
 def with_stored_meaning(
     request: ApplyRequest, properties: Mapping[str, str], names: Sequence[str]
 ) -> ApplyRequest:
-    """The request; options that it lacks are the table's.
+    """The request, with the table's options for those that it lacks.
 
-    Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages
-    of an envelope define their own meaning.
+    Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages in an
+    envelope define their own meaning.
     """
     if request.is_unwrapped:
         return request
@@ -300,16 +306,19 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
 
 
 def unmodified_text(request: ApplyRequest, table: IcebergTable | None) -> str | None:
-    """The text of cells that leave their column unmodified; None without one, and for envelopes."""
+    """The string of cells that leave their column unmodified, or None if there are none.
+
+    Messages in an envelope have no such string.
+    """
     if request.envelope is not None:
         return None
     return with_stored_meaning(request, {} if table is None else table.properties, ()).unmodified
 
 
 def meaning_property(request: ApplyRequest, properties: Mapping[str, str]) -> dict[str, str]:
-    """The table property with the options that apply from now on: given ones replace stored ones.
+    """The table property with the options that apply from now on. Requested options replace stored ones.
 
-    Expressions that are columns of Spark have no text, so they are not kept.
+    Expressions that are Spark columns have no string, so they are not stored.
     """
     if request.is_unwrapped:
         return _envelope_property(request)
@@ -342,14 +351,14 @@ def _request_options(request: ApplyRequest) -> dict[str, Any]:
 
 
 def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> dict[str, Any]:
-    """The table's options, except given ones and options that contradict a given one."""
+    """The table's options, except requested options and options that contradict them."""
     left_out = {*options, *(_EITHER if _EITHER & set(options) else ())}
     stored = json.loads(properties.get(FEED, "{}"))
     return {name: value for name, value in stored.items() if name not in left_out}
 
 
 def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
-    """The value of a stored option for a delivery with these columns; None if it does not apply."""
+    """The value of a stored option for a delivery with these columns, or None if it does not apply."""
     if name in _CONDITIONS:
         words = {quoted or bare for quoted, bare in _WORD.findall(_TEXT.sub("", value))}
         return value if words & set(names) else None
@@ -362,7 +371,7 @@ def _option_of_delivery(name: str, value: Any, names: Sequence[str]) -> Any:
 class FeedInputs:
     """A feed, its table, and their agreement.
 
-    The `salt` encodes names of files on their way through Spark's tasks.
+    The `salt` encodes the names of files in Spark's tasks.
     """
 
     store: IcebergStore
@@ -380,7 +389,7 @@ class FeedInputs:
 
     @cached_property
     def numbers(self) -> Mapping[str, int]:
-        """The field ids of the columns outside the key; a new table numbers its columns from 1."""
+        """The field ids of the columns outside the key. A new table numbers its columns from 1."""
         shape = self.agreement.evolved.shape
         if self.table is None:
             ids = {column.name: number for number, column in enumerate(shape.columns, 1)}
@@ -391,7 +400,10 @@ class FeedInputs:
         }
 
     def event_mapping(self, *, counted: bool) -> EventMapping:
-        """How the source's rows become events; `counted`: rows have a number in their source."""
+        """The mapping of the source's rows to events.
+
+        If `counted` is true, rows have a number in their source.
+        """
         request, evolved = self.request, self.agreement.evolved
         names = {column.name for column in evolved.delivered}
         delivered = tuple(column for column in evolved.shape.user_columns if column.name in names)
@@ -408,11 +420,14 @@ class FeedInputs:
 
     @property
     def stored_log(self) -> LogProgress | None:
-        """The progress of the table's log; None without one."""
+        """The progress of the table's log, or None."""
         return None if self.table is None else stored_log(self.table.properties)
 
     def terms(self, last: int | None, log: LogProgress | None = None) -> FeedTerms:
-        """The terms of the plan; `last` is the time of the last event, `log` the progress after the feed."""
+        """The terms of the plan.
+
+        `last` is the time of the last event, and `log` is the progress after the feed.
+        """
         shape, settings = self.agreement.evolved.shape, self.agreement.settings
         users = list(self.numbers)
         settled = tuple(None if instant is None else micros_of(instant) for instant in self.memory.settled)
@@ -440,7 +455,7 @@ class FeedInputs:
 
 
 def _window(request: ApplyRequest, last: int | None) -> tuple[int, int] | None:
-    """The restated window; without an end it ends just after the last event (V86)."""
+    """The restated window. By default, it ends just after the last event (V86)."""
     if request.restate_from is None:
         return None
     start = micros_of(request.restate_from)

@@ -1,4 +1,4 @@
-"""The rows of a feed as events: kind, time, and the columns that each sets (V45 to V51)."""
+"""The rows of a feed as events: kind, time, and the columns that each event sets (V45 to V51)."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -32,8 +32,8 @@ class UnmodifiedCells:
     """The cells of an upsert that leave their column unmodified (V50).
 
     `nulls` are the columns whose NULLs are unmodified, or True for all. `text` marks unmodified cells in
-    text columns. `names` is a column whose array names the columns that are set. Readers and envelopes
-    flag unmodified cells in extra columns.
+    string columns. `names` is a column whose array names the columns that are set. Readers and envelopes flag
+    unmodified cells in extra columns.
     """
 
     nulls: frozenset[str] | bool = False
@@ -41,7 +41,7 @@ class UnmodifiedCells:
     names: str | None = None
 
     def cells(self, rows: pa.Table, name: str) -> np.ndarray:
-        """Which rows leave a column unmodified."""
+        """A mask of the rows that leave a column unmodified."""
         values = rows[name]
         if self.names is not None:
             return _rows_without_name(rows[self.names], name)
@@ -56,7 +56,7 @@ class UnmodifiedCells:
 
 
 def _rows_without_name(lists: pa.ChunkedArray, name: str) -> np.ndarray:
-    """The rows whose array of names lacks a column; a row without an array sets all columns."""
+    """A mask of the rows whose array of names lacks a column. A row without an array sets all columns."""
     rows = lists.cast(pa.list_(pa.string())).combine_chunks()
     named = pc.fill_null(pc.equal(pc.list_flatten(rows), name), False)
     lacking = np.array(rows.is_valid())
@@ -65,7 +65,7 @@ def _rows_without_name(lists: pa.ChunkedArray, name: str) -> np.ndarray:
 
 
 def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
-    """Raise Refused for rows that set a column which the source lacks, because the change would be lost."""
+    """Raise Refused for rows that set a column that the source lacks, because the change would be lost."""
     lists = rows[names].combine_chunks()
     if pa.types.is_null(lists.type):
         return
@@ -81,10 +81,10 @@ def _refuse_unknown_names(rows: pa.Table, names: str) -> None:
 
 @dataclass(frozen=True, slots=True)
 class EventMapping:
-    """How rows become events: the delivered columns in the table's types, and the field ids of its columns.
+    """The mapping of rows to events: the delivered columns in the table's types, and the table's field ids.
 
-    `numbers` has all columns outside the key; columns that are not delivered stay unmodified. `counted`:
-    rows have a number in their source. `before` are the columns of before-images.
+    `numbers` has all columns outside the key. Columns that are not delivered are unmodified. If `counted` is
+    true, rows have a number in their source. `before` are the columns of before-images.
     """
 
     delivered: tuple[Column, ...]
@@ -99,8 +99,8 @@ class EventMapping:
 def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
     """An event for each row: the record's columns in the table's types, and the columns of the strategy.
 
-    `rows` have the source's columns and the columns of its expressions. Raises Refused for unreadable
-    times, and for rows that set columns which the source lacks.
+    `rows` have the source's columns and the columns of its expressions. Raises Refused for unreadable times,
+    and for rows that set columns that the source lacks.
     """
     if terms.unmodified.names is not None:
         _refuse_unknown_names(rows, terms.unmodified.names)
@@ -121,7 +121,10 @@ def events_of(rows: pa.Table, terms: EventMapping) -> pa.Table:
 
 
 def _kinds(rows: pa.Table) -> pa.Array:
-    """The kind of each row; NULL in a condition is false, truncates take precedence over deletes (V48)."""
+    """The kind of each row.
+
+    NULL in a condition is false, and truncates take precedence over deletes (V48).
+    """
     deletes, truncates = (
         pc.fill_null(rows[name].cast(pa.bool_()).combine_chunks(), False)
         if name in rows.column_names
@@ -142,7 +145,7 @@ def _values(values: pa.ChunkedArray, type_: pa.DataType, unmodified: np.ndarray 
 def _asserted_columns(
     rows: pa.Table, terms: EventMapping, upserts: np.ndarray
 ) -> tuple[pa.Array, Mapping[str, np.ndarray]]:
-    """The field ids of the columns that each row sets (NULL: all), and the unmodified cells by column."""
+    """The field ids of the columns that each row sets (NULL for all), and the unmodified cells by column."""
     names = [column.name for column in terms.delivered if column.name not in terms.key]
     unmodified = {name: terms.unmodified.cells(rows, name) & upserts for name in names}
     unmodified = {name: cells for name, cells in unmodified.items() if cells.any()}

@@ -1,4 +1,4 @@
-"""The expressions of a feed: simple ones are computed from Arrow tables, all others by Spark (V124)."""
+"""The expressions of a feed. Simple ones are computed on Arrow tables, all others by Spark (V124)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -31,13 +31,13 @@ _TEXT: Final = re.compile(r"\s*'([^'\\]*)'\s*")
 
 
 def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
-    """The column name, if the expression is just a column; else None."""
+    """The column name if the expression is only a column, or else None."""
     name = _only_name(expression)
     return name if name in names else None
 
 
 def lacking_column(expression: Expression, names: Sequence[str]) -> str | None:
-    """The name, if the expression is just a name and no column has it; else None."""
+    """The name if the expression is only a name and no column has it, or else None."""
     name = _only_name(expression)
     return None if name in names else name
 
@@ -48,9 +48,9 @@ def _only_name(expression: Expression) -> str | None:
 
 
 def local_computation(expression: Expression, schema: pa.Schema) -> Compute | None:
-    """A function that computes an expression on Arrow tables; None if only Spark computes it exactly.
+    """A function that computes an expression on Arrow tables, or None if only Spark computes it exactly.
 
-    It covers columns, and comparisons of text columns with texts: `op = 'D'`, `op in ('D', 'T')`.
+    It covers columns, and comparisons of string columns with literals: `op = 'D'`, `op in ('D', 'T')`.
     """
     if (name := plain_column(expression, schema.names)) is not None:
         return lambda rows: rows[name]
@@ -75,10 +75,9 @@ def _texts(some: str) -> list[str] | None:
 
 
 def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> DataFrame:
-    """The frame with a column for each expression; UsageError for invalid or unsafe expressions.
+    """The frame with a column for each expression. Raises UsageError for invalid or unsafe expressions.
 
-    An expression must not have subqueries, depend on other rows, or differ from one run to the next
-    (V124).
+    An expression must not have subqueries, depend on other rows, or differ from one run to the next (V124).
     """
     for name, expression in expressions.items():
         try:
@@ -105,7 +104,7 @@ def _refuse_unsafe(rows: DataFrame, alone: DataFrame, expression: Expression) ->
 def read_feed_rows(
     store: IcebergStore, source: SourceRows, computed: Mapping[str, Expression], lease: MemoryLease
 ) -> pa.Table:
-    """All rows, with a column for each expression; raises TooLarge if the lease cannot hold them."""
+    """All rows, with a column for each expression. Raises TooLarge if the lease cannot hold them."""
     with suppress(Unreadable):
         rows = _read_here(source, computed, lease)
         if rows is not None:

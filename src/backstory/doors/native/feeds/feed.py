@@ -1,4 +1,4 @@
-"""A feed, or a batch of a stream, becomes one commit of a table of layout `versions`, or none."""
+"""A feed, or a batch of a stream, as one commit to a table of layout `versions`, or none."""
 
 import hashlib
 import json
@@ -48,7 +48,7 @@ from backstory.strategies.copies.plan import DRIVES
 if TYPE_CHECKING:
     pass
 
-# Properties of commits with the stream and batch that they are of.
+# Properties with the stream and the batch of a commit.
 STREAM: Final = "backstory.stream"
 BATCH: Final = "backstory.batch"
 
@@ -68,7 +68,7 @@ class StreamBatch:
         return {STREAM: self.query, BATCH: str(self.number)}
 
     def is_committed(self, table: IcebergTable) -> bool:
-        """Whether this batch, or a later one of its query, is committed."""
+        """Whether this batch, or a later batch of its query, is committed."""
         for snapshot in ancestry(table):
             if snapshot.get_property(STREAM) == self.query:
                 return int(snapshot.get_property(BATCH) or -1) >= self.number
@@ -77,7 +77,7 @@ class StreamBatch:
 
 @dataclass(frozen=True, slots=True)
 class NativeFeed:
-    """A feed as a delivery, or a batch of a stream; `zoned`: times without a zone are in UTC."""
+    """A feed as a delivery, or a batch of a stream. If `zoned` is true, times without a zone are in UTC."""
 
     name: TableName
     source: SourceRows
@@ -87,12 +87,15 @@ class NativeFeed:
 
     @property
     def tables(self) -> Sequence[TableName]:
-        """The one table."""
+        """The only table that the feed changes."""
         return [self.name]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
-        """The plan against the table's current state; raises Refused for a feed that would not be right."""
+        """The plan against the table's current state.
+
+        Raises Refused for a feed that would corrupt the history.
+        """
         with hold_settings(store.session), translate_faults(self.name):
             table = load(store, self.name)
             if table is not None:
@@ -115,7 +118,7 @@ class NativeFeed:
                 yield Plan(table, change, note, self._receipt(feed, planned, absent), self.request.dry_run)
 
     def _note(self, feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Note:
-        """The properties of the commit; its token is a digest of the events (V14)."""
+        """The properties of the commit. Its token is a digest of the events (V14)."""
         content = json.dumps([str(self.name), iso(feed.memory.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
@@ -152,7 +155,7 @@ class NativeFeed:
 
 
 def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) -> Change | None:
-    """The Change of a feed, with the meaning of its rows; None if nothing changes (V59)."""
+    """The Change of a feed, with the meaning of its rows, or None if nothing changes (V59)."""
     agreement, table = feed.agreement, feed.table
     policy = policy_property({} if table is None else table.properties, feed.request)
     if not planned.new_row_count:
@@ -185,7 +188,7 @@ def _change(feed: FeedInputs, planned: PlannedFeed, meaning: Mapping[str, str]) 
 
 
 def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
-    """The progress of the log, and the settled interval if the log is a new one (V136)."""
+    """The progress of the log, and the settled interval if the log is new (V136)."""
     if planned.log is None:
         return {}
     settled = feed.terms(None, planned.log).settled
@@ -195,7 +198,7 @@ def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
 
 
 def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
-    """The places of removed rows; a new log also removes settled facts that are not messages of a log."""
+    """The places of removed rows. A new log also removes settled facts that are not messages of a log."""
     if planned.log is None or planned.log.settles is None or feed.table is None:
         return planned.removed_places
     memory = column(MEMORY)
@@ -216,7 +219,7 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
 
 
 def _refuse_untyped_key(feed: FeedInputs) -> None:
-    """Raise Refused if a table would be created by truncates only, because its key has no type."""
+    """Raise Refused if only truncates would create a table, because its key has no type."""
     key = feed.agreement.evolved.shape.key
     if untyped := [name for name in key if isinstance(feed.source.fields[name].dataType, NullType)]:
         raise Refused(

@@ -1,4 +1,4 @@
-"""The log of a table's messages and the progress in it; a log that starts again is refused (V136)."""
+"""The log of a table's messages and the progress in it. A log that starts again is refused (V136)."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -26,9 +26,9 @@ _KEPT: Final = ("connector", "server", "table", "number", "last", "latest", "tru
 
 @dataclass(frozen=True, slots=True)
 class LogSpan:
-    """The first and last position and time of a delivery's messages; messages without position do not count.
+    """The first and last position and time of a delivery's messages.
 
-    `truncate` is the position of the last truncate, None without one.
+    Messages without a position do not count. `truncate` is the position of the last truncate, or None.
     """
 
     first: Position
@@ -42,10 +42,9 @@ class LogSpan:
 class LogProgress:
     """The log of a table's messages, with the last known position, time and truncate.
 
-    `number` counts the table's logs; it is the first part of `truncate`. `settles` is the instant up to
+    `number` counts the table's logs, and is the first part of `truncate`. `settles` is the instant up to
     which a new log settles everything. `former` describes the logs before a new one. It has the instant
-    before its first message, their last known time, and their last position if the source has the same
-    name.
+    before its first message, their last known time, and their last position if the source has the same name.
     """
 
     connector: str
@@ -60,26 +59,26 @@ class LogProgress:
 
     @property
     def former_logs(self) -> FormerLogs | None:
-        """The terms that separate messages of former logs; None if the log never started again."""
+        """The terms that separate messages of former logs, or None if the log never started again."""
         if self.former is None:
             return None
         until, latest, last = self.former
         return FormerLogs(until, latest, None if last is None else (self.number, *last))
 
     def properties(self) -> dict[str, str]:
-        """The table property."""
+        """The expressions and their types, as JSON for the table's property."""
         values = {name: getattr(self, name) for name in _KEPT}
         return {LOG: json.dumps(values, ensure_ascii=False)}
 
 
 def stored_log(properties: Mapping[str, str]) -> LogProgress | None:
-    """The progress in a table's properties; None if it has no messages of a log."""
+    """The progress in a table's properties, or None if it has no messages of a log."""
     text = properties.get(LOG)
     return None if text is None else LogProgress(**json.loads(text))
 
 
 def span_of(events: pa.Table) -> LogSpan | None:
-    """The span of events in their log; None if no event has a position."""
+    """The span of events in their log, or None if no event has a position."""
     position = events[FURTHER].combine_chunks()
     parts = [name for name in position.type.names if name != LOG_NUMBER]
     rows = pa.table({name: pc.struct_field(position, name) for name in parts})
@@ -111,7 +110,7 @@ def _extreme(rows: pa.Table, parts: Sequence[str], which: str) -> Position:
 def progress(
     known: LogProgress | None, span: LogSpan | None, request: ApplyRequest, recorded: int
 ) -> LogProgress | None:
-    """The progress of the log after a delivery; raises Refused for another log and for future times."""
+    """The progress of the log after a delivery. Raises Refused for another log and for future times."""
     if request.log is None:
         return None
     if span is not None and span.latest > recorded + DAY and not request.allow_future:
@@ -144,7 +143,7 @@ def progress(
 def _former_progress(
     known: LogProgress, delivered: LogProgress, until: int | None
 ) -> tuple[int, int, Position | None] | None:
-    """The description of the logs before a new one; without a position if the source's name changed."""
+    """The description of the logs before a new one. It has no position if the source's name changed."""
     latest = max(
         (time for time in (known.latest, (known.former or (0, None))[1]) if time is not None), default=None
     )
@@ -164,7 +163,7 @@ def refuse_another_log(properties: Mapping[str, str], request: ApplyRequest) -> 
 
 
 def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan | None) -> Position | None:
-    """The first position of a delivery, if it is not after the last known one; else None (V134)."""
+    """The first position of a delivery, if it is not after the last known one, or else None (V134)."""
     if known is None or now is None or span is None or now.number != known.number:
         return None
     return [now.number, *span.first] if known.last is not None and span.first <= known.last else None
@@ -179,9 +178,9 @@ def _one_source(source: LogSource) -> LogProgress:
 
 
 def _restart_reason(known: LogProgress, source: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
-    """The reason why messages are of another log than the table's; empty for messages of the same one.
+    """The reason why messages belong to a log other than the table's. Empty if they belong to the same log.
 
-    A log started again if positions fall while times rise: for all messages, or for some if a new log was
+    A log has started again if positions fall while times rise: for all messages, or for some if a new log was
     requested.
     """
     one, other = f"{known.server}/", f"{source.server}/"

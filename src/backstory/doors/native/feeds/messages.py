@@ -63,8 +63,8 @@ LINES_AT_ONCE: Final = 1 << 14
 class MessageRows:
     """The rows of messages: the record's `own` columns, and extra columns with their meaning.
 
-    `order` are the columns that order the rows: positions in the `log`, or requested paths. `images` are
-    the own columns with before-images.
+    `order` are the columns that order the rows: positions in the `log`, or requested paths. `images` are the
+    own columns with before-images.
     """
 
     rows: pa.Table
@@ -77,9 +77,9 @@ class MessageRows:
 def unwrap_here(
     store: IcebergStore, messages: pa.Table, request: ApplyRequest, key: Sequence[str]
 ) -> FeedRows:
-    """The rows of messages, and a request that reads them; empty if no message is a change.
+    """The rows of messages, and a request that reads them. Empty if no message is a change.
 
-    Without a change the columns of the order are unknown. Raises the errors of `unwrap_messages`.
+    The columns of the order are then unknown. Raises the errors of `unwrap_messages`.
     """
     rows = unwrap_messages(messages, request, key)
     if not len(rows.rows):
@@ -89,9 +89,9 @@ def unwrap_here(
 
 
 def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> MessageRows:
-    """The rows of messages: structs or texts of Debezium, or rows of a feed of changes.
+    """The rows of messages: structs or strings of Debezium, or rows of a feed of changes.
 
-    Texts are in a column `value`, with an optional `key`. Raises Refused for malformed messages,
+    Strings are in a column `value`, with an optional `key`. Raises Refused for malformed messages, and
     UsageError if the order is unknown.
     """
     if request.envelope == "changes":
@@ -104,7 +104,7 @@ def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str
 
 
 def are_texts(names: Collection[str]) -> bool:
-    """Whether messages with these columns are texts, as in Kafka."""
+    """Whether messages with these columns are strings, as in Kafka."""
     return VALUE in names and not {"op", "payload"} & set(names)
 
 
@@ -156,7 +156,7 @@ def with_message_columns(
 
 
 def _are_own_order(expressions: Sequence[Any], order: dict[str, Any]) -> bool:
-    """Whether the requested expressions are the envelope's own order, which tables keep."""
+    """Whether the requested expressions are the envelope's own order, which tables store."""
     return tuple(map(str, expressions)) == tuple(f"`{name}`" for name in order)
 
 
@@ -175,7 +175,7 @@ def _at_path(messages: pa.Table, path: str) -> pa.Array:
 
 @dataclass(frozen=True, slots=True)
 class MessageTypes:
-    """The columns and types of all rows of messages; `own` are the record's columns."""
+    """The columns and types of all rows of messages. `own` are the record's columns."""
 
     schema: pa.Schema
     own: tuple[str, ...]
@@ -185,10 +185,10 @@ class MessageTypes:
 
 
 def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
-    """The rows of messages unwrapped in Spark's tasks, and a request that reads them; empty without changes.
+    """The rows of messages unwrapped in Spark's tasks, and a request that reads them.
 
-    A first pass finds the types of all messages. Raises the errors of `unwrap_messages`, which count
-    messages within their part of the feed.
+    Empty if no message is a change. A first pass determines the types of all messages. Raises the errors of
+    `unwrap_messages`, which count messages within their part of the feed.
     """
     small_request, key = _for_workers(request), tuple(key)
     if request.envelope == "changes":
@@ -210,7 +210,7 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
 
 
 def _for_workers(request: ApplyRequest) -> ApplyRequest:
-    """The parts of a request that unwrapping needs; workers can unpickle it."""
+    """The parts of a request that unwrapping needs, in a form that workers can unpickle."""
     order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
     return ApplyRequest(envelope=request.envelope, unmodified=request.unmodified, sequence_by=order)
 
@@ -277,7 +277,7 @@ def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
 def _unwrap_change_feed(
     messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]
 ) -> "tuple[MessageTypes, DataFrame]":
-    """The rows of a feed of changes: rows of a record in one commit are unwrapped together."""
+    """The rows of a feed of changes. Rows of a record in one commit are unwrapped together."""
     nothing = messages.limit(0)
     rows = unwrap_messages(arrow_of(nothing), request, key)
     images = pa.struct([(name, rows.rows[name].type) for name in rows.own])
@@ -310,7 +310,10 @@ def _unwrap_buckets(
 
 @dataclass(frozen=True, slots=True)
 class Messages:
-    """Messages of an envelope: `table` reads them all or raises TooLarge; `frame` reads them by Spark."""
+    """Messages in an envelope.
+
+    `table` reads them all or raises TooLarge, and `frame` reads them with Spark.
+    """
 
     table: Callable[[MemoryLease], pa.Table]
     frame: "Callable[[], DataFrame]"
@@ -324,7 +327,7 @@ def messages_of_rows(store: IcebergStore, rows: SourceRows) -> Messages:
 def messages_of_lines(
     store: IcebergStore, files: Sequence[SourceFile], request: ApplyRequest, resources: ExitStack
 ) -> Messages:
-    """The lines of files as messages of Debezium; temporary files are removed with `resources`."""
+    """The lines of files as messages of Debezium. Temporary files are removed with `resources`."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
     lines = [unpack(file, folder) for file in files]
     encoding, unavailable = request.files.text_encoding, request.unmodified or UNAVAILABLE
@@ -348,7 +351,7 @@ def messages_of_lines(
 def unwrap_feed(
     store: IcebergStore, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
-    """The rows of messages and the request that reads them, by the driver or else in Spark's tasks."""
+    """The rows of messages and the request that reads them, from the driver or else from Spark's tasks."""
 
     def here(resources: ExitStack) -> FeedRows:
         lease = resources.enter_context(store.memory.lease())

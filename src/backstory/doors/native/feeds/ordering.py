@@ -1,6 +1,6 @@
 """The order of changes: instants, local times, and the further expressions of a table (V13, V45 to V47).
 
-A local time that clocks repeat is two instants; one that they skip is no instant.
+A local time that clocks repeat is two instants, and a time that they skip is no instant.
 """
 
 import json
@@ -36,7 +36,10 @@ LOG_NUMBER: Final = "log"
 
 @dataclass(frozen=True, slots=True)
 class LocalTimes:
-    """Local times of a zone; `side` chooses between two instants, else ambiguous times are refused."""
+    """Local times of a zone. `side` chooses between two instants.
+
+    If it is None, ambiguous times are refused.
+    """
 
     expression: str
     time: str
@@ -44,9 +47,9 @@ class LocalTimes:
     side: str | None
 
     def instants(self, times: pa.Array, *, counted: bool) -> pa.Array:
-        """The instants of local times; their own zone is ignored: 02:10 means 02:10 on the zone's clocks.
+        """The instants of local times. Their own zone is ignored: 02:10 means 02:10 on the zone's clocks.
 
-        With a side, a skipped time becomes the first instant after the gap. Otherwise skipped and
+        If a side is set, a skipped time becomes the first instant after the gap. Otherwise skipped and
         repeated times raise Refused, with their row if rows are `counted`.
         """
         clock = pa.timestamp("us")
@@ -85,7 +88,7 @@ class LocalTimes:
 
 
 def local_times(expression: Expression) -> LocalTimes | None:
-    """The local times of an expression; None if it has none.
+    """The local times of an expression, or None if it has none.
 
     Raises UsageError if they are part of a larger expression, where Spark would guess the instant.
     """
@@ -96,14 +99,14 @@ def local_times(expression: Expression) -> LocalTimes | None:
     if match is None or _WORD.search(match["time"]) or not _is_one(match["time"]):
         raise bad_option(
             f"{expression} has local times in a larger expression; some of them are two instants, or none.",
-            "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a text, with the name "
-            "of a zone.",
+            "Let `to_utc_timestamp(time, 'Europe/Paris')` be the whole expression, as a string, with the "
+            "name of a zone.",
         )
     return LocalTimes(text, match["time"], match["zone"], match["side"] and match["side"].lower())
 
 
 def only_adds_side(stored: str, requested: str) -> bool:
-    """Whether the new expression is the stored one with a side of its local times."""
+    """Whether the new expression only adds a side to the local times of the stored expression."""
     before, now = local_times(stored), local_times(requested)
     if before is None or now is None or before.side is not None:
         return False
@@ -111,7 +114,7 @@ def only_adds_side(stored: str, requested: str) -> bool:
 
 
 def _is_one(text: str) -> bool:
-    """Whether a text is one expression: no top-level commas, and balanced brackets."""
+    """Whether a string is a single expression: no top-level commas, and balanced brackets."""
     depth = 0
     for letter in re.sub(r"'[^']*'", "", text):
         depth += {"(": 1, ")": -1}.get(letter, 0)
@@ -121,9 +124,9 @@ def _is_one(text: str) -> bool:
 
 
 def refuse_no_instant(type_: ColumnType, expression: Expression, *, zoned: bool) -> None:
-    """Raise UsageError for types that are no times, and for times without a zone unless `zoned`.
+    """Raise UsageError for types that are not times, and for times without a zone unless `zoned` is true.
 
-    `zoned`: times without a zone are in UTC, as texts of files are.
+    If `zoned` is true, times without a zone are in UTC, as strings in files are.
     """
     if type_.kind is Kind.NAIVE_DATETIME and not zoned:
         raise UsageError(
@@ -134,16 +137,16 @@ def refuse_no_instant(type_: ColumnType, expression: Expression, *, zoned: bool)
     if type_.kind not in {Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME, Kind.STRING}:
         raise UsageError(
             "no-instant",
-            f"{expression} has values of type {type_}, which are no times.",
+            f"{expression} has values of type {type_}, which are not times.",
             f'Convert them: `sequence_by=["timestamp_millis({expression})"]`; a log position comes second.',
         )
 
 
 def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: bool) -> pa.Array:
-    """The times as instants: local times by their zone, dates as their first instant in UTC.
+    """The times as instants: local times in their zone, dates as their first instant in UTC.
 
-    Texts are ISO 8601, in UTC without an offset. Raises Refused `unreadable-instant` for other texts,
-    with their row if rows are `counted`.
+    Strings are ISO 8601, in UTC if they have no offset. Raises Refused `unreadable-instant` for other
+    strings, with their row if rows are `counted`.
     """
     if (local := local_times(expression)) is not None:
         return local.instants(instants_of(values, local.time, counted=counted), counted=counted)
@@ -165,9 +168,9 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """The expressions of the order, the time first, and the types of the further ones.
+    """The expressions of the order, the time first, and the types of the further expressions.
 
-    In messages of a `log` the further expressions are the position in it, after the number of the log.
+    In messages of a `log`, the further expressions are the position in it, after the number of the log.
     """
 
     expressions: tuple[str, ...]
@@ -176,13 +179,13 @@ class Ordering:
 
     @property
     def memory_part(self) -> tuple[tuple[str, ColumnType], ...]:
-        """The field of `_memory` for the further values, or an empty tuple without such values (V2)."""
+        """The field of `_memory` for the further values, or an empty tuple if there are none (V2)."""
         number = ((LOG_NUMBER, ColumnType(Kind.LONG)),) if self.log else ()
         parts = (*number, *((f"s{place}", type_) for place, type_ in enumerate(self.types, 1)))
         return ((SEQUENCE, ColumnType(Kind.STRUCT, parts=parts)),) if parts else ()
 
     def as_property(self) -> str:
-        """The table property."""
+        """The expressions and their types, as JSON for the table's property."""
         types = ["TIMESTAMP", *(type_.stored_name for type_ in self.types)]
         pairs = zip(self.expressions, types, strict=True)
         return json.dumps(
@@ -191,18 +194,18 @@ class Ordering:
 
 
 def stored_expressions(properties: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The expressions in a table's properties; None if it had no feed yet."""
+    """The expressions in a table's properties, or None if it has had no feed yet."""
     text = properties.get(ORDERED_BY)
     return None if text is None else tuple(entry["expression"] for entry in json.loads(text))
 
 
 def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
-    """The types of the further values in a table's properties; empty if it had no feed yet."""
+    """The types of the further values in a table's properties. Empty if it has had no feed yet."""
     return [ColumnType.parse(entry["type"]) for entry in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
 
 
 def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[str, ...]:
-    """The table's expressions, else the requested ones; Refused if they differ."""
+    """The table's expressions, or else the requested ones. Raises Refused if they differ."""
     stored = stored_expressions(properties)
     requested = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
     if stored is None and requested is None:
@@ -224,7 +227,7 @@ def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> t
 
 
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
-    """Raise Refused if further values have other types than in the table, and so another order."""
+    """Raise Refused if the types of further values, and thus the order, differ from those in the table."""
     if ORDERED_BY not in properties:
         return
     for name, old, new in zip(
@@ -240,7 +243,7 @@ def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> Non
 
 
 def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
-    """The type of further values; UsageError for nested types, which have no order."""
+    """The type of further values. Raises UsageError for nested types, which have no order."""
     if not type_.flat:
         raise UsageError(
             "bad-option", f"{expression} is nested, so it has no order.", "Use its parts in `sequence_by=`."
@@ -249,7 +252,7 @@ def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
 
 
 def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
-    """The order by these expressions; `types` has the types of the further ones."""
+    """The order by these expressions. `types` has the types of the further expressions."""
     return Ordering(
         tuple(expressions),
         tuple(ordered_type(*pair) for pair in zip(expressions[1:], types, strict=True)),

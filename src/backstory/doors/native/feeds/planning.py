@@ -1,4 +1,4 @@
-"""The plan of a feed: its events, the stored rows that they can touch, and the plan of both (V78)."""
+"""The plan of a feed: its events, the stored rows that they can touch, and the plan for both (V78)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
@@ -70,9 +70,9 @@ STORED: Final = "stored rows"
 class PlannedFeed:
     """The plan of a feed.
 
-    `samples` has a few keys of each outcome. `removed_places` and `new_rows` are None if there are none;
-    `new_row_count` counts the rows. `content` is a digest of the events as a number, `log` the progress
-    of their log. `sets_columns` is false if all events delete.
+    `samples` has a few keys of each outcome. `removed_places` and `new_rows` may be None, and `new_row_count`
+    counts the new rows. `content` is a digest of the events as a number, and `log` is the progress of their
+    log. `sets_columns` is false if all events delete.
     """
 
     feed: FeedInputs
@@ -100,8 +100,8 @@ class PlannedFeed:
 class _Events:
     """The events of a feed, as an Arrow table or a frame, and facts about all of them.
 
-    `instants` are their times in microseconds; for a frame only the first and last unsettled ones.
-    `truncates` are the events that truncate, `span` is their span in the log.
+    `instants` are their times in microseconds. For a frame, these are only the first and last unsettled
+    times. `truncates` are the events that truncate, and `span` is their span in the log.
     """
 
     rows: pa.Table | DataFrame
@@ -129,7 +129,7 @@ class _StoredSlice:
 
 @contextmanager
 def open_feed_plan(feed: FeedInputs) -> Iterator[PlannedFeed]:
-    """Plan a feed; the plan is valid until the context ends. Raises Refused for a faulty feed."""
+    """Plan a feed. The plan is valid until the context ends. Raises Refused for a faulty feed."""
     with ExitStack() as resources:
         events = _events_here(feed) or _events_by_spark(feed, resources)
         refuse_empty_restatement(events.count, feed.request)
@@ -190,7 +190,7 @@ def _plan_terms(
 def _held_side(
     rows: Any, excluded: FactKind | None, _lease: MemoryLease, _met: LocalSide | None
 ) -> LocalSide:
-    """A side with rows that the driver holds, without events of a kind; raises TooLarge for frames."""
+    """A side with rows that the driver holds, without events of a kind. Raises TooLarge for frames."""
     if not isinstance(rows, pa.Table):
         raise TooLarge
     if excluded is not None:
@@ -219,7 +219,7 @@ def _plan_part(
 
 
 def _events_here(feed: FeedInputs) -> _Events | None:
-    """The events as an Arrow table; None if the driver's memory cannot hold them."""
+    """The events as an Arrow table, or None if the driver's memory cannot hold them."""
     store = feed.store
     if not store.memory.most:
         return None
@@ -268,7 +268,7 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFr
 
 
 def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSpan | None:
-    """The span of the events in their log; None if no event has a position."""
+    """The span of the events in their log, or None if no event has a position."""
     if not feed.agreement.ordering.log:
         return None
     names = _numbered_columns(feed)
@@ -294,7 +294,7 @@ def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSp
 
 
 def _is_of_former_log(former: FormerLogs, at: Column, place: Column, type_: str) -> Column:
-    """Whether messages with time and position are of a former log, as `are_of_former_logs` (V136)."""
+    """A condition for messages of a former log, as in `are_of_former_logs` (V136)."""
     known = at <= former.latest
     if former.last is not None:
         _, *last = former.last  # without the log's number
@@ -397,7 +397,7 @@ def _read_stored_here(
 
 
 def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, schema: pa.Schema) -> DataFrame:
-    """The stored rows of records as a frame, in the columns of a slice; missing columns are NULL."""
+    """The stored rows of records as a frame, in the columns of a slice. Missing columns are NULL."""
     if feed.table is None or stored.since is None:
         return frame_of(feed.store, pa.schema([_as_text(field) for field in schema]).empty_table())
     rows = live_frame(feed.store, feed.table, stored.since, stored.low)
@@ -413,7 +413,7 @@ def _as_text(field: pa.Field) -> pa.Field:
 
 
 def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -> int:
-    """The first instant that can change for any record, as `first_moving_instant` (V134)."""
+    """The first instant that can change for any record, as in `first_moving_instant` (V134)."""
     if low is None:
         return since
     assert feed.table is not None
@@ -436,7 +436,7 @@ def _events_of_present_log(feed: FeedInputs, events: pa.Table) -> pa.Table:
 def _with_truncates(
     feed: FeedInputs, terms: FeedTerms, stored: pa.Table, since: int, low: Position | None
 ) -> pa.Table:
-    """The slice with truncates of the log that are earlier in time, but after some messages in the log."""
+    """The slice, and truncates of the log that are earlier in time but follow some of the messages."""
     known = feed.stored_log
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
@@ -467,7 +467,7 @@ def _refuse(
 
 
 def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
-    """The first instant that the feed can touch; None if it touches nothing."""
+    """The first instant that the feed can touch, or None if it touches nothing."""
     timely = move_past_settled(at, terms.settled) if terms.log else at[~in_interval(at, terms.settled)]
     instants = [int(timely.min())] if len(timely) else []
     if terms.window is not None and (instants or terms.all_keys):
@@ -477,7 +477,7 @@ def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
 
 
 def _keys(terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False) -> KeysSince | None:
-    """The keys of events with the instants from which they can change; None if all records can."""
+    """The keys of events with the instants from which they can change, or None if all records can."""
     truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None

@@ -27,7 +27,7 @@ def refuse_feed_faults(
     ordering: Ordering,
     settled: tuple[datetime | None, datetime] | tuple[()],
 ) -> None:
-    """Raise Refused for the first fault of a delivery; `keys` returns the keys of a fault."""
+    """Raise Refused for the first fault of a delivery. `keys` returns the keys of a fault."""
     faults = {name: count for name, count in counts.items() if count}
     refuse_null_keys(faults.get(NO_KEY, 0), terms.key, lambda: keys(NO_KEY))
     if number := faults.get(NO_SEQUENCE, 0):
@@ -66,7 +66,7 @@ def refuse_feed_faults(
 
 
 def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
-    """Raise an error for a restatement of all keys without changes, which would withdraw everything (V86)."""
+    """Refuse a restatement of all keys without changes, which would withdraw everything (V86)."""
     if not count and request.all_keys and request.restate_until is None:
         raise bad_option(
             "The source has no changes, so the end of the restated window is unknown.",
