@@ -113,6 +113,23 @@ def test_importing_the_package_is_light():
     assert ("[]", "[]") == (lines[0], lines[-1])
 
 
+def test_readers_of_files_import_no_spark():
+    """What answers from metadata and files starts without pyspark, which a plain installation lacks."""
+    modules = (
+        "explorer.server",
+        "upkeep.checking",
+        "reading.exports",
+        "doors.odf.small_pulls",
+        "journal.verify",
+    )
+    names = ", ".join(f"backstory.{module}" for module in modules)
+    probe = f"import sys, {names}; print('pyspark' in sys.modules)"
+
+    told = subprocess.run([sys.executable, "-c", probe], capture_output=True, text=True, check=True)
+
+    assert told.stdout.strip() == "False"
+
+
 def test_the_public_names_are_these():
     """The package's face is its `__all__`, and each name of it is there."""
     for name in backstory.__all__:

@@ -58,7 +58,6 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import error_text
 from backstory.stores.metadata.catalogs import metadata_of
 from backstory.stores.metadata.values import rows_of
-from backstory.strategies.frames import comparable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
@@ -362,6 +361,8 @@ def _differences(sides: "DataFrame", stored: IcebergTable, comparison: Compariso
     """The records whose rows before and after differ, by `differences_query`."""
     from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
 
+    from backstory.strategies.frames import comparable
+
     key, types = shown_key(stored.shape), {each.name: each.dataType for each in sides.schema}
     hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *_SIDES}
     names = comparison.names(stored.shape.table, key, [name for name in types if name not in hidden])
@@ -401,5 +402,7 @@ def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
 
 
 def _values_differ(name: str, type_: "DataType") -> "Column":
+    from backstory.strategies.frames import comparable
+
     before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
     return ~before.eqNullSafe(after)
