@@ -16,6 +16,7 @@ from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parent / "doors" / "native"))
 
+from specification.change_feed import Changed, changes_of_commits, net
 from specification.copies import Copy, take
 from specification.stored import StoredVersions
 from test_snapshot import Native, by_rule, randomly
@@ -149,6 +150,75 @@ def feeds(session, warehouse):
     assert [each for each in table.check() if each["violations"]] == []
 
 
+def changes():
+    """The feed is the rule's, of each commit and net, over a compaction, other columns and expired commits."""
+    session, warehouse = opened()
+    options = {"into": "feed.c", "key": "id"}
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.feed.c")
+    first = warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
+    more = copy("1:Köln", "3:Rom", "4:Ulm").append_column("more", pa.array([1, None, 2], pa.int32()))
+    warehouse.snapshot(more, at="2026-02-01", **options)
+    name = f"{CATALOG}.feed.c"
+    session.sql(f"CALL {CATALOG}.system.rewrite_data_files('feed.c', options => map('rewrite-all', 'true'))")
+    session.sql(f"ALTER TABLE {name} RENAME COLUMN city TO town")
+    session.sql(f"ALTER TABLE {name} ALTER COLUMN more TYPE bigint")
+    renamed = copy("1:Köln", "4:Ulm").rename_columns(["id", "town"])
+    warehouse.snapshot(renamed, at="2026-03-01", **options)
+    session.sql(f"REFRESH TABLE {name}")
+    versions = session.table(f"{name}.snapshots").orderBy("committed_at").collect()
+    states = [[], *(states_at(session, name, each.snapshot_id) for each in versions)]
+    table, rule = warehouse.table("feed.c"), changes_of_commits(states, start)
+    assert by_feed(table) == sorted(map(line, rule))
+    assert by_feed(table, since=1) == sorted(line(each) for each in rule if each.version > 1)
+    netted = net(changes_of_commits(states[1:], start, 2), start)
+    assert by_feed(table, since=1, net=True) == sorted(map(line, netted))
+    assert by_feed(table, since=4) == by_feed(table, since=2, until=3) == []
+    session.sql(f"ALTER TABLE {name} CREATE TAG first AS OF VERSION {versions[0].snapshot_id}")
+    session.sql(f"CALL {CATALOG}.system.expire_snapshots('feed.c', now(), 1)")
+    assert code_of(lambda: table.changes(since=1)) == "snapshots-expired"
+    expired = net(changes_of_commits([states[1], states[4]], start), start)
+    assert by_feed(table, since=1, net=True) == sorted(line(each, version=False) for each in expired)
+    by_rows = [line(each, version=each.version == 4) for each in rule if each.version > 1]
+    assert by_feed(table, since=first.recorded_at) == sorted(by_rows)
+    assert code_of(lambda: table.changes(cursor="c")) == "needs-java"
+    older = f"{CATALOG}.feed.older"
+    session.sql(f"DROP TABLE IF EXISTS {older}")
+    session.sql(f"CREATE TABLE {older} (v string) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+    session.sql(f"INSERT INTO {older} VALUES ('x'), ('x'), (NULL)")
+    session.sql(f"UPDATE {older} SET v = 'y' WHERE v IS NULL")
+    with warehouse.table("feed.older").changes(since=1) as feed:
+        assert sorted((row["_change_type"], row["v"]) for row in feed.frame.collect()) == [
+            ("delete", None),
+            ("insert", "y"),
+        ]
+
+
+def states_at(session, name, snapshot):
+    """The versions at a snapshot, in the columns that the table has now."""
+    rows = session.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot} WHERE _memory.role IS NULL")
+    return [
+        {"town": row.pop("city", None), "more": None, **row}
+        for row in rows.drop("_memory").toArrow().to_pylist()
+    ]
+
+
+def start(row):
+    return row["id"], row["valid_from"]
+
+
+def line(change, *, version=True):
+    row = {name: str(value) for name, value in sorted(change.row.items())}
+    return str((str(change.type), change.version if version else None, row))
+
+
+def by_feed(table, **options):
+    with table.changes(**options) as feed:
+        rows = feed.frame.toArrow().to_pylist()
+    told = [Changed(row.pop("_change_type"), row.pop("_commit_version"), row) for row in rows]
+    assert all(each.row.pop("_commit_timestamp") is not None or each.version is None for each in told)
+    return sorted(map(line, told))
+
+
 def values(state):
     """Records with values of each type at its ends, in columns of which some have names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -202,7 +272,7 @@ def refusals():
             session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
         ),
         lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", branch="preview", **options),
-        lambda: table.changes(),
+        lambda: table.changes(cursor="c"),
         lambda: table.maintain(),
         lambda: table.forget(1, apply=True),
         lambda: table.drop(apply=True),

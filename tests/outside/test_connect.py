@@ -55,6 +55,11 @@ def test_all_readers_give_the_rows_of_snapshots_and_feeds(act):
     act("reads")
 
 
+def test_the_feed_of_changes_is_the_rules(act):
+    """Over a compaction, other columns and expired commits; with and without row ids."""
+    act("changes")
+
+
 def test_values_of_each_type_stay_exact(act):
     """In tables and columns of any name."""
     act("types")

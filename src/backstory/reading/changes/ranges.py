@@ -5,6 +5,7 @@ table property records the cursor too, which distinguishes a cursor with an expi
 (native.md, V103 and V108 to V113).
 """
 
+import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -17,6 +18,8 @@ from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cur
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
+from backstory.stores.branches import ancestors
+from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.iceberg.moved_rows import GAP
 from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
@@ -91,16 +94,23 @@ class Range:
 
 
 def lineage_of(store: IcebergStore, table: IcebergTable) -> Lineage:
-    """The commits behind the present state of the table, from Iceberg's Java."""
-    return _lineage(table.shape.table, *commits_of(store.jvm, table.iceberg))
+    """The commits behind the present state of the table, from Iceberg's Java if there is any."""
+    name = table.shape.table
+    if store.has_java:
+        return _lineage(name, *commits_of(store.jvm, table.iceberg))
+    return _lineage_of_json(name, json.loads(metadata_json(store.jvm, table.iceberg)))
 
 
 def lineage_of_metadata(table: "TableMetadata") -> Lineage:
     """The commits behind the present state of a table, from its metadata, without Spark."""
-    ours = [_line(each) for each in table.ancestry]
+    return _lineage_of_json(table.shape.table, table.metadata)
+
+
+def _lineage_of_json(table: TableName, metadata: Mapping[str, Any]) -> Lineage:
+    ours = [*map(_line, ancestors(metadata, metadata.get("current-snapshot-id")))]
     ids = {each.id for each in ours}
-    others = [_line(each) for each in table.metadata.get("snapshots") or [] if each["snapshot-id"] not in ids]
-    return _lineage(table.shape.table, ours, others)
+    others = [_line(each) for each in metadata.get("snapshots") or [] if each["snapshot-id"] not in ids]
+    return _lineage(table, ours, others)
 
 
 def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:

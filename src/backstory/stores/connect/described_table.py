@@ -76,6 +76,10 @@ class DescribedSnapshot(_Described):
         number = self.json.get("parent-snapshot-id")
         return None if number is None else int(number)
 
+    def sequenceNumber(self) -> int:  # noqa: N802 - Java's name
+        """Its number among the commits of the table."""
+        return int(self.json.get("sequence-number", 0))
+
     def timestampMillis(self) -> int:  # noqa: N802 - Java's name
         """When it was committed."""
         return int(self.json["timestamp-ms"])
