@@ -6,6 +6,7 @@ A process has sessions of one kind: once it has one of Spark Connect, pyspark's 
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
@@ -219,6 +220,66 @@ def by_feed(table, **options):
     return sorted(map(line, told))
 
 
+def previews():
+    """A published preview is what its deliveries would have left; it is refused once the table has moved."""
+    session, warehouse = opened()
+    copies = copy("1:Bonn", "2:Ulm"), copy("1:Bonn", "2:Köln", "3:Rom"), copy("1:Bonn", "3:Rom")
+    plain, into = ({"into": f"preview.{name}", "key": "id"} for name in "ab")
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.preview.b")
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.preview.a")
+    for day, rows in enumerate(copies, 1):
+        warehouse.snapshot(rows, at=f"2026-01-0{day}", **plain)
+        warehouse.snapshot(rows, at=f"2026-01-0{day}", **into, branch="p" if day > 1 else None)
+    table, preview = warehouse.table("preview.b"), warehouse.branch("preview.b", "p")
+    assert plain_rows(preview) == plain_rows(warehouse.table("preview.a")) != plain_rows(table)
+    assert (len(table.log()), len(preview.log())) == (1, 3)
+    assert [each for each in preview.check() if each["violations"]] == []
+    wide = copy("1:Bonn").append_column("more", pa.array([1]))
+    assert code_of(lambda: warehouse.snapshot(wide, branch="p", **into)) == "not-on-branch"
+    with before_statement(
+        session,
+        "CALL",
+        f"INSERT INTO {CATALOG}.preview.b.branch_p SELECT * FROM {CATALOG}.preview.b WHERE false",
+    ):
+        published = warehouse.publish("preview.b", "p")
+    assert (published.commits, dict(published.counts)["changed"]) == (2, 1)
+    assert plain_rows(table) == plain_rows(warehouse.table("preview.a"))
+    assert [each for each in table.check() if each["violations"]] == []
+    assert branches(session, "preview.b") == ["p"]  # it got another commit meanwhile
+    assert warehouse.publish("preview.b", "p", discard=True).discarded
+    warehouse.snapshot(copies[1], at="2026-01-04", **into, branch="p", remember=True)
+    assert code_of(lambda: warehouse.publish("preview.b", "p")) == "needs-java"
+    warehouse.snapshot(copies[1], at="2026-01-05", **into)
+    assert code_of(lambda: warehouse.publish("preview.b", "p")) == "branch-behind"
+    assert warehouse.publish("preview.b", "p", discard=True).discarded
+    assert branches(session, "preview.b") == []
+    assert code_of(lambda: warehouse.branch("preview.b", "p")) == "no-branch"
+
+
+def plain_rows(table):
+    """The rows of a table without the times at which they were recorded."""
+    rows = table.store.spark.table(table.store.sql_name(table.name)).drop("recorded_at", "_memory")
+    return sorted(map(str, rows.toArrow().to_pylist()))
+
+
+@contextmanager
+def before_statement(session, word, other):
+    """Run another program's statement right before the first one that contains a word."""
+    kind, run, others = type(session), type(session).sql, [other]
+
+    def sql(self, query, *rest, **more):
+        if others and word in query:
+            run(session, others.pop())
+        return run(self, query, *rest, **more)
+
+    kind.sql = sql
+    try:
+        yield
+    finally:
+        kind.sql = run
+    assert others == []
+
+
 def values(state):
     """Records with values of each type at its ends, in columns of which some have names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -271,7 +332,6 @@ def refusals():
         lambda: warehouse.snapshot(
             session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
         ),
-        lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", branch="preview", **options),
         lambda: table.changes(cursor="c"),
         lambda: table.maintain(),
         lambda: table.forget(1, apply=True),

@@ -60,6 +60,11 @@ def test_the_feed_of_changes_is_the_rules(act):
     act("changes")
 
 
+def test_a_preview_is_published_as_it_was_delivered(act):
+    """Or refused, once the table has moved; a delivery to it meanwhile stays on it."""
+    act("previews")
+
+
 def test_values_of_each_type_stay_exact(act):
     """In tables and columns of any name."""
     act("types")

@@ -4,10 +4,12 @@ The branch begins at the snapshot of the plan. Iceberg moves `main` to it only w
 that a plan and its commit are tied to each other. A new table is created with its rows at once.
 """
 
+import json
 import uuid
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -22,15 +24,17 @@ from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, frame_of_arrow
-from backstory.stores.branches import BRANCH, MAIN
+from backstory.stores.branches import BRANCH, MAIN, PENDING, ancestors, head_of, pending_properties
 from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
+from backstory.stores.iceberg.commit import require_for_branch
 from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import LINEAGE_SINCE, keeps_row_ids, spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
 from backstory.stores.port import refuse_names
 from backstory.stores.refusals import conflict
@@ -58,6 +62,7 @@ _CONFLICTS: Final = (
     "TABLE_OR_VIEW_ALREADY_EXISTS",
     "is not an ancestor of",
     "branch does not exist",
+    "already exists",
     "Ref does not exist",
 )
 
@@ -69,6 +74,10 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
     UsageError for a change that only Java makes. A failed commit may leave files, until snapshots expire.
     """
+    if table is not None and (change.tags or change.back_to is not None):
+        return _move_branches(store, table, change)
+    if store.branch is not None:
+        table = require_for_branch(store.branch, table, change)
     _require_sql(store, table, change)
     shape, added = change.into or cast("IcebergTable", table).shape, _arrow(change.added)
     count = 0 if added is None else len(added)
@@ -81,6 +90,10 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     if table is None:
         snapshot = _create(store, shape, change.properties, added, notes)
     else:
+        if store.branch is not None:
+            head = newest_snapshot(table)
+            pending = pending_properties(None if head is None else head.get_property(PENDING))
+            notes |= {BRANCH: store.branch, PENDING: json.dumps({**pending, **change.properties})}
         snapshot = _change(store, table, shape, change.removed, added, notes)
     with translate_faults(shape.table):
         store.refresh(shape.table)
@@ -93,7 +106,7 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
     into = change.into or (None if table is None else table.shape)
     plain = all(isinstance(rows, _PLAIN) for rows in (change.added, change.removed))
     parts = Change(**{name: getattr(change, name) for name in _BY_SQL})
-    if store.branch is not None or not plain or into is None or change != parts:
+    if not plain or into is None or change != parts:
         raise needs_java("This change of a table")
     if into.layout is not Layout.VERSIONS:
         raise needs_java(f"A table of layout {into.layout}")
@@ -105,7 +118,7 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
         raise needs_java("Another name or layout of a table")
     if any(into.column(each.name) != each for each in table.shape.columns):
         raise needs_java("Another name or type of a column")
-    if any(table.properties.get(name) != value for name, value in change.properties.items()):
+    if store.branch is None and _sets_properties(table, change):
         raise needs_java("A delivery that changes properties of its table")
     if table.properties.get(MERGE_MODE) != PROPERTIES[MERGE_MODE]:
         raise needs_java("A table whose files are written again by each MERGE")
@@ -206,28 +219,30 @@ def _change(
 
     name, base = table.shape.table, int(table.iceberg.currentSnapshot().snapshotId())
     branch = DELIVERY + uuid.uuid4().hex
+    of_table, onto = replace(store, branch=None), store.branch or MAIN
     # Until the branch is published, the commit does not count as one of the table.
-    with _session(store, name, {**notes, BRANCH: branch}) as session:
-        session.sql(f"REFRESH TABLE {store.sql_name(name)}")
+    with _session(store, name, {BRANCH: branch, **notes}) as session:
+        session.sql(f"REFRESH TABLE {of_table.sql_name(name)}")
         if store.metadata_location(name, session) != table.metadata:
             raise conflict(name)
-        _add_columns(store, session, table, shape)
-        # Branches that began before: none of them can be published once this one is.
-        others = [other for other in table.iceberg.refs() if other.startswith(DELIVERY)]
-        session.sql(f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
+        _add_columns(of_table, session, table, shape)
+        # Branches that began before: none of them can be published once this one is the table.
+        refs = table.iceberg.refs() if onto == MAIN else ()
+        others = [other for other in refs if other.startswith(DELIVERY)]
+        session.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
         over = [branch]
         try:
             with time_stage("write"):
                 rows = _staged_rows(session, store, table, removed, added, shape)
-                snapshot = _merge(store, session, shape, rows, branch, base)
+                snapshot = _merge(of_table, session, shape, rows, branch, base)
             with time_stage("commit"):
-                _publish(store, session, name, branch, snapshot)
+                _publish(of_table, session, name, onto, branch, snapshot)
             over += others
             return snapshot
         finally:
             with suppress(PySparkException):
                 for each in over:
-                    session.sql(f"ALTER TABLE {store.sql_name(name)} DROP BRANCH IF EXISTS {quote(each)}")
+                    session.sql(f"ALTER TABLE {of_table.sql_name(name)} DROP BRANCH IF EXISTS {quote(each)}")
 
 
 def _add_columns(store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape) -> None:
@@ -364,9 +379,9 @@ def _other_rows(table: TableName) -> Failed:
 
 
 def _publish(
-    store: ConnectStore, session: "SparkSession", table: TableName, branch: str, snapshot: int
+    store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str, snapshot: int
 ) -> None:
-    """Move the table to the branch; TryAgain if the table is no longer at the branch's beginning.
+    """Move the table, or its branch `onto`, to another branch; TryAgain unless it is where that one began.
 
     The answer can be lost: the table is asked whether it has the snapshot.
     """
@@ -375,10 +390,55 @@ def _publish(
     name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
     try:
         session.sql(
-            f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{MAIN}', '{branch}')"
+            f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')"
         ).collect()
     except PySparkException:
-        session.sql(f"REFRESH TABLE {store.sql_name(table)}")
-        history = session.table(store.sql_name(table, "history"))
-        if not history.where(f"snapshot_id = {snapshot} AND is_current_ancestor").count():
+        metadata = store.find(table).json
+        if snapshot not in {each["snapshot-id"] for each in ancestors(metadata, head_of(metadata, onto))}:
             raise
+
+
+def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> Commit:
+    """Begin, publish or drop the branch of a preview.
+
+    Raises UsageError for tags, and for a branch whose publication would set properties of the table.
+    """
+    from pyspark.errors import PySparkException
+
+    rest = replace(change, tags={}, properties={}, back_to=None)
+    is_branch = all(tag is None or tag.max_age is None for tag in change.tags.values())
+    no_tag = not {name for name, tag in change.tags.items() if tag is None} & table.tags.keys()
+    if rest != Change(counts=change.counts) or not (is_branch and no_tag and change.tags):
+        raise needs_java("A tag, or this change of a table,")
+    if _sets_properties(table, change):
+        raise needs_java("A branch that changes properties of its table")
+    name = table.shape.table
+    altering = f"ALTER TABLE {store.sql_name(name)}"
+    with _session(store, name, {}) as session:
+        session.sql(f"REFRESH TABLE {store.sql_name(name)}")
+        if store.metadata_location(name, session) != table.metadata:
+            raise conflict(name)
+        for branch, tag in change.tags.items():
+            if tag is not None:
+                session.sql(f"{altering} CREATE BRANCH {quote(branch)} AS OF VERSION {tag.snapshot}")
+                continue
+            if change.back_to is not None:
+                # The branch may get another commit: exactly the planned ones are published.
+                exactly = DELIVERY + uuid.uuid4().hex
+                session.sql(f"{altering} CREATE BRANCH {exactly} AS OF VERSION {change.back_to}")
+                try:
+                    _publish(store, session, name, MAIN, exactly, change.back_to)
+                finally:
+                    with suppress(PySparkException):
+                        session.sql(f"{altering} DROP BRANCH IF EXISTS {exactly}")
+            head = head_of(table.iceberg.json, branch)
+            if head_of(store.find(name).json, branch) == head:
+                session.sql(f"{altering} DROP BRANCH {quote(branch)}")
+    with translate_faults(name):
+        store.refresh(name)
+    return Commit(None, change.counts)
+
+
+def _sets_properties(table: IcebergTable, change: Change) -> bool:
+    """Whether the change gives a property another value."""
+    return any(table.properties.get(name) != value for name, value in change.properties.items())

@@ -110,6 +110,10 @@ class DescribedReference(_Described):
         """Whether it is a tag."""
         return bool(self.json["type"] == "tag")
 
+    def isBranch(self) -> bool:  # noqa: N802 - Java's name
+        """Whether it is a branch."""
+        return not self.isTag()
+
     def maxRefAgeMs(self) -> int | None:  # noqa: N802 - Java's name
         """The age at which it expires."""
         age = self.json.get("max-ref-age-ms")

@@ -7,6 +7,7 @@ The parameter `jvm` is py4j's view of the session's Java.
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
+from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
@@ -162,6 +163,8 @@ def metadata_json(jvm: Any, table: Any) -> str:
 
 def table_of_json(jvm: Any, table: Any, text: str) -> Any:
     """A table with this metadata in place of its own, which cannot be committed to."""
+    if isinstance(jvm, NoJava):
+        return replace(table, json=json.loads(text))
     operations = table.operations()
     location = operations.current().metadataFileLocation()
     metadata = _iceberg(jvm, "TableMetadataParser").fromJson(location, text)
