@@ -13,6 +13,7 @@ from pathlib import Path
 from random import Random
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parent / "doors" / "native"))
@@ -280,6 +281,73 @@ def before_statement(session, word, other):
     assert others == []
 
 
+def runs():
+    """A project as in any session, with its log; views, exports, frames of the server, a stream's function."""
+    session, warehouse = opened()
+    for name in ("run.customer", "run.daily", "run.twice", "run.event"):
+        session.sql(f"DROP TABLE IF EXISTS {CATALOG}.{name}")
+    entries = [
+        "run.customer: {source: customer.csv, key: id}",
+        "run.daily: {source: 'daily-{at:%Y-%m-%d}.csv', key: id}",
+        "run.twice: {source: 'twice.csv', key: id}",
+    ]
+    Path("histories.yaml").write_text("\n  ".join(["format: histories/1\ntables:", *entries]) + "\n")
+    for name, rows in (
+        ("customer", "1,Bonn"),
+        ("daily-2026-01-01", "1,Bonn"),
+        ("daily-2026-01-02", "1,Köln"),
+    ):
+        Path(f"{name}.csv").write_text(f"id,city\n{rows}\n2,Ulm\n", encoding="utf-8")
+    Path("twice.csv").write_text("id,v\n1,a\n1,b\n")
+    first = warehouse.run()
+    assert statuses(first) == ["changed", "changed", "refused"], first
+    assert statuses(warehouse.run(select=["run.customer", "run.daily"])) == ["unchanged", "unchanged"]
+    Path("twice.csv").write_text("id,v\n1,a\n")
+    assert statuses(warehouse.run(failed=True)) == ["changed"]
+    assert [each["changed"] for each in warehouse.runs()][:3] == [1, 0, 2]
+    table = warehouse.table("run.daily")
+    assert table.export("daily.csv").rows == 3
+    lines = Path("daily.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[1] for line in lines] == ['"city"', '"Bonn"', '"Köln"', '"Ulm"']
+    made = [view["made"] for _ in range(2) for view in table.views()]
+    assert made == [CATALOG == "rest"] * 2 + [False] + [CATALOG == "rest"] * 2 + [False]
+    if CATALOG == "rest":
+        assert session.table("rest.run.daily_current").count() == 2
+    events = session.sql("SELECT id, 'x' AS city, TIMESTAMP'2026-01-01' AS at, 'I' AS op FROM range(3)")
+    options = {"into": "run.event", "key": "id", "sequence_by": "at", "apply_as_deletes": "op = 'D'"}
+    write = cloudpickle.loads(cloudpickle.dumps(warehouse.apply_batch(**options)))
+    for number in (0, 1):
+        write(events, number)
+    assert [each["counts"]["began"] for each in warehouse.table("run.event").log()] == [3]
+    unsafe = {**options, "into": "run.no", "apply_as_deletes": "op = lower('D')"}
+    assert code_of(lambda: warehouse.apply(events, **unsafe)) == "needs-java"
+
+
+def statuses(receipts):
+    return [each.status for each in receipts]
+
+
+def streams():
+    """`foreachBatch` runs `apply_batch` in a process of the server; the same batches again make no commit."""
+    session, warehouse = opened()
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.stream.s")
+    Path("in").mkdir()
+    write = warehouse.apply_batch(into="stream.s", key="id", sequence_by="at")
+    for day, checkpoint in ((1, "a"), (3, "a"), (2, "a"), (4, "b")):
+        Path(f"in/{day}.json").write_text(f'{{"id": 1, "city": "{day}", "at": "2026-01-0{day}T00:00:00Z"}}\n')
+        rows = session.readStream.schema("id long, city string, at timestamp").json(
+            str(Path("in").absolute())
+        )
+        place = str(Path(checkpoint).absolute())
+        stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", place)
+        query = stream.trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+    table = warehouse.table("stream.s")
+    assert len(table.log()) == 4
+    for day in range(1, 5):
+        assert records(table.as_of(f"2026-01-0{day}")) == {1: str(day)}
+
+
 def values(state):
     """Records with values of each type at its ends, in columns of which some have names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -336,11 +404,7 @@ def refusals():
         lambda: table.maintain(),
         lambda: table.forget(1, apply=True),
         lambda: table.drop(apply=True),
-        lambda: table.views(),
-        lambda: table.export("c.parquet"),
         lambda: warehouse.sql("SELECT 1"),
-        lambda: warehouse.apply_batch(**options),
-        lambda: warehouse.run(),
         lambda: warehouse.pull("x"),
         lambda: warehouse.doctor(),
         lambda: warehouse.explore(),

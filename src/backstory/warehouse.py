@@ -173,7 +173,6 @@ class Warehouse:
 
         A batch that was committed before is skipped without reading it, even after a restart.
         """
-        self._require_java("A stream")
         from backstory.doors.native.door import batch_writer
         from backstory.doors.native.options import parse_feed_options
 
@@ -227,7 +226,6 @@ class Warehouse:
         commits of tables and datasets, unless a declaration has its own. Raises UsageError for a wrong file
         or selection; a table that fails has a receipt with an error.
         """
-        self._require_java("A run of a project")
         from backstory.projects.declarations import read_project
         from backstory.projects.deliveries import RunTerms
         from backstory.projects.running import RunRequest, run_project

@@ -108,7 +108,7 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
     parts = Change(**{name: getattr(change, name) for name in _BY_SQL})
     if not plain or into is None or change != parts:
         raise needs_java("This change of a table")
-    if into.layout is not Layout.VERSIONS:
+    if into.layout not in {Layout.VERSIONS, Layout.RUN_LOG}:
         raise needs_java(f"A table of layout {into.layout}")
     if store.format_version < LINEAGE_SINCE if table is None else not keeps_row_ids(table):
         raise needs_java("A table whose rows have no ids, as in Iceberg's format version 2,")
