@@ -264,13 +264,15 @@ def plain_rows(table):
 
 
 @contextmanager
-def before_statement(session, word, other):
-    """Run another program's statement right before the first one that contains a word."""
+def before_statement(session, word, other, *, instead=False):
+    """Run another statement right before the first one that contains a word, or instead of it."""
     kind, run, others = type(session), type(session).sql, [other]
 
     def sql(self, query, *rest, **more):
         if others and word in query:
-            run(session, others.pop())
+            answer = run(session, others.pop())
+            if instead:
+                return answer
         return run(self, query, *rest, **more)
 
     kind.sql = sql
@@ -348,6 +350,24 @@ def streams():
         assert records(table.as_of(f"2026-01-0{day}")) == {1: str(day)}
 
 
+def doctor():
+    """Every ability works; one that does not is named, and nothing is left."""
+    session, warehouse = opened()
+    found = warehouse.doctor()
+    assert [each for each in found.abilities if each.error] == [], found
+    views = {"make views": "works" if CATALOG == "rest" else "absent"}
+    assert {each.ability: each.status for each in found.abilities if each.status != "works"} == {
+        name: status for name, status in views.items() if status != "works"
+    }
+    assert (found.exit_code, found.versions["spark"]) == (0, session.version)
+    assert all(found.versions.values())
+    with before_statement(session, "fast_forward(", "SELECT 1", instead=True):
+        found = {each.ability: each.status for each in warehouse.doctor().abilities}
+    assert found["move the table to its branch"] == "fails"
+    assert found["refuse a branch without the newest commit"] == found["read by Spark"] == "not tried"
+    assert "backstory_doctor" not in str(session.sql(f"SHOW NAMESPACES IN {CATALOG}").collect())
+
+
 def values(state):
     """Records with values of each type at its ends, in columns of which some have names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -406,7 +426,6 @@ def refusals():
         lambda: table.drop(apply=True),
         lambda: warehouse.sql("SELECT 1"),
         lambda: warehouse.pull("x"),
-        lambda: warehouse.doctor(),
         lambda: warehouse.explore(),
         lambda: warehouse.serve(),
         lambda: backstory.open(spark=session, catalog=CATALOG, format_version=2).snapshot(

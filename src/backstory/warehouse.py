@@ -394,7 +394,6 @@ class Warehouse:
 
     def doctor(self) -> "Diagnosis":
         """The versions of all parts, and the abilities of session and catalog, tried on a scratch table."""
-        self._require_java("The doctor")
         from backstory.doctor import examine
 
         return examine(self)

@@ -70,6 +70,11 @@ def test_a_project_runs_with_its_log_and_views_and_exports(act):
     act("runs")
 
 
+def test_the_doctor_tries_each_statement_of_a_commit(act):
+    """An ability that fails is named, and the scratch tables are gone."""
+    act("doctor")
+
+
 @pytest.mark.skipif(
     not deep(1, 0), reason="the server's process begins within ten seconds, or Spark gives up"
 )

@@ -45,7 +45,7 @@ if TYPE_CHECKING:
 # The beginning of names of branches, each of which is of one delivery.
 DELIVERY: Final = "backstory_delivery_"
 # The setting of a session that its commits contain as a property.
-_NOTE: Final = "spark.sql.iceberg.snapshot-property."
+NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
 _ROWS: Final = "backstory_rows"
 _ACTION: Final = "backstory action"
@@ -151,7 +151,7 @@ def _session(store: ConnectStore, table: TableName, notes: Mapping[str, str]) ->
         for name, value in OUR_SETTINGS.items():
             session.conf.set(name, value)
         for name, value in notes.items():
-            session.conf.set(_NOTE + name, value)
+            session.conf.set(NOTE + name, value)
         with translate_faults(table):
             try:
                 yield session

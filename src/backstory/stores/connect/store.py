@@ -165,7 +165,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
             "The server has no extensions of Iceberg, which commits need.",
             f"Start the server with the setting `spark.sql.extensions={EXTENSIONS}`.",
         )
-    version = _iceberg_version(spark, catalog)
+    version = iceberg_version(spark, catalog)
     if version is None or is_older(version, OLDEST_ICEBERG):
         raise UsageError(
             "other-iceberg",
@@ -175,7 +175,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         )
 
 
-def _iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
+def iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
     """Iceberg's version; None for a catalog that is none of Iceberg's."""
     from pyspark.errors import PySparkException
 
