@@ -169,7 +169,7 @@ def test_spark_sifts_the_same(store, monkeypatch, share):
         for name, rows in tables.items()
     }
     with ExitStack() as kept:
-        sifted = sift_frames(terms, ["k"], frames, schemas, kept)
+        sifted = sift_frames(terms, ["k"], frames, schemas, store, kept)
         left = {name: {row[0] for row in frame.collect()} for name, frame in sifted.frames.items()}
     for name, keys in left.items():
         rows = tables[name]["k"].to_pylist()

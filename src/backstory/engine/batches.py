@@ -137,7 +137,7 @@ class BatchSides:
         ids = pa.field(ROW_ID, pa.int64())
         sides = {
             DELIVERED: Side(
-                pa.schema([*_PLACE.items(), *numbered]), self._rows_frame, self._rows_here, cached=True
+                pa.schema([*_PLACE.items(), *numbered]), self._rows_frame, self._rows_here, repeatable=True
             ),
             SLICE: Side(
                 pa.schema([*numbered, *PLACE, ids]),

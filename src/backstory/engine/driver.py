@@ -25,7 +25,7 @@ from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import RowBatches
 from backstory.model.layout import FILE, POSITION
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.frames import collect_sides, hold_memory_of_rows
+from backstory.stores.iceberg.frames import bytes_of, collect_sides, hold_memory_of_rows
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
@@ -125,6 +125,27 @@ def _plan_by_key(
         return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spills=local), lease, stack)
     # The rows fit into memory, but their plan does not.
     return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, stack)
+
+
+def plan_collected(
+    terms: PlanTerms, frames: "Mapping[str, DataFrame]", counts: Mapping[str, int], stack: ExitStack
+) -> DriverPlan:
+    """Plan the rows of frames on the driver. `counts` are their numbers of rows.
+
+    Raises TooLarge if the driver cannot hold the rows.
+    """
+    lease = stack.enter_context(terms.store.memory.lease())
+    for name, frame in frames.items():
+        side = terms.sides[name]
+        size = bytes_of(frame) * counts[name] // max(1, side.count or 0)
+        size = max(size, unpacked_size(counts[name], len(side.schema), 0))
+        hold_memory_of_rows(terms.spark_store, lease, name, size)
+    rows = collect_sides(frames)
+    for name in frames:
+        lease.hold(name, 0)  # the rows are counted again when they are divided into parts
+    return _plan_by_key(
+        terms, {name: _as_side(rows[name], terms.sides[name].schema) for name in frames}, lease, stack
+    )
 
 
 def _plan_parts(

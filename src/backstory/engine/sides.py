@@ -169,8 +169,8 @@ class Side:
     Spark, or None if only Spark reads them. Its argument is the side that this side meets. `size` is the
     memory in bytes that the frame's rows may need, or None to estimate it from the frame's plan. `count` is
     the approximate number of rows, or None if Spark must count them. `meets` names an earlier side: only rows
-    whose key is in that side are planned. `cached` is true if the frame's rows are computed only once,
-    however often they are read.
+    whose key is in that side are planned. `repeatable` is true if the frame has the same rows whenever it is
+    read, at little cost.
     """
 
     schema: pa.Schema
@@ -179,7 +179,7 @@ class Side:
     size: int | None = None
     count: int | None = None
     meets: str | None = None
-    cached: bool = False
+    repeatable: bool = False
 
 
 def empty_side(schema: pa.Schema) -> LocalSide:

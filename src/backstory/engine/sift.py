@@ -1,8 +1,8 @@
 """Sift the sides of a plan: records that are the same on all sides are counted instead of planned.
 
 Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts those
-of the other side. Zero means that both sides have the same rows. The driver reads the rows twice; Spark adds
-up by key in one query.
+of the other side. Zero means that both sides have the same rows. The rows are read twice. If the driver
+cannot hold a fingerprint for each row of a frame, Spark adds them up by key.
 """
 
 from collections import Counter
@@ -22,8 +22,10 @@ import pyarrow.compute as pc
 import structlog
 
 from backstory.engine.sides import LocalSide, SideRows
-from backstory.formats.memory import Memory, MemoryLease
-from backstory.spark.versions import persist_on_disk
+from backstory.formats.memory import Memory, MemoryLease, TooLarge
+from backstory.spark.versions import arrow_of, persist_on_disk
+from backstory.stores.iceberg.frames import frame_of, hold_memory_of_rows
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.read_ahead import read_ahead
 from backstory.strategies.fingerprints import Fingerprints
 from backstory.strategies.frames import fingerprint, observed_counts
@@ -277,23 +279,48 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
     return planned
 
 
-# Column names: the hash of a key, and the quarters of fingerprints. No column of a side has these names.
+# Column names: the hash of a key, the halves and quarters of fingerprints, the sign of a row in sums, and
+# whether it counts as a row of its side. No column of a side has these names.
 NUMBER: Final = "number"
+HALVES: Final = ("h0", "h1")
 QUARTERS: Final = ("q0", "q1", "q2", "q3")
-CONTENT: Final = "content"
+MINUS, COUNTED, CONTENT = "minus", "counted", "content"
+LOW_BITS: Final = (1 << 32) - 1
+# The memory for one row of these columns: in Java, in Arrow and in NumPy.
+BYTES_OF_HASHED_ROW: Final = 64
+# DuckDB then writes no temporary files and downloads no extensions.
+IN_MEMORY: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "temp_directory": "",
+    "autoinstall_known_extensions": False,
+    "autoload_known_extensions": False,
+}
 # If a larger share of the records differs, all rows are planned.
 MOST_DIFFERING: Final = 0.3
-# Up to this many key hashes are broadcast to all tasks.
+# Up to this many key hashes or buckets are broadcast to all tasks.
 MOST_SENT: Final = 1_000_000
 
 
 @dataclass(frozen=True, slots=True)
 class FrameSift:
-    """The frames of sides without the rows that are the same on all. About a `share` of all rows remains."""
+    """The frames of sides without the rows that are the same on all. About a `share` of all rows remains.
+
+    `rows_left` is the number of remaining rows by side, or None if Spark must count them.
+    """
 
     frames: "Mapping[str, DataFrame]"
     totals: Mapping[str, RowCounts]
     share: float
+    rows_left: Mapping[str, int] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class _Differing:
+    """The hashes of keys whose rows may differ: a frame of them, their number, and the rows of each side."""
+
+    numbers: "DataFrame"
+    count: int
+    totals: Mapping[str, RowCounts]
+    rows: Mapping[str, int] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -320,36 +347,104 @@ def sift_frames(
     key: Sequence[str],
     frames: "Mapping[str, DataFrame]",
     schemas: Mapping[str, pa.Schema],
+    store: IcebergStore,
     stack: ExitStack,
 ) -> FrameSift:
-    """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`."""
-    from pyspark.sql.functions import broadcast, col
-    from pyspark.sql.functions import sum as total
+    """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`.
+
+    The driver collects the fingerprints of one side after the other, if its memory suffices. Otherwise Spark
+    adds them up by key, for which it sorts and sends all of them.
+    """
+    from pyspark.sql.functions import broadcast
 
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
-    own = {name: f"n{place}" for place, name in enumerate(sides)}
-    sums = [*QUARTERS, *own.values(), CONTENT]
-    rows = reduce(
-        lambda one, other: one.union(other),
-        (_fingerprint_rows(terms, key, name, side, own) for name, side in sides.items()),
-    )
-    digests = rows.groupBy(NUMBER).agg(*(total(column).alias(column) for column in sums))
-    all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
-    digests = digests.observe(all_rows, *(total(column).alias(column) for column in (*own.values(), CONTENT)))
-    other = reduce(or_, (col(column) != 0 for column in QUARTERS))
-    differing = persist_on_disk(digests.where(other).select(NUMBER))
-    stack.callback(differing.unpersist)
-    differing_count = differing.count()
-    counts = observed_counts(differing)[all_rows]
-    totals = {name: RowCounts(counts[own[name]], content=counts[CONTENT]) for name in frames}
-    LOG.info("records sifted by fingerprints", differing=differing_count)
-    share = differing_count / max(1, *(counts_of_side.rows for counts_of_side in totals.values()))
+    rows = {name: _hashed_rows(terms, key, name, side) for name, side in sides.items()}
+    try:
+        differing = _find_differing_here(store, frames, rows)
+    except TooLarge:
+        differing = _find_differing_in_tasks(rows, stack)
+    LOG.info("records sifted by fingerprints", differing=differing.count)
+    share = differing.count / max(1, *(counts.rows for counts in differing.totals.values()))
     if share > MOST_DIFFERING:
-        return FrameSift(frames, totals, 1)
-    numbers = broadcast(differing) if differing_count <= MOST_SENT else differing
+        return FrameSift(frames, differing.totals, 1)
+    numbers = broadcast(differing.numbers) if differing.count <= MOST_SENT else differing.numbers
     numbered = {name: side.frame.withColumn(NUMBER, _number(key, side)) for name, side in sides.items()}
-    left = {name: rows.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, rows in numbered.items()}
-    return FrameSift(left, totals, share)
+    left = {name: frame.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, frame in numbered.items()}
+    return FrameSift(left, differing.totals, share, differing.rows)
+
+
+def _find_differing_here(
+    store: IcebergStore, frames: "Mapping[str, DataFrame]", rows: "Mapping[str, DataFrame]"
+) -> _Differing:
+    """The keys whose rows may differ, in which DuckDB adds up the fingerprints.
+
+    Raises TooLarge if the driver cannot hold the hashed rows.
+    """
+    import duckdb
+
+    if not store.memory.most:
+        raise TooLarge
+    count = sum(frame.count() for frame in frames.values())
+    with store.memory.lease() as lease:
+        hold_memory_of_rows(store, lease, DIGESTS, count * BYTES_OF_HASHED_ROW)
+        hashed = {name: arrow_of(frame) for name, frame in rows.items()}
+        totals = {name: _count_hashed_rows(side_rows) for name, side_rows in hashed.items()}
+        with duckdb.connect(config=IN_MEMORY) as connection:
+            for place, side_rows in enumerate(hashed.values()):
+                connection.register(f"side{place}", side_rows)
+            differing = connection.sql(_differing_query(len(hashed))).to_arrow_table()
+    numbers, *counts = differing.columns
+    left = dict(zip(hashed, (int(np.asarray(column).sum()) for column in counts), strict=True))
+    return _Differing(frame_of(store, pa.table({NUMBER: numbers})), len(numbers), totals, left)
+
+
+def _differing_query(sides: int) -> str:
+    """A query of keys whose fingerprints do not add up to 0, with their number of rows on each side."""
+    every = " UNION ALL ".join(f"SELECT *, {place} AS side FROM side{place}" for place in range(sides))  # noqa: S608
+    counts = ", ".join(f"count(*) FILTER (WHERE side = {place}) AS n{place}" for place in range(sides))
+    sums = [f"sum(CASE WHEN {MINUS} THEN -({half}::HUGEINT) ELSE {half} END)" for half in HALVES]
+    differ = " OR ".join(f"{sum_of_half} <> 0" for sum_of_half in sums)
+    return f"SELECT {NUMBER}, {counts} FROM ({every}) GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
+
+
+def _count_hashed_rows(rows: pa.Table) -> RowCounts:
+    """The row counts of a side, in which the content is the sum of the first halves."""
+    counted = rows.filter(rows[COUNTED])
+    prints, minus = np.asarray(counted[HALVES[0]]).view(np.uint64), np.asarray(counted[MINUS])
+    content = int(prints[~minus].sum()) - int(prints[minus].sum())
+    return RowCounts(len(counted), content=content % (1 << 64))
+
+
+def _find_differing_in_tasks(rows: "Mapping[str, DataFrame]", stack: ExitStack) -> _Differing:
+    """The keys whose rows may differ. Spark adds up the fingerprints."""
+    from pyspark.sql.functions import col, lit, shiftrightunsigned, when
+    from pyspark.sql.functions import sum as total
+
+    own = {name: f"n{place}" for place, name in enumerate(rows)}
+    sign, zero = when(col(MINUS), lit(-1)).otherwise(lit(1)), lit(0).cast("bigint")
+    # The quarters have 32 bits, so their sums do not overflow.
+    quarters = [
+        sign * part
+        for half in map(col, HALVES)
+        for part in (half.bitwiseAND(lit(LOW_BITS)), shiftrightunsigned(half, 32))
+    ]
+    named = [quarter.alias(name) for quarter, name in zip(quarters, QUARTERS, strict=True)]
+    selected: list[DataFrame] = []
+    for side, frame in rows.items():
+        counts = [(col(COUNTED).cast("bigint") if name == side else zero).alias(own[name]) for name in own]
+        content = when(col(COUNTED), quarters[0]).otherwise(zero) if not selected else zero
+        selected.append(frame.select(NUMBER, *named, *counts, content.alias(CONTENT)))
+    digests = reduce(lambda one, other: one.union(other), selected).groupBy(NUMBER)
+    sums = digests.agg(*(total(name).alias(name) for name in (*QUARTERS, *own.values(), CONTENT)))
+    all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
+    observed = sums.observe(all_rows, *(total(name).alias(name) for name in (*own.values(), CONTENT)))
+    other = reduce(or_, (col(name) != 0 for name in QUARTERS))
+    differing = persist_on_disk(observed.where(other).select(NUMBER))
+    stack.callback(differing.unpersist)
+    count = differing.count()
+    counts_by_name = observed_counts(differing)[all_rows]
+    totals = {name: RowCounts(counts_by_name[own[name]], content=counts_by_name[CONTENT]) for name in rows}
+    return _Differing(differing, count, totals)
 
 
 def count_values(
@@ -378,25 +473,17 @@ def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
     return xxhash64(*map(side.column, key))
 
 
-def _fingerprint_rows(
-    terms: SiftTerms, key: Sequence[str], name: str, side: _FrameOfSide, own: Mapping[str, str]
-) -> "DataFrame":
-    """The key hash and fingerprint of each row of a side, for each pair that includes the side.
+def _hashed_rows(terms: SiftTerms, key: Sequence[str], name: str, side: _FrameOfSide) -> "DataFrame":
+    """The key hash and the fingerprint of each row of a side, for each pair that includes the side.
 
-    A row is counted in the first of these pairs, in the column of its side.
+    The column `minus` is true for rows to subtract, and `counted` for a row in the first of these pairs.
     """
     from pyspark.sql.functions import array, array_compact, col, explode, lit, struct, when
 
     number, rows = _number(key, side).alias(NUMBER), []
     for turn, (pair, place, compared) in enumerate(terms.of_side(name)):
-        quarters = _quarters(pair, place, key, compared, side)
-        counts = [
-            lit(int(turn == 0 and side_name == name)).cast("bigint").alias(column)
-            for side_name, column in own.items()
-        ]
-        content = quarters[0] if turn == 0 and name == next(iter(own)) else lit(0).cast("bigint")
-        named = (value.alias(quarter) for value, quarter in zip(quarters, QUARTERS, strict=True))
-        rows.append(([*named, *counts, content.alias(CONTENT)], compared.where))
+        values = [*_fingerprint(pair, place, key, compared, side), lit(turn == 0).alias(COUNTED)]
+        rows.append((values, compared.where))
     if len(rows) == 1 and rows[0][1] is None:
         return side.frame.select(number, *rows[0][0])
     structs = [
@@ -404,23 +491,22 @@ def _fingerprint_rows(
         for values, where in rows
     ]
     exploded = side.frame.select(number, explode(array_compact(array(*structs))).alias("row"))
-    return exploded.select(NUMBER, *(col(f"row.{column}") for column in (*QUARTERS, *own.values(), CONTENT)))
+    return exploded.select(NUMBER, *(col(f"row.{column}") for column in (*HALVES, MINUS, COUNTED)))
 
 
-def _quarters(
+def _fingerprint(
     pair: int, place: int, key: Sequence[str], compared: ComparedSide, side: _FrameOfSide
 ) -> "list[Column]":
-    """A fingerprint as four 32-bit numbers, whose sums do not overflow. It is negative on the second side."""
-    from pyspark.sql.functions import coalesce, length, lit, shiftrightunsigned, when, xxhash64
+    """The halves of a row's fingerprint, and whether sums subtract it."""
+    from pyspark.sql.functions import coalesce, length, lit, when, xxhash64
 
     halves = fingerprint([(side.column(name), side.type(name)) for name in (*key, *compared.columns)], pair)
     lacking = [side.column(name).isNull() for name in dict.fromkeys([*key, *compared.required])]
     long = [coalesce(length(side.column(name)) > most, lit(False)) for name, most in compared.lengths.items()]
     planned = reduce(or_, [*lacking, *long])  # no row of the other side has such a fingerprint
     halves = [when(planned, xxhash64(half, lit(1 + place))).otherwise(half) for half in halves]
-    sign = lit(-1 if place else 1)
+    minus = lit(bool(place))
     if compared.takes_back is not None:
         column, numbers = compared.takes_back
-        sign = when(side.column(column).isin(*numbers), -sign).otherwise(sign)
-    low = lit(0xFFFFFFFF)
-    return [sign * part for half in halves for part in (half.bitwiseAND(low), shiftrightunsigned(half, 32))]
+        minus = coalesce(side.column(column).isin(*numbers), lit(False)) != minus
+    return [*(half.alias(name) for half, name in zip(halves, HALVES, strict=True)), minus.alias(MINUS)]

@@ -8,7 +8,7 @@ special meaning in Spark.
 import pickle
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
 from functools import cached_property, partial, reduce
 from itertools import pairwise
@@ -19,8 +19,17 @@ import numpy as np
 import pyarrow as pa
 import structlog
 
+from backstory.engine.driver import plan_collected
 from backstory.engine.plans import PlanResult, PlanTerms
-from backstory.engine.sift import count_values, counts_of_unchanged, sift_frames, with_counts
+from backstory.engine.sift import (
+    FrameSift,
+    SiftTerms,
+    count_values,
+    counts_of_unchanged,
+    sift_frames,
+    with_counts,
+)
+from backstory.formats.memory import TooLarge
 from backstory.model.layout import FILE
 from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk
 from backstory.stores.iceberg.frames import (
@@ -199,25 +208,35 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     """
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
-    answers, sums = _answers(terms, stack)
+    frames, by = _frames(terms, stack), terms.sift
+    if by is not None and max(side.count or 0 for side in terms.sides.values()) >= SIFTED_FROM:
+        return _plan_sifted(terms, by, frames, stack)
+    answers, sums = _answers_of(terms, frames, 1, stack)
     return TaskPlan(terms, sums, answers, {})
 
 
-def _answers(terms: PlanTerms, stack: ExitStack) -> "tuple[DataFrame | None, PlanSums]":
-    """The answers of all tasks and their sums. The answers are None if every row is unchanged."""
-    frames, by, share = _frames(terms, stack), terms.sift, 1.0
-    if by is None or max(side.count or 0 for side in terms.sides.values()) < SIFTED_FROM:
-        return _answers_of(terms, frames, share, stack)
+def _plan_sifted(
+    terms: PlanTerms, by: SiftTerms, frames: "Mapping[str, DataFrame]", stack: ExitStack
+) -> PlanResult:
+    """Plan the records that may differ, on the driver if it can hold their rows, and count all others."""
     schemas = {name: side.schema for name, side in terms.sides.items()}
-    sift = sift_frames(by, terms.key, frames, schemas, stack)
-    answers, sums = None, PlanSums()
-    if sift.share:
-        named = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
-        counted = replace(terms, plan=with_counts(terms.plan, by), sides=named)
-        answers, sums = _answers_of(counted, sift.frames, sift.share, stack)
-    totals = count_values(sift.totals, frames, schemas, by.columns_to_count(sums.counts))
-    sums.counts.update(counts_of_unchanged(by, totals, sums.counts))
-    return answers, sums
+    sift = sift_frames(by, terms.key, frames, schemas, terms.spark_store, stack)
+    counted = {name: replace(side, count=sift.totals[name].rows) for name, side in terms.sides.items()}
+    planned = _plan_left(replace(terms, plan=with_counts(terms.plan, by), sides=counted), sift, stack)
+    totals = count_values(sift.totals, frames, schemas, by.columns_to_count(planned.sums.counts))
+    planned.sums.counts.update(counts_of_unchanged(by, totals, planned.sums.counts))
+    return planned
+
+
+def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResult:
+    """The plan of the rows that a sift leaves."""
+    if not sift.share:
+        return TaskPlan(terms, PlanSums(), None, {})
+    if sift.rows_left is not None and not terms.only_tasks:
+        with suppress(TooLarge):
+            return plan_collected(terms, sift.frames, sift.rows_left, stack)
+    answers, sums = _answers_of(terms, sift.frames, sift.share, stack)
+    return TaskPlan(terms, sums, answers, {})
 
 
 def _answers_of(
@@ -251,7 +270,7 @@ def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
     for name, side in terms.sides.items():
         frame = side.frame()
         frame = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
-        if not side.cached and (name in met or (side.count is None and terms.key)):
+        if not side.repeatable and (name in met or (side.count is None and terms.key)):
             frame = persist_on_disk(frame)
             stack.callback(frame.unpersist)
         frames[name] = frame

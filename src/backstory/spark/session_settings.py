@@ -20,13 +20,15 @@ if TYPE_CHECKING:
 Of = TypeVar("Of")
 # In another zone naive times shift, and two instants in summer time have the same text. Without ANSI mode a
 # value that does not fit is NULL, and two values have the same hash. Columns may differ only by case. Cached
-# rows are collected in the heap in batches of this size, however wide they are.
+# rows are collected in the heap in batches of this size, however wide they are. To compress them takes longer
+# than to write and read them.
 EXACT: Final = "spark.sql.caseSensitive"
 OUR_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
     "spark.sql.ansi.enabled": "true",
     EXACT: "true",
     "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
 }
 
 

@@ -21,9 +21,10 @@ from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SETTLED, FactKind, Role
 from backstory.reading.commits import inventory
-from backstory.stores.iceberg import frames
+from backstory.stores.iceberg import commit as commits
+from backstory.stores.iceberg import data_files, frames
 from backstory.stores.iceberg.positions import FEW
-from backstory.stores.iceberg.store import existing
+from backstory.stores.iceberg.store import existing, exists
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.warehouse import Warehouse
 
@@ -180,6 +181,60 @@ def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, monkeypatch, seed
     assert native.refused(90, source, deletes="ignore")[0] == "partial-copy"
     records = native.warehouse.table(native.name).check()
     assert {record["law"]: record["keys"] for record in records if record["violations"]} == {}
+
+
+def of_file(native, path, rows):
+    """A frame of a file with these rows, which the driver cannot hold whole."""
+    pq.write_table(pa.Table.from_pylist([{"k": key, **row} for key, row in rows.items()]), path)
+    return native.spark.read.parquet(str(path))
+
+
+def wide(random, rows):
+    return {key: {**row, "v": random.randbytes(400).hex()} for key, row in rows.items()}
+
+
+def test_L3_L6_a_copy_from_a_frame_of_files_gives_the_rules_rows(native, monkeypatch, tmp_path):
+    """The driver adds up fingerprints of rows and plans the records that differ; nothing is kept on disk."""
+    monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
+    random, table = Random(3), StoredVersions(("v", "o"), overwritten=frozenset("o"))
+    native.holding(400_000)
+    rows = wide(random, randomly(random, 2_000))
+    for commit, at in enumerate((50, 60, 70)):
+        rows = dict(sorted((rows | wide(random, randomly(random, 20))).items())[5:])
+        taken = take(table, Copy(at, rows, ("v", "o")), commit)
+        with capture_logs() as logs:
+            receipt = native.copy(at, of_file(native, tmp_path / f"{at}.parquet", rows), overwrite=["o"])
+        events = {line["event"] for line in logs}
+        assert events >= {"planned in Spark's tasks", *(["records sifted by fingerprints"] if commit else [])}
+        assert "buckets of keys" not in events
+        assert dict(receipt.counts) == taken.counts
+        table = taken.table
+        assert native.rows("v", "o") == by_rule(table, "v", "o")
+    assert native.spark._jsparkSession.sharedState().cacheManager().isEmpty()
+
+
+@pytest.mark.parametrize("first", [True, False])
+def test_a_file_of_a_frame_that_changes_while_it_is_read_is_refused(native, monkeypatch, tmp_path, first):
+    """The frame is read twice; a file with other rows at the second time makes no commit."""
+    monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
+    random, path = Random(4), tmp_path / "rows.parquet"
+    native.holding(400_000)
+    rows = wide(random, randomly(random, 2_000))
+    if not first:
+        native.copy(50, of_file(native, path, rows))
+    source = of_file(native, path, rows | wide(random, randomly(random, 20)))
+    write = data_files.write_rows if not first else data_files.write_frame
+
+    def rewrite(*arguments):
+        of_file(native, path, rows)
+        return write(*arguments)
+
+    monkeypatch.setattr(commits, write.__name__, rewrite)
+    with pytest.raises(BackstoryError) as refused:
+        native.copy(60, source)
+    assert refused.value.code == "source-changed"
+    assert not first or not exists(native.warehouse.store, TableName(*native.name.split(".")))
+    assert first or native.snapshots == 1
 
 
 SIFTED = "more rows than a step: planned where fingerprints differ"

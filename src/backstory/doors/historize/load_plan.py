@@ -223,7 +223,7 @@ class _Versions:
         frame = reduce(lambda one, other: one.unionByName(other), frames)
         schema = schema.append(pa.field(APPEARS, pa.bool_()))
         count = sum(added[kind] for kind in beginning)
-        sides = {BEGINNING: Side(schema, lambda: frame, count=count, cached=True)}
+        sides = {BEGINNING: Side(schema, lambda: frame, count=count, repeatable=True)}
         if self._has_earlier:
             earlier = side_schema(hist, earlier_columns(terms), [])
             ended = partial(earlier_versions, work, hist, terms)

@@ -34,11 +34,13 @@ from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, deri
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
+from backstory.formats.unchanged import source_changed
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column, Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind, added_fields
 from backstory.model.versions_layout import ROLE, SEQUENCE
 from backstory.reading.selection import exact_value
+from backstory.spark.frame_files import FrameFiles, frame_files
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal
 from backstory.stores.iceberg.local_rows import ANY, PLACE_SCHEMA, LocalRows
@@ -173,6 +175,21 @@ class CopyInputs:
         casts = (_cast_column(evolved, column, column.name) for column in columns)
         rows = self.source.frame().selectExpr(*casts)
         return derived_frame(rows, side_schemas(self)[DELIVERED]) if whole_rows else rows
+
+    @cached_property
+    def frame_files(self) -> FrameFiles | None:
+        """The files of a frame that has the same rows each time, or None for other frames and sources."""
+        return frame_files(self.source.frame()) if self.source.batches is None else None
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the delivered rows may be read several times. Rows of files of this machine always may."""
+        return self.source.batches is not None or self.frame_files is not None
+
+    def require_unchanged(self) -> None:
+        """Raise Failed if a file of the frame has changed since the first read."""
+        if self.frame_files is not None and (path := self.frame_files.changed_file()) is not None:
+            raise source_changed(path)
 
     @cached_property
     def stored_frame(self) -> "DataFrame":

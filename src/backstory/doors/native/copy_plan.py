@@ -5,7 +5,7 @@ In the first copy into a table without rows each row begins a version, so the ro
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property, partial, reduce
 from operator import or_
@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import bit_xor, coalesce, count_distinct, count_if, lit
+from pyspark.sql.functions import bit_xor, coalesce, count, count_distinct, count_if, lit, when, xxhash64
 
 from backstory.doors.native.copy_inputs import (
     DELIVERED,
@@ -32,18 +32,20 @@ from backstory.engine.driver import DriverPlan
 from backstory.engine.plans import FirstRows, PlanResult, PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, SideRows, parts_by_key
-from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
+from backstory.engine.sift import BYTES_OF_HASHED_ROW, ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import ROWS_IN_PIECE, combine_tables
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import arrow_schema, shape_rows
-from backstory.formats.memory import MemoryLease, unpacked_size
+from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import digest
 from backstory.model.change import RowBatches
 from backstory.model.layout import FILE, IS_CURRENT, POSITION, RECORDED_AT, ROW_ID, VALID_FROM, VALID_TO
 from backstory.spark.versions import arrow_of, persist_on_disk
+from backstory.stores.iceberg.frames import hold_memory_of_rows
 from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys
+from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.strategies.copies.comparison import (
     CARRIED,
@@ -110,34 +112,55 @@ def plan_first_here(
 
 
 def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows | None:
-    """Plan a first copy in Spark; persisted rows are released with `resources`."""
-    from pyspark.sql.functions import count
+    """Plan a first copy in Spark; persisted rows are released with `resources`.
 
+    Returns None if a row is faulty or a key repeats: the full plan then looks at all values.
+    """
     terms, delivered = inputs.terms, inputs.delivered_frame
-    if inputs.source.batches is None:  # a frame may give other rows when it is computed again; files do not
+    if not inputs.is_repeatable:
         delivered = persist_on_disk(delivered)
         resources.callback(delivered.unpersist)
     key = [column(name) for name in terms.key]
-    values = [(column(field.name), field.dataType) for field in delivered.schema]
     faulty = reduce(or_, (part.isNull() for part in key))
     for name, value in terms.scope or ():
         faulty |= ~column(name).eqNullSafe(lit(value))
-    row = delivered.agg(
-        count(lit(1)).alias(ROWS),
-        count_distinct(*key).alias(KEYS),
-        count_if(faulty).alias(FAULTY),
-        coalesce(bit_xor(fingerprint(values, 0)[0]), lit(0)).alias(CONTENT),
-    ).collect()[0]
-    if row[FAULTY] or row[KEYS] < row[ROWS]:
+    row = fingerprint([(column(field.name), field.dataType) for field in delivered.schema], 0)[0]
+    number, content, is_faultless_copy = _judge_first_rows(inputs.store, delivered, key, faulty, row)
+    if not is_faultless_copy:
         return None
-    number = row[ROWS]
-    counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: row[CONTENT]})
+    counts = Counter({APPEARED: number, ROWS_DELIVERED: number, CONTENT: content})
     appearing = delivered.select(*key)
     types = {col.name: col.type for col in terms.columns}
     schema = arrow_schema({name: types[name] for name in terms.key})
     few = arrow_of(appearing.limit(MAX_KEYS)).rename_columns(schema.names).cast(schema)
     sums = PlanSums(counts, {APPEARED: few} if number else {}, {}, Counter({ADDED: number, APPEARED: number}))
     return FirstRows(sums, {ADDED: _first_versions(inputs, delivered), APPEARED: appearing})
+
+
+def _judge_first_rows(
+    store: IcebergStore, rows: DataFrame, key: Sequence[Any], faulty: Any, fingerprint_of_row: Any
+) -> tuple[int, int, bool]:
+    """The number of rows, a digest of their values, and whether all are without faults and have unique keys.
+
+    The driver collects a hash of each key if its memory suffices. Otherwise Spark counts the keys, for which
+    it sorts and sends them.
+    """
+    with store.memory.lease() as lease, suppress(TooLarge):
+        number = rows.count()
+        hold_memory_of_rows(store, lease, KEYS, number * BYTES_OF_HASHED_ROW)
+        hashed = arrow_of(
+            rows.select(when(~faulty, xxhash64(*key)).alias(KEYS), fingerprint_of_row.alias(CONTENT))
+        )
+        hashes = np.sort(np.asarray(hashed[KEYS].drop_null()))
+        content = int(np.bitwise_xor.reduce(np.asarray(hashed[CONTENT])))
+        return number, content, len(hashes) == number and not (hashes[1:] == hashes[:-1]).any()
+    judged = rows.agg(
+        count(lit(1)).alias(ROWS),
+        count_distinct(*key).alias(KEYS),
+        count_if(faulty).alias(FAULTY),
+        coalesce(bit_xor(fingerprint_of_row), lit(0)).alias(CONTENT),
+    ).collect()[0]
+    return judged[ROWS], judged[CONTENT], not judged[FAULTY] and judged[KEYS] == judged[ROWS]
 
 
 def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
@@ -380,13 +403,12 @@ def _delivered_side(inputs: CopyInputs) -> Side:
         rows = read_delivered(inputs, inputs.terms.delivered)
         return None if rows is None else LocalSide(rows, columns=partial(_columns_here, inputs))
 
-    again = inputs.source.batches is not None  # files give the same rows each time
     return Side(
         side_schemas(inputs)[DELIVERED],
         lambda: inputs.delivered_frame,
         local,
         inputs.source.size,
-        cached=again,
+        repeatable=inputs.is_repeatable,
     )
 
 

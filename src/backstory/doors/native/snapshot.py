@@ -226,8 +226,11 @@ class NativeSnapshot:
             _refuse(inputs, copy, absences)
             change = copy_change(inputs, copy, records_copy=self._records_absences(table, absences))
             receipt = self._receipt(inputs, copy, absences)
+            inputs.require_unchanged()
             if change is not None:
-                change = replace(change, late_properties=lambda _: {TOKEN: self._token(inputs, copy)})
+                change = replace(
+                    change, late_properties=lambda _: self._properties_after_reading(inputs, copy)
+                )
             at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
             note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
             yield Plan(table, change, note, receipt, self.request.dry_run)
@@ -292,6 +295,10 @@ class NativeSnapshot:
             return False
         judged = self.request.on_schema_change == "accept" or refuses_absences(table.properties, self.request)
         return (judged and absences.changed) or bool(policy_property(table.properties, self.request))
+
+    def _properties_after_reading(self, inputs: CopyInputs, copy: PlannedCopy) -> dict[str, str]:
+        inputs.require_unchanged()
+        return {TOKEN: self._token(inputs, copy)}
 
     def _token(self, inputs: CopyInputs, copy: PlannedCopy) -> str:
         """A digest of the copy and its instant (V14); for a first copy, once its rows are written."""

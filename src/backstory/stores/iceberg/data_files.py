@@ -6,7 +6,7 @@ deletion vectors, or by position delete files before format version 3.
 
 import re
 import uuid
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
 from dataclasses import dataclass
@@ -21,6 +21,7 @@ from pyroaring import BitMap64
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import FILE, POSITION, ROW_ID, START
+from backstory.spark.frame_files import constant_columns
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.deletion_vectors import vector_bytes
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
@@ -118,6 +119,8 @@ def _partition_path(fields: Sequence[tuple[str, str]], texts: Sequence[str]) -> 
 
 # With this option Iceberg's writer registers its files for a later commit.
 REWRITE_OPTION = "rewritten-file-scan-task-set-id"
+# Without this option Iceberg's writer sorts rows by partition and by the table's order.
+OWN_ORDER, DISTRIBUTION = "use-table-distribution-and-ordering", "write.distribution-mode"
 ROWS_IN_FILE = 500_000
 ROWS_IN_GROUP = 1 << 15
 THREADS = 2
@@ -143,11 +146,7 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
     if not rows.num_rows:
         return []
     rows = _with_ids(table, rows)
-    sorted_by = table.shape.key if table.shape.layout.is_sorted else ()
-    by = [(name, "ascending") for name in sorted_by if name in rows.column_names]
-    if START in rows.column_names:
-        by.append((START, "ascending"))
-    rows = _sort_rows(rows, by)
+    rows = _sort_rows(rows, [(name, "ascending") for name in _sort_columns(table, rows.column_names)])
     parts = rows_by_partition(table.iceberg, rows)
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
@@ -220,8 +219,29 @@ def write_frame(store: IcebergStore, table: IcebergTable, frame: Any) -> list[An
             frame = frame.selectExpr(
                 "*", *(f"CAST(NULL AS BIGINT) AS {name}" for name in lineage_columns if name not in lineage)
             )
+        if _has_one_partition(table, frame):
+            options[OWN_ORDER] = "false"
+            frame = frame.sortWithinPartitions(*map(quote, _sort_columns(table, names)))
         frame.write.format("iceberg").mode("append").options(**options).save(group)
         return written()
+
+
+def _sort_columns(table: IcebergTable, names: Collection[str]) -> list[str]:
+    """The columns by which rows are sorted in files: the key, and the start of versions."""
+    key = table.shape.key if table.shape.layout.is_sorted else ()
+    return [name for name in (*key, START) if name in names]
+
+
+def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
+    """Whether all rows of a frame are of one partition, so that tasks only need to sort them by key.
+
+    Iceberg's writer sorts by partition first, which takes Spark far longer than to sort by a number.
+    """
+    if not table.shape.layout.is_sorted or table.properties.get(DISTRIBUTION) != "none":
+        return False
+    fields = table.iceberg.spec().fields()
+    sources = {str(table.iceberg.schema().findColumnName(field.sourceId())) for field in fields}
+    return sources <= constant_columns(frame)
 
 
 def _with_ids(table: IcebergTable, rows: pa.Table) -> pa.Table:

@@ -171,7 +171,7 @@ def _plan_terms(
             partial(_event_frame, feed, events, schema),
             partial(_held_side, events.rows, FactKind.TRUNCATE),
             count=events.count,
-            cached=not isinstance(events.rows, pa.Table),
+            repeatable=not isinstance(events.rows, pa.Table),
         ),
         STORED: Side(
             slice_,
