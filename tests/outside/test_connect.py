@@ -70,6 +70,7 @@ def test_a_project_runs_with_its_log_and_views_and_exports(act):
     act("runs")
 
 
+@pytest.mark.skipif(not deep(1, 0), reason="it makes two examinations, of some ten seconds each")
 def test_the_doctor_tries_each_statement_of_a_commit(act):
     """An ability that fails is named, and the scratch tables are gone."""
     act("doctor")
