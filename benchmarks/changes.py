@@ -24,6 +24,7 @@ from backstory.spark.session import start_session
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.scripts import files_of_commit
 from backstory.stores.iceberg.store import IcebergStore, existing
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.table import Table
 
 NAME = TableName("bench", "changes")
@@ -34,7 +35,7 @@ BOUND = 1.2
 def bytes_read(store, since):
     """The bytes of files of rows that a feed since this commit reads."""
     table = existing(store, NAME)
-    found = range_of(lineage_of(store, table), since, None)
+    found = range_of(lineage_of(metadata_of(store, table)), since, None)
     moved = moved_rows(store, table, found.before, found.commits)
     try:
         return moved.bytes
@@ -65,7 +66,7 @@ def touched(store, since):
     """The bytes of the files of rows in which commits other than compactions let rows come or go."""
     table, files = existing(store, NAME), store.jvm.java.util.HashMap()
     sizes = {}
-    for each in lineage_of(store, table).commits[since:]:
+    for each in lineage_of(metadata_of(store, table)).commits[since:]:
         for line in (
             files_of_commit(store.jvm, table.iceberg, each.id, files) if each.operation != "replace" else ()
         ):

@@ -25,14 +25,16 @@ from test_snapshot import Native, by_rule, randomly
 
 import backstory
 from backstory.model.change import DOOR
-from backstory.stores.connect.commit import DELIVERY
+from backstory.model.versions_layout import MEMORY_SINCE
+from backstory.stores.branches import DELIVERY
+from backstory.stores.iceberg.store import existing
 
 ADDRESS, CATALOG, DEED, *WORDS = sys.argv[1:]
 
 
-def opened():
+def opened(version=3):
     session = SparkSession.builder.remote(ADDRESS).getOrCreate()
-    return session, backstory.open(spark=session, catalog=CATALOG)
+    return session, backstory.open(spark=session, catalog=CATALOG, format_version=version)
 
 
 def copy(*cells):
@@ -42,7 +44,11 @@ def copy(*cells):
 
 
 def records(frame):
-    return {row["id"]: row["city"] for row in frame.toArrow().to_pylist()}
+    return records_of(frame.toArrow())
+
+
+def records_of(rows):
+    return {row["id"]: row.get("town", row.get("city")) for row in rows.to_pylist()}
 
 
 def snapshots(session, table):
@@ -55,10 +61,11 @@ def branches(session, table):
 
 
 def series():
-    """In order, late, restated: the rule's rows, and every row that stays keeps its id."""
-    _, warehouse = opened()
-    native, random = Native(warehouse), Random(int(WORDS[0]))
-    native.name = f"series.t{WORDS[0]}"
+    """In order, late, restated: the rule's rows, and every row that stays keeps its id if rows have ids."""
+    seed, version = map(int, WORDS)
+    _, warehouse = opened(version)
+    native, random = Native(warehouse), Random(seed)
+    native.name = f"series.t{seed}"
     table, before = StoredVersions(("v", "o"), overwritten=frozenset("o")), {}
     for commit, (at, options) in enumerate(
         [
@@ -77,7 +84,7 @@ def series():
         assert dict(receipt.counts) == taken.counts
         table = taken.table
         assert native.rows("v", "o") == by_rule(table, "v", "o")
-        now = native.ids()
+        now = native.ids() if version > 2 else {}
         stay = now.keys() & before.keys()
         assert {place: now[place] for place in stay} == {place: before[place] for place in stay}
         before, count = now, native.snapshots
@@ -407,16 +414,60 @@ def types():
         assert repr(rows.toArrow().to_pylist()) == repr(values(str(month)).to_pylist())
 
 
+def shapes():
+    """Types widen, structs grow and columns get names with a copy; what was known before is read as before."""
+    session, warehouse = opened()
+    options = {"into": "shapes.c", "key": "id"}
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.shapes.c")
+    before = pa.table(
+        {
+            "id": [1, 2],
+            "n": pa.array([1, 2], pa.int16()),
+            "d": pa.array([Decimal("1.50"), None], pa.decimal128(5, 2)),
+            "s": [{"a": 1}, None],
+            "city": ["Bonn", "Ulm"],
+        }
+    )
+    after = pa.table(
+        {
+            "id": [1, 2],
+            "n": [1, 1 << 40],
+            "d": pa.array([Decimal("1.50"), Decimal("1234567.89")], pa.decimal128(9, 2)),
+            "s": [{"a": 1, "b": None}, {"a": 2, "b": "x"}],
+            "town": ["Bonn", "Ulm"],
+            "more": ["y", None],
+        }
+    )
+    warehouse.snapshot(before, at="2026-01-01", remember=True, **options)
+    assert (
+        warehouse.snapshot(after, at="2026-03-01", rename={"city": "town"}, **options).counts["changed"] == 2
+    )
+    table = warehouse.table("shapes.c")
+    assert table.as_of("2026-03-15").drop("valid_from", "valid_to").orderBy("id").toArrow().to_pylist() == (
+        after.to_pylist()
+    )
+    then = table.as_of("2026-01-15").drop("valid_from", "valid_to").orderBy("id").toArrow().to_pylist()
+    assert then == [
+        {**row, "s": row["s"] and {**row["s"], "b": None}, "more": None}
+        for row in before.rename_columns(["id", "n", "d", "s", "town"]).to_pylist()
+    ]
+    assert warehouse.snapshot(after, at="2026-03-01", rename={"city": "town"}, **options).snapshot_id is None
+    late = after.drop_columns(["more"])
+    assert warehouse.snapshot(late, at="2026-02-01", **options).snapshot_id is not None
+    assert existing(warehouse.store, table.name).foreign_writes == []
+    assert [each for each in table.check() if each["violations"]] == []
+
+
 def refusals():
     """Whatever needs Java is refused by one code, before anything is written."""
     session, warehouse = opened()
     options = {"into": "no.c", "key": "id"}
     warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
     table, count = warehouse.table("no.c"), snapshots(session, "no.c")
-    renamed = copy("1:Bonn").rename_columns(["id", "town"])
+    renamed, typed = copy("1:Bonn").rename_columns(["no", "city"]), copy("1:1")
     tries = [
-        lambda: warehouse.snapshot(renamed, at="2026-02-01", rename={"city": "town"}, **options),
-        lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", backfill=True, **options),
+        lambda: warehouse.snapshot(renamed, into="no.c", at="2026-02-01", rename={"id": "no"}),
+        lambda: warehouse.snapshot(typed, at="2026-02-01", retype={"city": "BIGINT"}, **options),
         lambda: warehouse.snapshot(
             session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
         ),
@@ -428,9 +479,6 @@ def refusals():
         lambda: warehouse.pull("x"),
         lambda: warehouse.explore(),
         lambda: warehouse.serve(),
-        lambda: backstory.open(spark=session, catalog=CATALOG, format_version=2).snapshot(
-            copy("1:Bonn"), into="no.e", key="id"
-        ),
     ]
     codes = [code_of(each) for each in tries]
     assert codes == ["needs-java"] * len(tries), codes
@@ -448,48 +496,65 @@ def code_of(act):
 
 
 FIRST, SECOND = copy("1:Bonn", "2:Ulm"), copy("1:Köln", "3:Rom")
+EARLIER = copy("1:Köln", "2:Ulm", "3:Rom")
+
+
+def die(kind, after):
+    """The process ends after the statement that contains these words."""
+    run = kind.sql
+
+    def sql(self, query, *rest, **more):
+        answer = run(self, query, *rest, **more)
+        if after in query:
+            os._exit(9)
+        return answer
+
+    kind.sql = sql
 
 
 def deliver(after=""):
-    """A second copy with a new column; the process ends after the statement that contains these words."""
+    """An earlier copy with a new column and a new name, which begins the table's memory; it may die."""
     session, warehouse = opened()
     if after:
-        kind = type(session)
-        run = kind.sql
-
-        def sql(self, query, *rest, **more):
-            answer = run(self, query, *rest, **more)
-            if after in query:
-                os._exit(9)
-            return answer
-
-        kind.sql = sql
-    more = SECOND.append_column("more", pa.array(["x", None]))
-    return warehouse.snapshot(more, into="kills.c", key="id", at="2026-02-01")
+        die(type(session), after)
+    rows = EARLIER.rename_columns(["id", "town"]).append_column("more", pa.array(["x", None, None]))
+    options = {"at": "2025-12-01", "backfill": True, "rename": {"city": "town"}}
+    return warehouse.snapshot(rows.append_column("n", pa.array([1, 1 << 40, 2])), into="kills.c", **options)
 
 
 def killed():
     deliver(" ".join(WORDS))
 
 
+PUBLISHED = {"CALL", MEMORY_SINCE, "DROP BRANCH"}
+
+
 def kills():
-    """A table is as before or as after a kill, and the same delivery completes it."""
+    """A table is as before or as after a kill, with its properties; the next delivery completes it."""
     session, warehouse = opened()
-    point, done = " ".join(WORDS), " ".join(WORDS) in {"CALL", "DROP BRANCH"}
+    point = " ".join(WORDS)
+    done = point in PUBLISHED
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.kills.c")
-    warehouse.snapshot(FIRST, into="kills.c", key="id", at="2026-01-01")
+    first = FIRST.append_column("n", pa.array([1, 2], pa.int32()))
+    warehouse.snapshot(first, into="kills.c", key="id", at="2026-01-01")
     words = [sys.executable, __file__, ADDRESS, CATALOG, "killed", point]
     assert subprocess.run(words, check=False).returncode == 9
-    assert len(branches(session, "kills.c")) == (0 if point in {"ADD COLUMNS", "DROP BRANCH"} else 1)
+    has_branch = point in {"CREATE BRANCH", "MERGE INTO", *PUBLISHED} - {"DROP BRANCH"}
+    assert len(branches(session, "kills.c")) == has_branch
     table = warehouse.table("kills.c")
-    assert records(table.current()) == ({1: "Köln", 3: "Rom"} if done else {1: "Bonn", 2: "Ulm"})
+    assert records(table.current()) == {1: "Bonn", 2: "Ulm"}
+    assert records(table.as_of("2025-12-15")) == (records_of(EARLIER) if done else {})
     assert len(table.log()) == 1 + done  # an unfinished commit is not one of the table
+    assert (MEMORY_SINCE in existing(warehouse.store, table.name).properties) is done
     assert (deliver().snapshot_id is None) is done
-    assert records(table.current()) == {1: "Köln", 3: "Rom"}
     assert [each for each in table.check() if each["violations"]] == []
-    if done:  # a delivery without a commit leaves the branch to the next one
-        warehouse.snapshot(FIRST, into="kills.c", key="id", at="2026-03-01")
+    assert existing(warehouse.store, table.name).foreign_writes == []
+    if done:  # a delivery without a commit leaves the rest to the next one
+        last = FIRST.rename_columns(["id", "town"]).append_column("more", pa.array(["y", None]))
+        warehouse.snapshot(last.append_column("n", first["n"]), into="kills.c", at="2026-03-01")
+    assert records(table.as_of("2025-12-15")) == records_of(EARLIER)
     assert branches(session, "kills.c") == []
+    assert MEMORY_SINCE in {row.key for row in session.sql(f"SHOW TBLPROPERTIES {CATALOG}.kills.c").collect()}
 
 
 def writes():

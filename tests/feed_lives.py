@@ -23,7 +23,7 @@ from specification.stored import StoredRow, StoredVersions
 from backstory.errors import Refused
 from backstory.model.layout import VERSIONS_OWN
 from backstory.model.versions_layout import FactKind
-from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 EVENT = re.compile(r"(?:(\w+):)?([-*]|\D+?)(\d+)(?:\.(\d+)|#(\d+)(r?))?")
 
@@ -163,7 +163,7 @@ def judged(table, newest):
         remembers=True,
         newest=newest,
         settled=table.settled or None,
-        marks=tuple(RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time) for row in marks),
+        marks=tuple(marks),
         tracked=tuple(table.tracked),
         numbers=numbers,
     )

@@ -93,6 +93,11 @@ class UsageError(BackstoryError):
     exit_code = 2
 
 
+def bad_option(message: str, remedy: str) -> UsageError:
+    """The error for options that exclude each other or name nothing."""
+    return UsageError("bad-option", message, remedy)
+
+
 class Refused(BackstoryError):
     """The input would have corrupted the history: nothing was written."""
 

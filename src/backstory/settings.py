@@ -108,7 +108,7 @@ def load(warehouse: str | Path | None = None, config: str | Path | None = None) 
     UsageError for a missing file, an unknown section or a missing variable.
     """
     path = config or os.environ.get("BACKSTORY_CONFIG")
-    document = _read(Path(path)) if path else _read_default(Path(DEFAULT_FILE))
+    document = _read(Path(path or DEFAULT_FILE)) if path or Path(DEFAULT_FILE).exists() else {}
     where = Path(path or DEFAULT_FILE)
     unknown = sorted(
         name for name, section in document.items() if name not in SECTIONS or not isinstance(section, dict)
@@ -167,10 +167,6 @@ def _read(path: Path) -> dict[str, Any]:
         raise UsageError("broken-configuration", f"{path} is not UTF-8.", "Save the file as UTF-8.") from None
     except tomllib.TOMLDecodeError as broken:
         raise UsageError("broken-configuration", f"{path} is not TOML: {broken}.", "Fix the file.") from None
-
-
-def _read_default(path: Path) -> dict[str, Any]:
-    return _read(path) if path.exists() else {}
 
 
 def _section(where: Path, document: Mapping[str, Any], name: str, parse: Callable[[Any], Value]) -> Value:

@@ -62,9 +62,9 @@ class Table:
 
         UsageError or Refused if the table no longer has its rows of `known_at`.
         """
-        from backstory.reading.frames import point_in_time
+        from backstory.reading.frames import versions as frames
 
-        return point_in_time.current(self.store, self.name, *_read_terms(**options))
+        return frames.rows_at(self.store, self.name, None, *_read_terms(**options))
 
     @with_options(ReadOptions, KnownOptions)
     def as_of(self, time: str | date, **options: Unpack[ReadOptions]) -> "DataFrame":
@@ -72,9 +72,9 @@ class Table:
 
         A date is its first instant. Raises the errors of `current`.
         """
-        from backstory.reading.frames import point_in_time
+        from backstory.reading.frames import versions as frames
 
-        return point_in_time.as_of(self.store, self.name, instant_of(time), *_read_terms(**options))
+        return frames.rows_at(self.store, self.name, instant_of(time), *_read_terms(**options))
 
     @with_options(DiffOptions)
     def diff(self, first: str | date, second: str | date, **options: Unpack[DiffOptions]) -> "DataFrame":
@@ -86,15 +86,15 @@ class Table:
         (`passed`). Its column `away` shows whether a record was gone and returned. On the axis `recorded`,
         knowledge at the first time is compared with knowledge at the second. Raises the errors of `as_of`.
         """
-        from backstory.reading.frames import differences
+        from backstory.reading.frames import versions as frames
         from backstory.reading.notebook import drawn_in_notebooks
 
         request = DiffRequest.of(**options)
         between, compared = (instant_of(first), instant_of(second)), request.comparison
         if request.axis == "recorded":
-            frame = differences.diff_knowledge(self.store, self.name, *between, request.time, compared)
+            frame = frames.diff_knowledge(self.store, self.name, *between, request.time, compared)
         else:
-            frame = differences.diff(self.store, self.name, *between, request.known_at, compared)
+            frame = frames.diff(self.store, self.name, *between, request.known_at, compared)
         return drawn_in_notebooks(frame)
 
     def join_as_of(
@@ -128,7 +128,7 @@ class Table:
         the statements that the table holds now, or held at `known_at`; on `axis` both, all statements that it
         ever held. Raises UsageError for a wrong key or axis, and for a file that cannot be written.
         """
-        from backstory.reading.frames.point_in_time import life
+        from backstory.reading.frames.versions import life
 
         axis, svg = options.get("axis", "valid"), options.get("svg")
         require_axis(axis, options.get("known_at"))

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.doors.native.options import FeedOptions, OnSchemaChange, SnapshotOptions
     from backstory.doors.native.receipts import FeedPlan, FeedReceipt, SnapshotPlan, SnapshotReceipt
-    from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict, Watcher
+    from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict
+    from backstory.doors.odf.receipts import Watcher
     from backstory.explorer.server import Explorer
     from backstory.projects.log import RunReceipt
     from backstory.stores.iceberg.store import IcebergStore

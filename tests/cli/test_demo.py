@@ -19,8 +19,9 @@ from backstory.cli.demo import KEY, TABLE, UNTIL, bundled_copies, reading_lines,
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
-from backstory.reading.drawings import draw
-from backstory.reading.frames import point_in_time
+from backstory.reading.drawings import draw_lanes
+from backstory.reading.frames import versions as frames
+from backstory.reading.lives import Lane
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender import Sender, SourceCopy, difference, read_copy
 
@@ -68,7 +69,7 @@ def test_one_batch_is_one_commit(arrived):
 
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
     """As of the date of a copy the table holds that copy."""
-    world = point_in_time.as_of(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
+    world = frames.rows_at(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
     told = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]
@@ -78,7 +79,7 @@ def test_the_world_of_2016_is_the_file_of_2016(arrived):
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
     """Saint Helena is gone from 2015-07-01 to 2018-07-01, and open again after it."""
-    versions = point_in_time.record_versions(arrived, TABLE, {"code": "SHN"}).toArrow().to_pylist()
+    versions = frames.life(arrived, TABLE, {"code": "SHN"}).versions
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
     assert [("2014-01", "2015-01"), ("2015-01", "2015-07"), ("2018-07", None)] == spans
@@ -86,9 +87,9 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 def test_a_life_is_drawn_with_what_changed(arrived):
     """The drawn line of Kazakhstan names each change of its capital, and ends open."""
-    versions = point_in_time.record_versions(arrived, TABLE, {"code": "KAZ"}).toArrow().to_pylist()
+    versions = frames.life(arrived, TABLE, {"code": "KAZ"}).versions
 
-    lines = draw(versions, ["capital"], UNTIL)
+    lines = draw_lanes([Lane(versions)], ["capital"], UNTIL)
 
     assert "capital: Astana → Nur-Sultan" in lines[4]
     assert lines[-1].endswith("capital: Nur-Sultan → Astana")

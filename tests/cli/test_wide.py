@@ -7,7 +7,8 @@ from rich.console import Console
 
 from backstory.cli import output
 from backstory.cli.output import lay_out
-from backstory.reading.drawings import draw
+from backstory.reading.drawings import draw_lanes
+from backstory.reading.lives import Lane
 from backstory.reading.timelines import Timeline
 
 WIDTH = 80
@@ -93,7 +94,7 @@ def test_the_ends_of_an_axis_stand_apart():
     versions = [
         {"v": number, "valid_from": seconds[number], "valid_to": seconds[number + 1]} for number in (0, 1)
     ]
-    lines = draw(versions, ["v"], seconds[2], WIDTH)
+    lines = draw_lanes([Lane(versions)], ["v"], seconds[2], WIDTH)
     assert lines[0].strip() == "2026-01-01 10:00:00  2026-01-01 10:00:02"
 
 

@@ -27,6 +27,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.spark.session_settings import hold_settings
+from backstory.spark.versions import is_before_4
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.port import DISORDER
 from backstory.stores.tables import existing, load, read_slice, rows_of, tables
@@ -107,7 +108,8 @@ def given(rows):
 
 
 # A session of somebody else's: the type of its catalog, and whether that caches, as it does unless it is told not to.
-OWN = [f"own {kind} {cached}" for kind in (KINDS if deep(1, 0) else ["jdbc"]) for cached in ("true", "false")]
+CACHED = ["true"] if is_before_4() and not deep(1, 0) else ["true", "false"]
+OWN = [f"own {kind} {cached}" for kind in (KINDS if deep(1, 0) else ["jdbc"]) for cached in CACHED]
 
 
 @pytest.fixture(scope="module", params=["memory", "iceberg", *OWN])

@@ -81,9 +81,7 @@ def test_blame_has_the_remark_of_the_commit(python, warehouse):
     table = python.table("remarks.blamed")
     catalog = EmbeddedCatalog(warehouse)
     with python.store.memory.lease() as lease:
-        commit = blame(TableReader(catalog.describe(table.name), catalog, lease), "a", "v").to_dict()[
-            "commit"
-        ]
+        commit = blame(TableReader(catalog.describe(table.name), catalog, lease), "a", "v")["commit"]
     assert (commit["note"], commit["author"]) == ("first", "ada")
 
 

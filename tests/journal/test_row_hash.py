@@ -11,8 +11,8 @@ from pyspark.sql.functions import lit
 from row_texts import in_python
 
 from backstory.journal import row_hash
-from backstory.journal.arrow_hash import hash_of_table
-from backstory.journal.row_hash import Slice, hash_of, slice_hashes
+from backstory.journal.arrow_hash import Slice, hash_of_table
+from backstory.journal.row_hash import hash_of, slice_hashes
 
 NOON = datetime(2026, 1, 31, 12, 0, 0, 5, tzinfo=UTC)
 OLD = datetime(1582, 10, 4, 23, 59, 59, 999_999, tzinfo=UTC)

@@ -6,9 +6,8 @@ from pathlib import Path
 
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, refusal, stored_receipt
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt
-from backstory.doors.odf.adding import Added
-from backstory.doors.odf.ingestion import DatasetReceipt
 from backstory.doors.odf.lints import Level, Lint
+from backstory.doors.odf.receipts import Added, DatasetReceipt
 from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.model.receipt import Receipt, exit_code
 from backstory.upkeep.maintaining import Maintained

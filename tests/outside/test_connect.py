@@ -10,6 +10,9 @@ from connect_server import serving_connect
 from depth import deep
 from rest_catalog import serving_rest
 
+from backstory.model.change import COLUMNS_STATE
+from backstory.model.versions_layout import MEMORY_SINCE
+
 pytestmark = pytest.mark.process
 
 TESTS = Path(__file__).parents[1]
@@ -46,8 +49,8 @@ def act(request, server, tmp_path):
 
 def test_a_series_of_copies_gives_the_rules_rows_and_keeps_row_ids(act):
     """Late and restated copies too; the same copy again makes no commit."""
-    for seed in range(deep(3, 1)):
-        act("series", str(seed))
+    for seed in range(deep(4, 1)):
+        act("series", str(seed), str(3 - seed % 2))
 
 
 def test_all_readers_give_the_rows_of_snapshots_and_feeds(act):
@@ -85,8 +88,9 @@ def test_a_stream_applies_each_batch(act):
 
 
 def test_values_of_each_type_stay_exact(act):
-    """In tables and columns of any name."""
-    act("types")
+    """In tables and columns of any name; also when types widen, structs grow and columns get new names."""
+    for deed in ["types", "shapes"][: deep(2, 1)]:
+        act(deed)
 
 
 def test_whatever_needs_java_is_refused_by_name(act):
@@ -96,8 +100,9 @@ def test_whatever_needs_java_is_refused_by_name(act):
 
 def test_a_delivery_is_complete_or_absent_after_any_kill(act):
     """The next delivery completes it, and drops the branch that it left."""
-    points = ["ADD COLUMNS", "CREATE BRANCH", "MERGE INTO", "CALL", "DROP BRANCH"]
-    for point in points if deep(1, 0) else points[2:4]:
+    columns = [COLUMNS_STATE, "RENAME COLUMN", " TYPE ", " COMMENT ", "ADD COLUMNS"]
+    points = ["MERGE INTO", "CALL", "CREATE BRANCH", MEMORY_SINCE, "DROP BRANCH", *columns]
+    for point in points[: deep(len(points), 2)]:
         act("kills", point)
 
 

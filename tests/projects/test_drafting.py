@@ -13,7 +13,7 @@ from backstory.errors import UsageError
 from backstory.projects.declarations import read_project
 from backstory.projects.drafting import draft_project, extend_project
 from backstory.sources.databases.address import Database
-from backstory.sources.databases.keys import declared_keys
+from backstory.sources.databases.copies import declared_keys
 
 
 def test_files_whose_names_differ_by_a_time_are_one_table(tmp_path, monkeypatch):

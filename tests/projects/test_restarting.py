@@ -7,9 +7,9 @@ import pytest
 from teams import rows
 
 from backstory.engine.deliver import ARCHIVED
-from backstory.projects import restarts
+from backstory.projects import deliveries
+from backstory.projects.deliveries import RESTARTED
 from backstory.projects.log import LOG, rows_of_log
-from backstory.projects.restarts import RESTARTED
 from backstory.stores.iceberg.store import load, tables
 
 NAME = r"a_until_\d{8}_\d{6}"
@@ -163,8 +163,8 @@ def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch
 
     from backstory.upkeep import ending
 
-    archive_history, original_deliver = restarts.archive_history, ending.deliver
-    monkeypatch.setattr(restarts, "archive_history", killed)
+    archive_history, original_deliver = deliveries.archive_history, ending.deliver
+    monkeypatch.setattr(deliveries, "archive_history", killed)
     if moment == "loaded":
         monkeypatch.setattr("backstory.projects.running.append_run", broken)
     with pytest.raises(BrokenOff):

@@ -2,8 +2,12 @@
 
 from told_lives import CORRECTED, NOW, told
 
-from backstory.reading.drawings import draw, draw_lanes
-from backstory.reading.lives import lanes
+from backstory.reading.drawings import draw_lanes
+from backstory.reading.lives import Lane, lanes
+
+
+def draw(versions, *more):
+    return draw_lanes([Lane(versions)], *more)
 
 
 def drawn(lines):

@@ -10,9 +10,9 @@ from web import Play
 
 from backstory.errors import Failed, Refused, TryAgain, UsageError
 from backstory.observe.metrics import RETRIES
-from backstory.sources.retries import Growth, Policy, Unreachable, retry_requests, seconds_of
+from backstory.sources.retries import Policy, Unreachable, retry_requests, seconds_of
 
-QUICK = Policy(attempts=4, delay=0.001, growth=Growth.FIXED)
+QUICK = Policy(attempts=4, delay=0.001)
 
 
 def failing(*errors):
@@ -31,32 +31,23 @@ def unreachable(retry_after=None):
     return Unreachable("unreachable", "The server is away.", "Try again later.", retry_after)
 
 
-@pytest.mark.parametrize(
-    ("growth", "waits"),
-    [(Growth.FIXED, [2, 2, 2, 2]), (Growth.LINEAR, [2, 4, 6, 8]), (Growth.EXPONENTIAL, [2, 4, 8, 16])],
-)
-def test_waits_grow(growth, waits):
-    policy = Policy(delay=2.0, growth=growth)
+def test_waits_grow():
+    policy = Policy(delay=2.0)
+    for failed, whole in ((1, 2), (2, 4), (3, 8), (4, 16)):
+        waits = [policy.wait(failed) for _ in range(200)]
 
-    assert [policy.wait(failed) for failed in (1, 2, 3, 4)] == waits
-
-
-def test_jitter_lies_between_half_and_whole():
-    policy = Policy(delay=2.0, growth=Growth.EXPONENTIAL_WITH_JITTER)
-    waits = [policy.wait(3) for _ in range(200)]
-
-    assert all(4 <= wait <= 8 for wait in waits)
-    assert len(set(waits)) > 100
+        assert all(whole / 2 <= wait <= whole for wait in waits)
+        assert len(set(waits)) > 100
 
 
 def test_no_wait_is_longer_than_the_longest():
-    assert Policy(delay=50.0, growth=Growth.EXPONENTIAL).wait(9) == 120.0
+    assert Policy(delay=50.0).wait(9) == 120.0
 
 
 def test_the_default_policy():
     policy = Policy()
 
-    assert (policy.attempts, policy.delay, policy.growth) == (4, 0.5, "exponential-with-jitter")
+    assert (policy.attempts, policy.delay) == (4, 0.5)
 
 
 def test_it_is_tried_again_until_it_works():

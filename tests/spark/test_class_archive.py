@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from depth import deep
 from java import SHORT
 from serving import SECONDS, within
 
@@ -162,7 +163,8 @@ def shorten(archive):
 
 
 @pytest.mark.process
-@pytest.mark.parametrize("spoil", [flip, shorten])
+# One that is shorter than it was is seen before Java starts: `test_one_that_is_shorter_than_it_was_is_made_anew`.
+@pytest.mark.parametrize("spoil", [flip, shorten][: deep(2, 1)])
 def test_a_start_outlives_a_spoilt_archive(again, spoil):
     """It comes to its end without the archive, whether or not its size was known."""
     folder, archive = again

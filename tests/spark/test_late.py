@@ -18,7 +18,7 @@ from spoilt_histories import recorded
 
 import backstory
 from backstory.doors.odf import door, registry
-from backstory.doors.odf.inspecting import newest_rows
+from backstory.doors.odf.door import newest_rows
 from backstory.errors import Refused
 from backstory.model.layout import Layout
 from backstory.model.table import TableName

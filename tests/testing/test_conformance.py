@@ -10,7 +10,7 @@ import pytest
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer, assert_dialect_conforms
 from backstory.stores.sql.columns import Datatype
-from backstory.testing.conformance_sample import SCHEMA
+from backstory.testing.conformance_bench import SCHEMA
 
 pytestmark = pytest.mark.database
 SCHEMAS = "SELECT schema_name FROM information_schema.schemata WHERE schema_name NOT LIKE 'pg%' ORDER BY 1"

@@ -15,6 +15,7 @@ from backstory.stores.iceberg.store import existing
 from backstory.stores.table_files import local_path
 from backstory.upkeep.checking import check, check_tables
 from backstory.upkeep.laws.frames import find_suspects, read_terms
+from backstory.upkeep.laws.queries import query_of_rows
 
 BROKEN_VERSIONS = {
     "null-key": {"NULL"},
@@ -197,6 +198,8 @@ def test_a_table_is_read_once(store):
     found = existing(store, table)
     judged = read_terms(store, found)
 
-    plan = find_suspects(store.spark.table(store.sql_name(table)), judged)._jdf.queryExecution()
+    plan = find_suspects(
+        store.spark.table(store.sql_name(table)), query_of_rows(judged)
+    )._jdf.queryExecution()
 
     assert plan.optimizedPlan().toString().count("RelationV2") == 1

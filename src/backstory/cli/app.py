@@ -11,7 +11,6 @@ from inspect import signature
 from cyclopts import App, CycloptsError, Group
 
 from backstory.cli import (
-    apply,
     changes,
     check,
     datasets,
@@ -45,7 +44,7 @@ COMMANDS = {
         projects.init,
         projects.run,
         snapshot.snapshot,
-        apply.apply,
+        snapshot.apply,
         historize.historize,
         fivetran.serve,
         fivetran.send,

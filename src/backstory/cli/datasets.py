@@ -147,7 +147,7 @@ def tail(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf.inspecting import dataset_here, newest_rows, newest_rows_here, symbols
+    from backstory.doors.odf.inspecting import dataset_here, newest_rows_here, symbols
     from backstory.doors.odf.registry import stored_datasets
     from backstory.stores.metadata.values import rows_of
 
@@ -159,6 +159,8 @@ def tail(
         newest, known = small
         names, rows = newest.column_names, rows_of(newest)
     else:
+        from backstory.doors.odf.door import newest_rows
+
         with open_warehouse(options) as warehouse:
             known = stored_datasets(warehouse.store, namespace).existing(dataset)
             frame = newest_rows(warehouse.store, known, limit, skip)

@@ -19,7 +19,7 @@ from backstory.cli.output import console, show
 from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
-from backstory.reading.drawings import draw
+from backstory.reading.drawings import draw_lanes
 from backstory.settings import CATALOG_FILE
 from backstory.spark.versions import arrow_of
 from backstory.table import Table
@@ -115,18 +115,18 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _show_history(store: "IcebergStore") -> None:
-    from backstory.reading.frames import point_in_time
+    from backstory.reading.frames import versions as frames
 
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        versions = arrow_of(point_in_time.record_versions(store, TABLE, {"code": code})).to_pylist()
-        for line in draw(versions, columns, UNTIL):
+        life = frames.life(store, TABLE, {"code": code})
+        for line in draw_lanes(life.lanes, columns, UNTIL):
             console.print(line, markup=False)
 
     console.print()
     console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
-    world = _rows_by_code(point_in_time.as_of(store, TABLE, WORLD_AS_OF))
+    world = _rows_by_code(frames.rows_at(store, TABLE, WORLD_AS_OF))
     console.print(f"{len(world)} countries and territories. In Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
@@ -136,8 +136,8 @@ def _show_history(store: "IcebergStore") -> None:
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
-    then = _euro_users(_rows_by_code(point_in_time.as_of(store, TABLE, EURO_THEN)))
-    now = _euro_users(_rows_by_code(point_in_time.current(store, TABLE)))
+    then = _euro_users(_rows_by_code(frames.rows_at(store, TABLE, EURO_THEN)))
+    now = _euro_users(_rows_by_code(frames.rows_at(store, TABLE)))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
     console.print(f"  left: {', '.join(sorted(then - now)) or 'none'}")

@@ -283,7 +283,7 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
     """
     from backstory.doors.native.databases import declared_keys_by_jdbc
     from backstory.projects.drafting import write_draft
-    from backstory.sources.databases.keys import declared_keys
+    from backstory.sources.databases.copies import declared_keys
 
     is_new = not file.exists()
     if is_database(source) and parse_server(source).kind == "jdbc":

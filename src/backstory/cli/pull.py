@@ -34,8 +34,9 @@ from backstory.model.receipt import exit_code
 from backstory.spark.process import raise_interrupts
 
 if TYPE_CHECKING:
-    from backstory.doors.odf.door import Added, DatasetReceipt, IngestRequest, Watcher
+    from backstory.doors.odf.door import Added, DatasetReceipt, IngestRequest
     from backstory.doors.odf.polling import Poll
+    from backstory.doors.odf.receipts import Watcher
     from backstory.engine.run_context import Rehearsals
     from backstory.model.table import TableName
     from backstory.observe.progress import ProgressLine
@@ -88,10 +89,12 @@ def add(
         return 0
     if not files:
         raise UsageError("no-manifest", "No manifest is given.", "Use `backstory add MANIFEST.yaml`.")
-    from backstory.doors.odf import door
+    from backstory.doors.odf.inspecting import inspect_file
 
     if len(files) == 1 and not files[0].is_dir():
-        door.inspect_file(files[0])  # raises its errors before Spark starts
+        inspect_file(files[0])  # raises its errors before Spark starts
+    from backstory.doors.odf import door
+
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
         manifests = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(manifests) == 1 and manifests[0].error is not None:
@@ -142,13 +145,15 @@ def pull(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf import door
+    from backstory.doors.odf.arguments import is_file
+    from backstory.doors.odf.inspecting import inspect_file
+    from backstory.doors.odf.polling import IngestRequest
 
     line = _progress_line(options)
-    request = door.IngestRequest.of(options.settings().rights, line.tell, **words)
+    request = IngestRequest.of(options.settings().rights, line.tell, **words)
     for name_or_file in datasets:
-        if door.is_file(name_or_file):
-            door.inspect_file(Path(name_or_file))  # raises its errors before Spark starts
+        if is_file(name_or_file):
+            inspect_file(Path(name_or_file))  # raises its errors before Spark starts
     with collect_rehearsals() as changes, with_remark(words["note"], words["author"]):
         receipts = _pull_datasets(datasets, namespace, request, options, line, every=all)
     _show_receipts(receipts, options, changes, dry_run=request.dry_run)
@@ -165,9 +170,8 @@ def _pull_datasets(
     every: bool,
 ) -> "list[DatasetReceipt]":
     """Pull without Spark up to the first dataset that has new data or needs Spark, the rest with Spark."""
-    from backstory.doors.odf import door
     from backstory.doors.odf.arguments import Argument
-    from backstory.doors.odf.ingestion import DatasetReceipt
+    from backstory.doors.odf.receipts import DatasetReceipt
     from backstory.doors.odf.small_pulls import choose_datasets
 
     chosen, left = None, list[Argument](names_or_files)
@@ -186,6 +190,8 @@ def _pull_datasets(
         if len(receipts) == len(names):
             return receipts
         left, every = [*names[len(receipts) :]], False
+    from backstory.doors.odf import door
+
     with open_warehouse(options) as warehouse, _watch_datasets(options, line) as watcher:
         return door.pull_all(
             warehouse.store, left, request, namespace=namespace, every=every, watcher=watcher, before=before
@@ -196,8 +202,7 @@ def _ask_sources(
     names: "Sequence[TableName]", request: "IngestRequest", options: Options, watcher: "Watcher"
 ) -> "list[DatasetReceipt | Poll]":
     """The receipts of datasets without new data, and the poll of the first one with new data, if any."""
-    from backstory.doors.odf import door
-    from backstory.doors.odf.ingestion import DatasetReceipt
+    from backstory.doors.odf.receipts import DatasetReceipt, report_receipt
     from backstory.doors.odf.small_pulls import ask_source
 
     receipts: list[DatasetReceipt | Poll] = []
@@ -206,7 +211,7 @@ def _ask_sources(
         result = answer_from_files(options, name, partial(ask_source, request=request))
         if not isinstance(result, DatasetReceipt):
             return receipts if result is None else [*receipts, result]
-        receipts.append(door.report_receipt(result, watcher, alone=len(names) == 1))
+        receipts.append(report_receipt(result, watcher, alone=len(names) == 1))
     return receipts
 
 
@@ -275,7 +280,7 @@ def _progress_line(options: Options) -> "ProgressLine":
 @contextmanager
 def _watch_datasets(options: Options, line: "ProgressLine") -> Iterator["Watcher"]:
     """A watcher that draws a progress line, and prints a line for each manifest and dataset."""
-    from backstory.doors.odf.door import Watcher
+    from backstory.doors.odf.receipts import Watcher
 
     def on_manifest(manifest: "Added") -> None:
         if not options.quiet:

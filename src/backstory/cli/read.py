@@ -123,9 +123,7 @@ class _Question:
 
         key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
         selection = Selection.of(key, self.columns)
-        if (instant := self.instant) is None:
-            return point_in_time.current(files, self.time_of_knowledge, selection, limit)
-        return point_in_time.as_of(files, instant, self.time_of_knowledge, selection, limit)
+        return point_in_time.rows_at(files, self.instant, self.time_of_knowledge, selection, limit)
 
     def of_table(self, stored: "Table") -> "DataFrame":
         """The answer by Spark."""
@@ -157,7 +155,7 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
     """The columns of the key, all columns, and the first rows in the order of the key."""
-    from backstory.reading.arrow.sorting import sort_rows
+    from backstory.reading.arrow.point_in_time import sort_rows
     from backstory.reading.histories import order_columns
     from backstory.stores.metadata.values import rows_of
 

@@ -1,13 +1,15 @@
-"""Plan a delivery on the driver: whole if its rows fit into memory, otherwise sifted or in parts by key."""
+"""Plan a delivery on the driver: whole if its rows fit into memory, otherwise sifted or in parts by key.
+
+The size of a frame is estimated from its plan before it runs.
+"""
 
 from collections.abc import Iterable, Mapping
 from contextlib import ExitStack, suppress
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
-from backstory.engine.frame_size import few_rows, hold_frame
 from backstory.engine.plans import PlanResult, PlanTerms
 from backstory.engine.sides import (
     STEPS_HELD,
@@ -21,11 +23,13 @@ from backstory.engine.sides import (
 from backstory.engine.sift import SiftTerms, sift_sides, with_counts
 from backstory.engine.spill import RowBuffer, rows_of_buffers
 from backstory.engine.staging import is_local
-from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
+from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
 from backstory.model.change import RowBatches
 from backstory.model.layout import FILE, POSITION
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import bytes_of, collect_sides, hold_memory_of_rows
+from backstory.stores.iceberg.jvm import scanned_bytes
+from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
@@ -266,3 +270,69 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
 def _as_side(rows: pa.Table, schema: pa.Schema) -> LocalSide:
     named = rows.rename_columns(schema.names).cast(schema)
     return LocalSide(SideRows(schema, lambda: [named]))
+
+
+# A frame of unknown size may have at most this many partitions, because each is read for a few rows.
+PARTS: Final = 64
+
+
+UNKNOWN_SIZE: Final = 1 << 60
+
+
+NARROWING: Final = frozenset(["Project", "Filter"])
+
+
+def few_rows(store: IcebergStore, columns: int) -> int:
+    """The number of rows with this many columns that may be collected without knowing their size."""
+    return min(FEW, store.memory.most // (CELL * max(1, columns)))
+
+
+def hold_frame(
+    store: IcebergStore, frame: "DataFrame", size: int | None, what: str, lease: MemoryLease
+) -> bool:
+    """Reserve memory for the rows of a frame, and return whether the estimate is an upper bound.
+
+    `size` is the number of bytes, or None to estimate it from the plan. Raises TooLarge if there is too
+    little memory.
+    """
+    if size is not None:
+        hold_memory_of_rows(store, lease, what, size)
+        return True
+    if not store.has_java:
+        return False
+    plan = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001 - Python has no name for it
+    planned, scanned = _planned_size(plan), _scanned_size(plan)
+    if scanned is not None:
+        with suppress(TooLarge):
+            hold_memory_of_rows(store, lease, what, max(planned, scanned))
+            return True
+    hold_memory_of_rows(store, lease, what, planned)
+    return False
+
+
+def _scanned_size(plan: Any) -> int | None:
+    """An upper bound of the bytes in the files that a frame reads.
+
+    Returns None if the frame does more than filter rows. Spark assumes short strings, so its own estimate
+    could be too small.
+    """
+    while plan.nodeName() in NARROWING:
+        plan = plan.child()
+    if plan.nodeName() == "LogicalRelation":
+        return int(plan.stats().sizeInBytes()) * UNPACKED
+    size = scanned_bytes(plan) if plan.nodeName() == "DataSourceV2ScanRelation" else None
+    return None if size is None else size * UNPACKED
+
+
+def _planned_size(plan: Any) -> int:
+    """The bytes that Spark's plan estimates, or 1 if the size is unknown and there are few partitions."""
+    size, leaves = int(plan.stats().sizeInBytes()), plan.collectLeaves()
+    if size < UNKNOWN_SIZE:
+        return max(1, size * UNPACKED)
+    parts = 0
+    for place in range(int(leaves.size())):
+        leaf = leaves.apply(place)
+        if leaf.nodeName() != "LogicalRDD":
+            return size
+        parts += int(leaf.rdd().getNumPartitions())
+    return 1 if parts <= PARTS else size

@@ -20,6 +20,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import structlog
+from pyspark.sql import functions as sf
 
 from backstory.engine.sides import LocalSide, SideRows
 from backstory.formats.memory import Memory, MemoryLease, TooLarge
@@ -279,12 +280,12 @@ def _rows_to_plan(rows: pa.Table, key: Sequence[str], compared: ComparedSide) ->
     return planned
 
 
-# Column names: the hash of a key, the halves and quarters of fingerprints, the sign of a row in sums, and
-# whether it counts as a row of its side. No column of a side has these names.
+# Column names: the hash of a key, the halves and quarters of fingerprints, the sign of a row in sums, whether
+# it counts as a row of its side, and the number of its side. No column of a side has these names.
 NUMBER: Final = "number"
 HALVES: Final = ("h0", "h1")
 QUARTERS: Final = ("q0", "q1", "q2", "q3")
-MINUS, COUNTED, CONTENT = "minus", "counted", "content"
+MINUS, COUNTED, CONTENT, SIDE = "minus", "counted", "content", "side"
 LOW_BITS: Final = (1 << 32) - 1
 # The memory for one row of these columns: in Java, in Arrow and in NumPy.
 BYTES_OF_HASHED_ROW: Final = 64
@@ -331,9 +332,7 @@ class _FrameOfSide:
     schema: pa.Schema
 
     def column(self, name: str) -> "Column":
-        from pyspark.sql.functions import col
-
-        return col(self._column_name(name))
+        return sf.col(self._column_name(name))
 
     def type(self, name: str) -> "DataType":
         return self.frame.schema[self._column_name(name)].dataType
@@ -355,8 +354,6 @@ def sift_frames(
     The driver collects the fingerprints of one side after the other, if its memory suffices. Otherwise Spark
     adds them up by key, for which it sorts and sends all of them.
     """
-    from pyspark.sql.functions import broadcast
-
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
     rows = {name: _hashed_rows(terms, key, name, side) for name, side in sides.items()}
     try:
@@ -367,7 +364,7 @@ def sift_frames(
     share = differing.count / max(1, *(counts.rows for counts in differing.totals.values()))
     if share > MOST_DIFFERING:
         return FrameSift(frames, differing.totals, 1)
-    numbers = broadcast(differing.numbers) if differing.count <= MOST_SENT else differing.numbers
+    numbers = sf.broadcast(differing.numbers) if differing.count <= MOST_SENT else differing.numbers
     numbered = {name: side.frame.withColumn(NUMBER, _number(key, side)) for name, side in sides.items()}
     left = {name: frame.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, frame in numbered.items()}
     return FrameSift(left, differing.totals, share, differing.rows)
@@ -387,24 +384,26 @@ def _find_differing_here(
     count = sum(frame.count() for frame in frames.values())
     with store.memory.lease() as lease:
         hold_memory_of_rows(store, lease, DIGESTS, count * BYTES_OF_HASHED_ROW)
-        hashed = {name: arrow_of(frame) for name, frame in rows.items()}
-        totals = {name: _count_hashed_rows(side_rows) for name, side_rows in hashed.items()}
+        sides = (frame.withColumn(SIDE, sf.lit(place)) for place, frame in enumerate(rows.values()))
+        hashed = arrow_of(reduce(lambda one, other: one.union(other), sides))
+        totals = {
+            name: _count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place)))
+            for place, name in enumerate(rows)
+        }
         with duckdb.connect(config=IN_MEMORY) as connection:
-            for place, side_rows in enumerate(hashed.values()):
-                connection.register(f"side{place}", side_rows)
-            differing = connection.sql(_differing_query(len(hashed))).to_arrow_table()
+            connection.register("hashed", hashed)
+            differing = connection.sql(_differing_query(len(rows))).to_arrow_table()
     numbers, *counts = differing.columns
-    left = dict(zip(hashed, (int(np.asarray(column).sum()) for column in counts), strict=True))
+    left = dict(zip(rows, (int(np.asarray(column).sum()) for column in counts), strict=True))
     return _Differing(frame_of(store, pa.table({NUMBER: numbers})), len(numbers), totals, left)
 
 
 def _differing_query(sides: int) -> str:
     """A query of keys whose fingerprints do not add up to 0, with their number of rows on each side."""
-    every = " UNION ALL ".join(f"SELECT *, {place} AS side FROM side{place}" for place in range(sides))  # noqa: S608
-    counts = ", ".join(f"count(*) FILTER (WHERE side = {place}) AS n{place}" for place in range(sides))
+    counts = ", ".join(f"count(*) FILTER (WHERE {SIDE} = {place}) AS n{place}" for place in range(sides))
     sums = [f"sum(CASE WHEN {MINUS} THEN -({half}::HUGEINT) ELSE {half} END)" for half in HALVES]
     differ = " OR ".join(f"{sum_of_half} <> 0" for sum_of_half in sums)
-    return f"SELECT {NUMBER}, {counts} FROM ({every}) GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
+    return f"SELECT {NUMBER}, {counts} FROM hashed GROUP BY {NUMBER} HAVING {differ}"  # noqa: S608
 
 
 def _count_hashed_rows(rows: pa.Table) -> RowCounts:
@@ -417,28 +416,25 @@ def _count_hashed_rows(rows: pa.Table) -> RowCounts:
 
 def _find_differing_in_tasks(rows: "Mapping[str, DataFrame]", stack: ExitStack) -> _Differing:
     """The keys whose rows may differ. Spark adds up the fingerprints."""
-    from pyspark.sql.functions import col, lit, shiftrightunsigned, when
-    from pyspark.sql.functions import sum as total
-
     own = {name: f"n{place}" for place, name in enumerate(rows)}
-    sign, zero = when(col(MINUS), lit(-1)).otherwise(lit(1)), lit(0).cast("bigint")
+    sign, zero = sf.when(sf.col(MINUS), sf.lit(-1)).otherwise(sf.lit(1)), sf.lit(0).cast("bigint")
     # The quarters have 32 bits, so their sums do not overflow.
     quarters = [
         sign * part
-        for half in map(col, HALVES)
-        for part in (half.bitwiseAND(lit(LOW_BITS)), shiftrightunsigned(half, 32))
+        for half in map(sf.col, HALVES)
+        for part in (half.bitwiseAND(sf.lit(LOW_BITS)), sf.shiftrightunsigned(half, 32))
     ]
     named = [quarter.alias(name) for quarter, name in zip(quarters, QUARTERS, strict=True)]
     selected: list[DataFrame] = []
     for side, frame in rows.items():
-        counts = [(col(COUNTED).cast("bigint") if name == side else zero).alias(own[name]) for name in own]
-        content = when(col(COUNTED), quarters[0]).otherwise(zero) if not selected else zero
+        counts = [(sf.col(COUNTED).cast("bigint") if name == side else zero).alias(own[name]) for name in own]
+        content = sf.when(sf.col(COUNTED), quarters[0]).otherwise(zero) if not selected else zero
         selected.append(frame.select(NUMBER, *named, *counts, content.alias(CONTENT)))
     digests = reduce(lambda one, other: one.union(other), selected).groupBy(NUMBER)
-    sums = digests.agg(*(total(name).alias(name) for name in (*QUARTERS, *own.values(), CONTENT)))
+    sums = digests.agg(*(sf.sum(name).alias(name) for name in (*QUARTERS, *own.values(), CONTENT)))
     all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
-    observed = sums.observe(all_rows, *(total(name).alias(name) for name in (*own.values(), CONTENT)))
-    other = reduce(or_, (col(name) != 0 for name in QUARTERS))
+    observed = sums.observe(all_rows, *(sf.sum(name).alias(name) for name in (*own.values(), CONTENT)))
+    other = reduce(or_, (sf.col(name) != 0 for name in QUARTERS))
     differing = persist_on_disk(observed.where(other).select(NUMBER))
     stack.callback(differing.unpersist)
     count = differing.count()
@@ -454,13 +450,11 @@ def count_values(
     columns: Mapping[str, Sequence[str]],
 ) -> dict[str, RowCounts]:
     """Add the numbers of non-NULL values of the given columns to the row counts of each side."""
-    from pyspark.sql.functions import count
-
     counts = dict(totals)
     for name, names in columns.items():
         if names:
             side = _FrameOfSide(frames[name], schemas[name])
-            row = side.frame.agg(*(count(side.column(column)) for column in names)).collect()[0]
+            row = side.frame.agg(*(sf.count(side.column(column)) for column in names)).collect()[0]
             values = Counter(dict(zip(names, row, strict=True)))
             counts[name] = replace(totals[name], values=values)
     return counts
@@ -468,9 +462,7 @@ def count_values(
 
 def _number(key: Sequence[str], side: _FrameOfSide) -> "Column":
     """A 64-bit hash of a row's key."""
-    from pyspark.sql.functions import xxhash64
-
-    return xxhash64(*map(side.column, key))
+    return sf.xxhash64(*map(side.column, key))
 
 
 def _hashed_rows(terms: SiftTerms, key: Sequence[str], name: str, side: _FrameOfSide) -> "DataFrame":
@@ -478,35 +470,34 @@ def _hashed_rows(terms: SiftTerms, key: Sequence[str], name: str, side: _FrameOf
 
     The column `minus` is true for rows to subtract, and `counted` for a row in the first of these pairs.
     """
-    from pyspark.sql.functions import array, array_compact, col, explode, lit, struct, when
-
     number, rows = _number(key, side).alias(NUMBER), []
     for turn, (pair, place, compared) in enumerate(terms.of_side(name)):
-        values = [*_fingerprint(pair, place, key, compared, side), lit(turn == 0).alias(COUNTED)]
+        values = [*_fingerprint(pair, place, key, compared, side), sf.lit(turn == 0).alias(COUNTED)]
         rows.append((values, compared.where))
     if len(rows) == 1 and rows[0][1] is None:
         return side.frame.select(number, *rows[0][0])
     structs = [
-        struct(*values) if where is None else when(side.column(where), struct(*values))
+        sf.struct(*values) if where is None else sf.when(side.column(where), sf.struct(*values))
         for values, where in rows
     ]
-    exploded = side.frame.select(number, explode(array_compact(array(*structs))).alias("row"))
-    return exploded.select(NUMBER, *(col(f"row.{column}") for column in (*HALVES, MINUS, COUNTED)))
+    exploded = side.frame.select(number, sf.explode(sf.array_compact(sf.array(*structs))).alias("row"))
+    return exploded.select(NUMBER, *(sf.col(f"row.{column}") for column in (*HALVES, MINUS, COUNTED)))
 
 
 def _fingerprint(
     pair: int, place: int, key: Sequence[str], compared: ComparedSide, side: _FrameOfSide
 ) -> "list[Column]":
     """The halves of a row's fingerprint, and whether sums subtract it."""
-    from pyspark.sql.functions import coalesce, length, lit, when, xxhash64
-
     halves = fingerprint([(side.column(name), side.type(name)) for name in (*key, *compared.columns)], pair)
     lacking = [side.column(name).isNull() for name in dict.fromkeys([*key, *compared.required])]
-    long = [coalesce(length(side.column(name)) > most, lit(False)) for name, most in compared.lengths.items()]
+    long = [
+        sf.coalesce(sf.length(side.column(name)) > most, sf.lit(False))
+        for name, most in compared.lengths.items()
+    ]
     planned = reduce(or_, [*lacking, *long])  # no row of the other side has such a fingerprint
-    halves = [when(planned, xxhash64(half, lit(1 + place))).otherwise(half) for half in halves]
-    minus = lit(bool(place))
+    halves = [sf.when(planned, sf.xxhash64(half, sf.lit(1 + place))).otherwise(half) for half in halves]
+    minus = sf.lit(bool(place))
     if compared.takes_back is not None:
         column, numbers = compared.takes_back
-        minus = coalesce(side.column(column).isin(*numbers), lit(False)) != minus
+        minus = sf.coalesce(side.column(column).isin(*numbers), sf.lit(False)) != minus
     return [*(half.alias(name) for half, name in zip(halves, HALVES, strict=True)), minus.alias(MINUS)]

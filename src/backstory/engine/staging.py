@@ -104,13 +104,11 @@ FEW_ROWS: Final = 20_000
 class StagedRows:
     """Rows with their `ARRIVAL` as a frame.
 
-    `few` is true if there are few rows. `size` is the memory in bytes that they may need on the driver, or
-    None if it is unknown. `tables` reads the named columns without Spark, in row order; it is None if only
-    Spark can read them.
+    `size` is the memory in bytes that they may need on the driver, or None if it is unknown. `tables` reads
+    the named columns without Spark, in row order; it is None if only Spark can read them.
     """
 
     frame: "DataFrame"
-    few: bool
     size: int | None = None
     tables: "Callable[[Sequence[str]], Iterable[pa.Table]] | None" = None
 
@@ -198,20 +196,19 @@ def stage_or_hold(
     if few and not queried:
         table = pa.Table.from_batches(buffered, schema)
         frame = with_void_columns(frame_of(store, table), rows.schema)
-        return StagedRows(frame, few, max(1, table.nbytes), lambda names: [table.select(names)])
+        return StagedRows(frame, max(1, table.nbytes), lambda names: [table.select(names)])
     frame = with_void_columns(
         _write_or_send(store, _drain(buffered, batches), schema, folder, stack), rows.schema
     )
     path = folder / STAGED
-    return rows_of_staged_file(frame, path, few=few) if path.exists() else StagedRows(frame, few)
+    return rows_of_staged_file(frame, path) if path.exists() else StagedRows(frame)
 
 
-def rows_of_staged_file(frame: "DataFrame", path: Path, *, few: bool = False) -> StagedRows:
+def rows_of_staged_file(frame: "DataFrame", path: Path) -> StagedRows:
     """A frame over a Parquet file of this machine, with the file's size."""
     metadata = pq.read_metadata(path)
     size = unpacked_size(metadata.num_rows, metadata.num_columns, path.stat().st_size)
-    few = few or (size <= FEW and metadata.num_rows <= FEW_ROWS)
-    return StagedRows(frame, few, size, partial(parquet_tables, path))
+    return StagedRows(frame, size, partial(parquet_tables, path))
 
 
 def parquet_tables(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:

@@ -18,6 +18,9 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 import pyarrow as pa
 import structlog
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import from_arrow_schema
+from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
 
 from backstory.engine.driver import plan_collected
 from backstory.engine.plans import PlanResult, PlanTerms
@@ -107,8 +110,6 @@ class Wire:
     @property
     def spark_schema(self) -> "StructType":
         """The columns of the form as a Spark schema."""
-        from pyspark.sql.pandas.types import from_arrow_schema
-
         return from_arrow_schema(self.schema, prefer_timestamp_ntz=True)
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
@@ -131,17 +132,13 @@ class Wire:
 
     def rows(self, answers: "DataFrame", kind: str) -> "DataFrame":
         """The rows of a kind in the answers, with their own column names."""
-        from pyspark.sql.functions import col
-
         number = [*self.kinds].index(kind)
-        rows = answers.where(col(KIND) == number).select(*self.columns(kind))
+        rows = answers.where(sf.col(KIND) == number).select(*self.columns(kind))
         return rows.toDF(*self.kinds[kind].names)
 
     def sums(self, answers: "DataFrame") -> list[PlanSums]:
         """The sums of each part."""
-        from pyspark.sql.functions import col
-
-        packed = arrow_of(answers.where(col(KIND) == SUM).select(SUMS))
+        packed = arrow_of(answers.where(sf.col(KIND) == SUM).select(SUMS))
         return [_unpack_sums(bytes_) for bytes_ in packed[SUMS].to_pylist()]
 
 
@@ -296,28 +293,25 @@ def within_bounds(
     frame: "DataFrame", other: "DataFrame", mine: Sequence[str], theirs: Sequence[str]
 ) -> "DataFrame":
     """The rows between the least and the greatest key of `other`. Files with only other keys are not read."""
-    from pyspark.sql.functions import col, count_if, unix_micros
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import min as least
-    from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
-
     bounds: list[tuple[str, Column, Callable[[Any], Column]]] = []
     for name, key in zip(mine, theirs, strict=True):
         type_ = other.schema[key].dataType
         if isinstance(type_, TimestampType):  # Python would convert it to the time zone of this machine
-            bounds.append((name, unix_micros(key), instant))
+            bounds.append((name, sf.unix_micros(key), instant))
         elif isinstance(type_, IntegralType | DecimalType | StringType | DateType):  # floats have NaN
-            bounds.append((name, col(key), literal))
+            bounds.append((name, sf.col(key), literal))
     if not bounds:
         return frame
     aggregates = (
-        aggregate(value) for _, value, _ in bounds for aggregate in (least, greatest, _count_nulls(count_if))
+        aggregate(value)
+        for _, value, _ in bounds
+        for aggregate in (sf.min, sf.max, _count_nulls(sf.count_if))
     )
     row = other.agg(*(value.alias(f"b{place}") for place, value in enumerate(aggregates))).collect()[0]
     for place, (name, _, built) in enumerate(bounds):
         low, high, lacking = row[3 * place : 3 * place + 3]
         if low is not None and not lacking:
-            frame = frame.where(col(name).between(built(low), built(high)))
+            frame = frame.where(sf.col(name).between(built(low), built(high)))
     return frame
 
 
@@ -332,18 +326,16 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
 
 def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> tuple[TaggedRows, int]:
     """The rows of all sides in one frame, each with its bucket, and the number of buckets."""
-    from pyspark.sql.functions import col, lit
-
     count, size = (int(share * number) for number in _sizes(terms, frames)) if terms.key else (0, 0)
     buckets, sides = buckets_for(count, size), {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
         values = (
-            file_code(terms.salt, f"c{place}") if column == FILE else col(f"c{place}")
+            file_code(terms.salt, f"c{place}") if column == FILE else sf.col(f"c{place}")
             for place, column in enumerate(names)
         )
-        keys = [col(column) for column in _key_columns(terms, name)]
-        bucket = bucket_of(keys, buckets) if keys else lit(0).cast("bigint").alias(BUCKET)
+        keys = [sf.col(column) for column in _key_columns(terms, name)]
+        bucket = bucket_of(keys, buckets) if keys else sf.lit(0).cast("bigint").alias(BUCKET)
         sides[name] = frame.select(bucket, *values)
     tagged = tag_sides(sides)
     (shared,) = {columns[0] for columns in tagged.shared.values()}

@@ -5,7 +5,7 @@ conflict with another writer it is planned again for two minutes, then TryAgain 
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, TypeVar
 
 from backstory.engine.deliver import attempt
 from backstory.model.table import TableName
@@ -19,25 +19,23 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 
+Result = TypeVar("Result")
+
+
 def compact(
     store: IcebergStore,
     name: TableName,
     properties: Callable[[IcebergTable], Mapping[str, str]],
     *,
-    dry_run: bool = False,
+    dry_run: bool,
 ) -> Compacted:
     """Combine small files and files with deleted rows into few files.
 
     `properties` returns the properties of the commit.
     """
-
-    def act() -> Compacted:
-        table = existing(store, name)
-        compacted = maintenance.compact(store, table, properties(table), dry_run=dry_run)
-        announce(store, name)
-        return compacted
-
-    return attempt(store, [name], act)
+    return _change_table(
+        store, name, lambda table: maintenance.compact(store, table, properties(table), dry_run=dry_run)
+    )
 
 
 def expire(
@@ -45,16 +43,13 @@ def expire(
     name: TableName,
     choose: Callable[[IcebergTable], tuple[int, Sequence[str], Mapping[str, int]] | None],
 ) -> Expired:
-    """Expire snapshots as `expiry.expire` does. No snapshots expire if `choose` returns None."""
+    """Expire snapshots as `maintenance.expire` does. No snapshots expire if `choose` returns None."""
 
-    def act() -> Expired:
-        table = existing(store, name)
+    def expire_chosen(table: IcebergTable) -> Expired:
         choice = choose(table)
-        expired = Expired() if choice is None else maintenance.expire(store.jvm, table, *choice)
-        announce(store, name)
-        return expired
+        return Expired() if choice is None else maintenance.expire(store.jvm, table, *choice)
 
-    return attempt(store, [name], act)
+    return _change_table(store, name, expire_chosen)
 
 
 def erase(
@@ -63,15 +58,21 @@ def erase(
     choose: Callable[[IcebergTable], Erasure | None],
     keeping: "Callable[[DataFrame], DataFrame]",
 ) -> Erased | None:
-    """Remove rows permanently as `erasing.erase` does. Returns None if `choose` returns None."""
+    """Remove rows permanently as `maintenance.erase` does. Returns None if `choose` returns None."""
 
-    def act() -> Erased | None:
-        table = existing(store, name)
+    def erase_chosen(table: IcebergTable) -> Erased | None:
         plan = choose(table)
-        if plan is None:
-            return None
-        erased = maintenance.erase(store, table, plan, keeping)
+        return None if plan is None else maintenance.erase(store, table, plan, keeping)
+
+    return _change_table(store, name, erase_chosen)
+
+
+def _change_table(store: IcebergStore, name: TableName, change: Callable[[IcebergTable], Result]) -> Result:
+    """Change the current table, and announce the change to readers of this process."""
+
+    def act() -> Result:
+        result = change(existing(store, name))
         announce(store, name)
-        return erased
+        return result
 
     return attempt(store, [name], act)

@@ -16,7 +16,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.arrow.differences import Differences, diff_knowledge
 from backstory.reading.arrow.differences import diff as diff_files
 from backstory.reading.arrow.life import blame, commit_summary, life
-from backstory.reading.arrow.point_in_time import Page, PageQuestion, Row, page, rows_before
+from backstory.reading.arrow.point_in_time import Page, Row, page, rows_before
 from backstory.reading.arrow.versions import ChangeTimes
 from backstory.reading.drawings import Bar
 from backstory.reading.histories import HISTORIES, RECORDING
@@ -60,7 +60,7 @@ def table_view(source: CatalogReader, question: Question) -> View:
     """A page of rows in the order of their key, as by `as-of` or `current`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
-        rows = page(files, _page_question(files, question))
+        rows = _page(files, question)
         lasting = files.table.shape.layout in HISTORIES
         times = times_of_change(source, files)
         before = _rows_before_change(files, rows, question, times)
@@ -100,12 +100,13 @@ def take_step(source: CatalogReader, question: Question) -> Question:
         return question.alter(step="", after=(), **{"at" if lasting else "known_at": text})
 
 
-def _page_question(files: TableReader, question: Question) -> PageQuestion:
+def _page(files: TableReader, question: Question) -> Page:
     after = (
         question.alter(key=question.after).record(files.table.shape.source_key) if question.after else None
     )
     instant = question.instant if files.table.shape.layout in HISTORIES else None
-    return PageQuestion(instant, question.time_of_knowledge, question.values_by_column, after, question.rows)
+    known_at, where = question.time_of_knowledge, question.values_by_column
+    return page(files, instant, known_at, where, after, question.rows)
 
 
 def times_of_change(source: CatalogReader, files: TableReader) -> ChangeTimes | None:
@@ -249,7 +250,7 @@ def value_view(source: CatalogReader, question: Question) -> View:
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
-        story = blame(files, key, question.column, question.instant, question.time_of_knowledge).to_dict()
+        story = blame(files, key, question.column, question.instant, question.time_of_knowledge)
         lasting = files.table.shape.layout in HISTORIES
         more = {"story": story, "lasting": lasting}
         document = {"table": question.table, "key": list(question.key), "column": question.column, **story}

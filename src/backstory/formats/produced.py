@@ -53,13 +53,13 @@ def excerpt(value: object) -> str:
     return text if len(text) <= SHOWN else f"{text[:SHOWN]}..."
 
 
-def missing(name: str, column: str, present: list[str], place: str = "") -> Refused:
+def missing(name: str, column: str, present: list[str]) -> Refused:
     """The error for a declared column that a file with named columns does not have."""
     shown = ", ".join(f"`{other}`" for other in present[:SHOWN_NAMES])
     columns = f"its columns are {shown}" if present else "it has no columns"
     return Refused(
         "missing-column",
-        f"{name}{place and f', {place}'} has no column `{column}`; {columns}.",
+        f"{name} has no column `{column}`; {columns}.",
         f"{MEND}, or `schema` in the manifest; names compare exactly.",
         [column],
     )

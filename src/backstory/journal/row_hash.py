@@ -13,13 +13,22 @@ each call of a function on a column would be a round trip to Java.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import count
 from types import MappingProxyType
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
 
+from backstory.journal.arrow_hash import Slice
+from backstory.journal.chain import Block
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, quote
+from backstory.stores.iceberg.schema import fields_of, spark_schema
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, Observation
@@ -59,8 +68,6 @@ def _value(value: str, type_: "DataType", variables: Variables) -> str:
 
     Nested values contain the number of their parts or an end mark, and each part contains its length.
     """
-    from pyspark.sql import types as spark
-
     match type_:
         case spark.ArrayType():
             each = _variable(variables)
@@ -98,8 +105,6 @@ def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 
 
     Integers of any width have one kind, and so do floats.
     """
-    from pyspark.sql import types as spark
-
     text = f"CAST({value} AS STRING)"
     match type_:
         case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
@@ -143,26 +148,17 @@ SEQUENCE, START, END, ROWS = "sequence", "start", "end", "rows"
 WORDS: Final = tuple(f"backstory word {place}" for place in range(4))
 
 
-class Slice(NamedTuple):
-    """A slice of rows: their number, their hash, and their first and last offset."""
-
-    rows: int = 0
-    hash: str | None = None
-    first: int | None = None
-    last: int | None = None
-
-
 def observe_hash(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
     """The same rows, with the sums of their hashes in the observation `seen`, for `hash_of`.
 
     The column `offset` has the rows' offsets.
     """
-    from pyspark.sql.functions import col, count, lit
-
     words = _words(_digest(frame, offset, {}))
     # An observation interprets its aggregates, so the words are computed earlier, in compiled code.
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
-    built = built.observe(seen, count(lit(1)).alias(ROWS), *(_total(col(word), word) for word in WORDS))
+    built = built.observe(
+        seen, sf.count(sf.lit(1)).alias(ROWS), *(_total(sf.col(word), word) for word in WORDS)
+    )
     return built.drop(*WORDS)
 
 
@@ -182,23 +178,19 @@ def slice_hashes(
     A slice is given as its number, first and last offset. The key None has the rows that are in no slice, if
     there are any. `names` maps renamed columns to their names when the rows were written.
     """
-    from pyspark.sql.functions import broadcast, col, count, explode, lit, sequence
-    from pyspark.sql.functions import max as greatest
-    from pyspark.sql.functions import min as least
-
     number = column(offset).cast("bigint")
     rows = frame.select(number.alias(OFFSET), _digest(frame, offset, names).alias(DIGEST))
     rows = rows.withColumn(BUCKET, _bucket(OFFSET))
     schema = pa.schema([(name, pa.int64()) for name in (SEQUENCE, START, END)])
     borders = pa.Table.from_pylist([dict(zip(schema.names, each, strict=True)) for each in slices], schema)
-    buckets = explode(sequence(_bucket(START), _bucket(END)))
-    parts = frame.sparkSession.createDataFrame(borders).where(col(START) <= col(END))
+    buckets = sf.explode(sf.sequence(_bucket(START), _bucket(END)))
+    parts = frame.sparkSession.createDataFrame(borders).where(sf.col(START) <= sf.col(END))
     parts = parts.withColumn("slice bucket", buckets)
-    in_slice = (col(BUCKET) == col("slice bucket")) & col(OFFSET).between(col(START), col(END))
-    joined = rows.join(broadcast(parts), in_slice, "left")
-    words = (_total(word, name) for name, word in zip(WORDS, _words(col(DIGEST)), strict=True))
+    in_slice = (sf.col(BUCKET) == sf.col("slice bucket")) & sf.col(OFFSET).between(sf.col(START), sf.col(END))
+    joined = rows.join(sf.broadcast(parts), in_slice, "left")
+    words = (_total(word, name) for name, word in zip(WORDS, _words(sf.col(DIGEST)), strict=True))
     sums = joined.groupBy(SEQUENCE).agg(
-        count(lit(1)).alias(ROWS), *words, least(OFFSET).alias("first"), greatest(OFFSET).alias("last")
+        sf.count(sf.lit(1)).alias(ROWS), *words, sf.min(OFFSET).alias("first"), sf.max(OFFSET).alias("last")
     )
     built = {
         row[SEQUENCE]: Slice(row[ROWS], hash_of(row.asDict()), row["first"], row["last"])
@@ -209,25 +201,77 @@ def slice_hashes(
 
 def _digest(frame: "DataFrame", offset: str, names: Mapping[str, str]) -> "Column":
     """Each row's hash, in hexadecimal digits."""
-    from pyspark.sql.functions import expr
-
-    return expr(digest(frame.schema, offset, names))
+    return sf.expr(digest(frame.schema, offset, names))
 
 
 def _words(digest: "Column") -> "list[Column]":
     """The words of a hash. Parsing its digits as numbers would take longer than the hash itself."""
-    from pyspark.sql.functions import lit, xxhash64
-
-    return [xxhash64(lit(place), digest) for place in range(len(WORDS))]
+    return [sf.xxhash64(sf.lit(place), digest) for place in range(len(WORDS))]
 
 
 def _total(word: "Column", name: str) -> "Column":
-    from pyspark.sql.functions import bit_xor
-
-    return bit_xor(word).alias(name)
+    return sf.bit_xor(word).alias(name)
 
 
 def _bucket(name: str) -> "Column":
-    from pyspark.sql.functions import call_function, col, lit
+    return sf.call_function("div", sf.col(name), sf.lit(ROWS_IN_BUCKET))
 
-    return call_function("div", col(name), lit(ROWS_IN_BUCKET))
+
+@dataclass(frozen=True, slots=True)
+class SparkRows:
+    """The rows and columns of a dataset, read by Spark."""
+
+    store: IcebergStore
+    table: IcebergTable
+
+    @property
+    def columns(self) -> list[tuple[str, str]]:
+        """The columns in their order, each with its type in the form of Spark's `simpleString`."""
+        schema = spark_schema(self.store.jvm, self.table.iceberg.schema())
+        return [(each.name, each.dataType.simpleString()) for each in schema]
+
+    def slices(
+        self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
+    ) -> dict[int | None, Slice]:
+        """The rows of each block and, under None, the rows of no block.
+
+        There is one pass for each naming of columns. `namings` maps renamed system columns to their names in
+        a block, for each block.
+        """
+        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
+        if self.table.iceberg.currentSnapshot() is None:
+            return slices
+        borders = [(block.sequence, *block.offsets) for block in blocks if block.offsets]
+        with translate_faults(self.table.shape.table):
+            rows = self._rows()
+            passes = [namings[number] for number, _, _ in borders] or [{}]
+            for names in {tuple(each.items()): each for each in passes}.values():
+                # The offset is always the first column (decision O7).
+                built = slice_hashes(rows, rows.columns[0], borders, names)
+                slices |= {
+                    number: each
+                    for number, each in built.items()
+                    if number is None or namings[number] == names
+                }
+        return slices
+
+    def count_repeated(self, block: Block) -> int:
+        """The number of rows of a block whose offset is also the offset of another row."""
+        rows = self._rows()
+        offset = rows[quote(rows.columns[0])]
+        with translate_faults(self.table.shape.table):
+            rows = rows.where(offset.between(*block.offsets or ()))
+            (row,) = rows.agg((sf.count(offset) - sf.count_distinct(offset)).alias("rows")).collect()
+        return int(row["rows"])
+
+    def _rows(self) -> "DataFrame":
+        """The rows of the snapshot from which the blocks were read, with the current names of columns."""
+        store, table = self.store, self.table
+        snapshot = table.iceberg.currentSnapshot()
+        rows = rows_at(store, table.shape.table, int(snapshot.snapshotId()))
+        now = {each["id"]: each["name"] for each in fields_of(store.jvm, table.iceberg.schema())}
+        then = {
+            each["name"]: each["id"]
+            for each in fields_of(store.jvm, table.iceberg.schemas().get(snapshot.schemaId()))
+        }
+        return rows.toDF(*(now.get(then[name], name) for name in rows.columns))

@@ -3,10 +3,10 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.errors import BackstoryError, UsageError, Violated
-from backstory.journal.block_rows import SmallRows, SparkRows
+from backstory.journal.arrow_hash import Slice, SmallRows
 from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
 from backstory.journal.log_table import (
     NUMBER,
@@ -16,7 +16,6 @@ from backstory.journal.log_table import (
     row_of,
     snapshots_in_files,
 )
-from backstory.journal.row_hash import Slice
 from backstory.model.instant import iso, parse_instant
 from backstory.model.table import TableName
 from backstory.stores.iceberg.faults import translate_faults
@@ -24,6 +23,9 @@ from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.metadata.table_metadata import existing as described
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
+
+if TYPE_CHECKING:
+    from backstory.journal.row_hash import SparkRows
 
 Defect = Literal["rows", "schema", "chain", "log", "offsets"]
 # A function that maps renamed system columns to their names in a manifest, or None for an unreadable
@@ -71,6 +73,8 @@ def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdi
     Compaction, expired snapshots (if the log has their blocks) and added columns do not affect the result.
     `renamings` reads the manifests in blocks. Raises UsageError if there is no such table.
     """
+    from backstory.journal.row_hash import SparkRows
+
     with translate_faults(table):
         rows = log_rows(store, table)  # first, so that the table loaded next has every block of the log
         stored = existing(store, table)
@@ -88,7 +92,7 @@ def verify_small(files: TableReader, renamings: Renamings) -> Verdict:
 def _verdict(
     table: TableLike,
     history: tuple[list[Block], list[Problem]],
-    rows: SparkRows | SmallRows,
+    rows: "SparkRows | SmallRows",
     renamings: Renamings,
 ) -> Verdict:
     """The verdict, from the blocks with their problems and from the rows and columns of the dataset."""
@@ -263,7 +267,7 @@ def _namings(table: TableLike, blocks: Sequence[Block], renamings: Renamings) ->
 
 def _column_problems(
     table: TableName,
-    rows: SparkRows | SmallRows,
+    rows: "SparkRows | SmallRows",
     blocks: Sequence[Block],
     namings: Mapping[int, Mapping[str, str]],
 ) -> Iterator[Problem]:

@@ -3,9 +3,10 @@
 import json
 import math
 import re
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from datetime import date, datetime
 from decimal import Decimal
+from functools import partial
 from typing import Any, Final
 
 
@@ -26,34 +27,38 @@ _BARE: Final = re.compile(r"[A-Za-z_][\w.]*")
 _NOT_BARE: Final = {"true", "false", "yes", "no", "on", "off", "null"}
 
 
-def as_json(value: object) -> str:
+def as_json(value: object, of_bytes: Callable[[bytes], str] = bytes.hex) -> str:
     """A value as one line of JSON; numbers without a JSON form and the keys of maps are texts."""
+    form = partial(plain, of_bytes=of_bytes)
     try:
-        return json.dumps(value, default=plain, ensure_ascii=False, allow_nan=False)
+        return json.dumps(value, default=form, ensure_ascii=False, allow_nan=False)
     except (TypeError, ValueError):
-        return json.dumps(_with_json_keys(value), default=plain, ensure_ascii=False)
+        return json.dumps(_with_json_keys(value, form), default=form, ensure_ascii=False)
 
 
-def _with_json_keys(value: object) -> object:
+def _with_json_keys(value: object, form: Callable[[object], object]) -> object:
     if isinstance(value, Mapping):
-        return {
-            key if isinstance(key, str) else cell_text(key, ""): _with_json_keys(part)
-            for key, part in value.items()
-        }
+        return {_json_key(key, form): _with_json_keys(part, form) for key, part in value.items()}
     if isinstance(value, list | tuple):
-        return [_with_json_keys(part) for part in value]
+        return [_with_json_keys(part, form) for part in value]
     endless = isinstance(value, float) and not math.isfinite(value)
     return {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)] if endless else value
 
 
-def plain(value: object) -> object:
+def _json_key(key: object, form: Callable[[object], object]) -> str:
+    if isinstance(key, str):
+        return key
+    return str(form(key)) if isinstance(key, bytes | bytearray) else cell_text(key, "")
+
+
+def plain(value: object, of_bytes: Callable[[bytes], str] = bytes.hex) -> object:
     """A value in a JSON form: instants in UTC with a Z, decimals and bytes as text."""
     if isinstance(value, datetime):
         return value.isoformat().replace("+00:00", "Z")
     if isinstance(value, date):
         return value.isoformat()
     if isinstance(value, bytes | bytearray):
-        return bytes(value).hex()
+        return of_bytes(bytes(value))
     return str(value) if isinstance(value, Decimal) else repr(value)
 
 

@@ -117,7 +117,11 @@ def read_project(path: str | Path | None = None) -> Project:
     """The project of a file; UsageError with line and column of the first error."""
     file = Path(path or FILE).absolute()
     document = read_document(file, HISTORIES)
-    entries = validate(Histories, document)
+    return project_of(file, document, validate(Histories, document))
+
+
+def project_of(file: Path, document: Document, entries: Histories) -> Project:
+    """The project of a file that was read, from its document and its entries."""
     declarations = tuple(_declarations(entries, document, file.parent))
     patterns = tuple(
         _declare_pattern(name, entry, entries, document)

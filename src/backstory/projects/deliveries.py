@@ -1,29 +1,35 @@
-"""Carry out one declaration of a project: its deliveries in order, and one receipt."""
+"""Carry out one declaration of a project: its deliveries in order, restarts of histories, and one receipt."""
 
 import json
+import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from datetime import UTC, datetime
+from itertools import chain, count
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Protocol
 
 from backstory.doors.historize import door as models
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.native import door as native
 from backstory.doors.native import options as feeds
+from backstory.doors.native.instants import StoredInstants, is_newest
 from backstory.doors.native.options import OnSchemaChange, names_files
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
+from backstory.doors.odf.arguments import is_file
+from backstory.engine.deliver import ARCHIVED
 from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
-from backstory.errors import BackstoryError, Failed
+from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, fill_in
 from backstory.projects.files import FileCopy, copies, new_copies
 from backstory.projects.log import RunReceipt, status_of
-from backstory.projects.restarts import FullCopy, deliver_copy
 from backstory.settings import Rights
 from backstory.spark.connect import needs_java
-from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
+from backstory.upkeep.ending import archive_history
 
 # The outcomes of models and datasets, by the names that tables use.
 _WORDS: Final = {
@@ -209,7 +215,7 @@ def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> 
 
 def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -> RunReceipt:
     argument: str | Path = declared.source
-    if datasets.is_file(declared.source):
+    if is_file(declared.source):
         argument = terms.folder / declared.source
     request = datasets.IngestRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
@@ -238,3 +244,114 @@ def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
         parts=parts if len(parts) > 1 else (),
     )
     return replace(receipt, status=status_of(error), error=error) if error is not None else receipt
+
+
+# A property of an archived table: the name that a restart gives it.
+RESTARTED: Final = "backstory.restarted-as"
+
+
+# The refusals that another shape of the source causes. Guards and missing columns (`columns-changed`) are
+# not among them: they ask whether the copy is meant.
+SHAPE_CODES: Final = frozenset({"key-changed", "type-changed", "missing-column", "other-case"})
+
+
+_UNTIL: Final = "_until_"
+
+
+_TIME: Final = r"\d{8}_\d{6}(_\d+)?"
+
+
+class Deliver(Protocol):
+    """A function that brings a copy into a table, or plans that; the receipt comes back."""
+
+    def __call__(self, table: TableName, *, dry_run: bool) -> Mapping[str, Any]: ...
+
+
+@dataclass(frozen=True, slots=True)
+class FullCopy:
+    """A full copy for a table of a project.
+
+    `deliver` brings it into a table, or plans that, and returns the receipt. `at` is its time, None for now.
+    `restarts`: the declaration allows a restart. `has_all_records`: a history can begin with the copy.
+    """
+
+    table: TableName
+    deliver: Deliver
+    at: datetime | None
+    restarts: bool
+    has_all_records: bool
+
+
+def deliver_copy(
+    store: IcebergStore, copy: FullCopy, archives: list[str], *, dry_run: bool
+) -> Mapping[str, Any]:
+    """The receipt of a copy; the history restarts if the copy's shape does not fit, and it may.
+
+    `archives` gets the name of an archive as soon as it exists. A copy that no first load would accept
+    archives nothing.
+    """
+    table, unfinished = copy.table, archive_to_complete(load(store, copy.table))
+    if unfinished is not None:
+        if dry_run:
+            return copy.deliver(unfinished, dry_run=True)
+        archive_history(store, table, unfinished)
+        archives.append(str(unfinished))
+    try:
+        return copy.deliver(table, dry_run=dry_run)
+    except BackstoryError as stop:
+        stored = load(store, table)
+        if stop.code not in SHAPE_CODES or stored is None or not copy.has_all_records:
+            raise
+        if copy.at is not None and not is_newest(StoredInstants(store, stored), copy.at):
+            raise
+        if not copy.restarts:
+            remedy = "Or declare `restart: true` to archive the history and begin a new one."
+            raise stop.reword(remedy=f"{stop.remedy} {remedy}") from None
+        return _restart(store, copy, stop, archives, dry_run=dry_run)
+
+
+def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
+    """The name that an interrupted restart would have given to this table; None if there is none."""
+    name = None if stored is None or ARCHIVED not in stored.properties else stored.properties.get(RESTARTED)
+    return None if name is None else table_name(name)
+
+
+def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName]) -> list[IcebergTable]:
+    """The former histories of a table that restarts have archived, oldest first; `names` are its schema's."""
+    form = re.compile(f"{re.escape(table.name)}{_UNTIL}{_TIME}")
+    loaded = (load(store, name) for name in sorted(names) if form.fullmatch(name.name))
+    return [each for each in loaded if each is not None and RESTARTED in each.properties]
+
+
+def archive_without_load(archives: Sequence[IcebergTable], logged: Iterable[Mapping[str, Any]]) -> str | None:
+    """The newest of a missing table's archives, if no report names it; `logged` are the rows of the log."""
+    newest = str(archives[-1].shape.table)
+    reports = (json.loads(row["archives"]) for row in logged if row["archives"])
+    return None if any(newest in names for names in reports) else newest
+
+
+def _restart(
+    store: IcebergStore, copy: FullCopy, stop: BackstoryError, archives: list[str], *, dry_run: bool
+) -> Mapping[str, Any]:
+    archive = _free_name(store, copy.table)
+    try:
+        receipt = copy.deliver(archive, dry_run=True)
+    except TryAgain:
+        raise
+    except BackstoryError as refusal:
+        cause = refusal.message.replace(str(archive), str(copy.table))
+        remedy = f"{stop.remedy} No new history is begun, because its first load is refused: {cause}"
+        raise stop.reword(remedy=remedy) from None
+    if not dry_run:
+        archive_history(store, copy.table, archive, {RESTARTED: str(archive)})
+    archives.append(str(archive))
+    if not dry_run:
+        receipt = copy.deliver(copy.table, dry_run=False)
+    return {**receipt, "schema_changes": [f"new history: {stop.message}", *receipt["schema_changes"]]}
+
+
+def _free_name(store: IcebergStore, table: TableName) -> TableName:
+    """A name for the archive, which contains the current time."""
+    first = f"{table.name}{_UNTIL}{datetime.now(UTC):%Y%m%d_%H%M%S}"
+    names = (TableName(table.schema, name) for name in chain([first], (f"{first}_{n}" for n in count(2))))
+    return next(name for name in names if not exists(store, name))

@@ -18,7 +18,7 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
 from backstory.model.table import table_name
 from backstory.model.values import as_yaml
-from backstory.projects.declarations import HISTORIES, Project, TablePattern, read_project
+from backstory.projects.declarations import HISTORIES, Project, TablePattern, project_of
 from backstory.projects.entries import Histories
 from backstory.projects.files import copies, expand
 from backstory.projects.patterns import names_in_warehouse, parse_pattern
@@ -30,7 +30,7 @@ from backstory.sources.databases.address import (
     parse_address,
     parse_server,
 )
-from backstory.sources.databases.keys import Keys, declared_keys
+from backstory.sources.databases.copies import Keys, declared_keys
 
 ENDINGS: Final = re.compile(r"\.(csv|parquet|jsonl|ndjson|json)(\.gz|\.zip)?$", re.IGNORECASE)
 # Times in the names of files, the longest first.
@@ -118,9 +118,9 @@ def extend_project(
     changes. Raises UsageError for a wrong file, for entries that are not below each other, and the errors of
     `draft_project`.
     """
-    project = read_project(file)
     document = read_document(file, HISTORIES)
     entries = validate(Histories, document)
+    project = project_of(file.absolute(), document, entries)
     if is_database(source):
         declared = _tables_of_databases(project)
         drafts = [

@@ -13,7 +13,7 @@ from typing import Any, Final
 from backstory.errors import BackstoryError, UsageError
 from backstory.projects.declarations import Declaration, Project, TablePattern, fill_in, refuse_unknown
 from backstory.sources.databases.address import Database, parse_address
-from backstory.sources.databases.keys import Keys
+from backstory.sources.databases.copies import Keys
 
 # What stands for the parts of a table's name while an address is parsed.
 _SCHEMA: Final = "backstory_schema"

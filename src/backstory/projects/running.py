@@ -31,7 +31,13 @@ from backstory.errors import BackstoryError, TryAgain, UsageError, internal_erro
 from backstory.formats.wrapping.room import DISK_FULL, translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, Project, fill_in, select, upstream_of
-from backstory.projects.deliveries import RunTerms, carry_out
+from backstory.projects.deliveries import (
+    RunTerms,
+    archive_to_complete,
+    archive_without_load,
+    archives_of,
+    carry_out,
+)
 from backstory.projects.log import (
     BEGUN,
     UNDONE,
@@ -47,9 +53,8 @@ from backstory.projects.log import (
     uuid_of,
 )
 from backstory.projects.patterns import declare_tables
-from backstory.projects.restarts import archive_to_complete, archive_without_load, archives_of
 from backstory.sources.databases.address import Database
-from backstory.sources.databases.keys import Keys, declared_keys
+from backstory.sources.databases.copies import Keys, declared_keys
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load, tables
 from backstory.upkeep.previews import branch_head

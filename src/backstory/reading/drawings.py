@@ -28,21 +28,15 @@ BAR_SIGN, OPEN_SIGN, GONE_SIGN, AWAY_SIGN = "█", "▶", "╳", "┄"
 NEW_SIGN: Final = "+ "
 
 
-def draw(
-    versions: Sequence[VersionRow], columns: Sequence[str], now: datetime, width: int | None = None
-) -> list[str]:
-    """Draw versions, sorted by their starts, as lines of text: date, bar, and the changes of `columns`.
-
-    The time axis extends from the first start to `now`. An open version ends in an arrow; a removed record
-    has a line without a bar. With a narrow `width` bars are shorter and the changes are wrapped.
-    """
-    return draw_lanes([Lane(versions)], columns, now, width) if versions else []
-
-
 def draw_lanes(
     lanes: Sequence[Lane], columns: Sequence[str], now: datetime, width: int | None = None
 ) -> list[str]:
-    """Draw each lane below the time at which it became known; `+` marks the versions that are new then."""
+    """Draw lanes as lines of text: for each version, sorted by start, its date, a bar and changed `columns`.
+
+    Each lane follows the time at which it became known; `+` marks the versions that are new then. The time
+    axis extends from the first start to `now`. An open version ends in an arrow; a removed record has a line
+    without a bar. With a narrow `width` bars are shorter and the changes are wrapped.
+    """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
         return []

@@ -4,35 +4,29 @@ A temporary file takes the place of the file when it is complete.
 """
 
 import base64
-import json
-import math
 import os
 import secrets
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from datetime import date
-from decimal import Decimal
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from backstory.errors import BackstoryError, TryAgain, UsageError, option
+from backstory.errors import BackstoryError, TryAgain, UsageError, bad_option, option
 from backstory.formats.values.exactly import all_optional
 from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
-from backstory.reading.arrow.knowledge import table_at
-from backstory.reading.arrow.point_in_time import live_rows
-from backstory.reading.arrow.sorting import sort_rows
-from backstory.reading.arrow.versions import read_statements, read_versions
-from backstory.reading.frames.point_in_time import current
-from backstory.reading.frames.versions import statements, versions
-from backstory.reading.histories import HISTORIES, RECORDING, order_columns
+from backstory.model.values import as_json
+from backstory.reading.arrow.point_in_time import live_rows, sort_rows
+from backstory.reading.arrow.versions import read_statements, read_versions, table_at
+from backstory.reading.frames.versions import rows_at, statements, versions
+from backstory.reading.histories import HISTORIES, order_columns
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.reading.timelines import Axis, require_axis
@@ -67,39 +61,15 @@ def _needs_text(type_: pa.DataType) -> bool:
 
 
 def _text(column: pa.ChunkedArray) -> pa.Array:
-    return pa.array([None if each is None else _cell(each) for each in values_of(column)], pa.string())
+    texts = (
+        _base64(each) if isinstance(each, bytes) else None if each is None else as_json(each, _base64)
+        for each in values_of(column)
+    )
+    return pa.array(list(texts), pa.string())
 
 
-def _cell(value: Any) -> str:
-    if isinstance(value, bytes):
-        return base64.b64encode(value).decode()
-    return json.dumps(_plain(value), ensure_ascii=False)
-
-
-def _plain(value: Any) -> Any:
-    """A value as JSON can hold it: instants in UTC with a Z; decimals, NaN and infinities as text."""
-    match value:
-        case Mapping():
-            return {_name(each): _plain(item) for each, item in value.items()}
-        case list():
-            plain: Any = list(map(_plain, value))
-        case float() if not math.isfinite(value):
-            plain = {"nan": "NaN", "inf": "Infinity", "-inf": "-Infinity"}[str(value)]
-        case bytes():
-            plain = base64.b64encode(value).decode()
-        case date():
-            plain = value.isoformat().replace("+00:00", "Z")
-        case Decimal():
-            plain = str(value)
-        case _:
-            plain = value
-    return plain
-
-
-def _name(value: Any) -> str:
-    """The key of a map as the name of a JSON member."""
-    plain = _plain(value)
-    return plain if isinstance(plain, str) else json.dumps(plain)
+def _base64(content: bytes) -> str:
+    return base64.b64encode(content).decode()
 
 
 _OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}
@@ -128,8 +98,7 @@ class ExportFile:
     def __post_init__(self) -> None:
         require_axis(self.axis)
         if self.file.suffix.lower() not in {".csv", ".parquet"}:
-            raise UsageError(
-                "bad-option",
+            raise bad_option(
                 f"{self.file} ends in neither .csv nor .parquet.",
                 "Name a file that ends in .csv or .parquet.",
             )
@@ -210,23 +179,11 @@ def export_files(files: TableReader, target: ExportFile) -> Export:
     now = table_at(files, None)
     shape = now.shape
     if target.axis == "both":
-        rows = (
-            read_statements(now).rows
-            if shape.layout in RECORDING
-            else _with_null_times(read_versions(now).rows)
-        )
-    elif shape.layout in HISTORIES:
-        rows = read_versions(now).rows
+        rows = read_statements(now).rows
     else:
-        rows = live_rows(now)
+        rows = read_versions(now).rows if shape.layout in HISTORIES else live_rows(now)
     rows = sort_rows(rows, [*order_columns(shape, rows.column_names), STATED_FROM])
     return target.write(shape.table, rows.schema, rows.to_batches())
-
-
-def _with_null_times(rows: pa.Table) -> pa.Table:
-    """Add NULL as recorded times, for a table that does not store them."""
-    unknown = pa.nulls(rows.num_rows, pa.timestamp("us", tz="UTC"))
-    return rows.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
 
 
 def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> Export:
@@ -238,7 +195,7 @@ def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> E
     if target.axis == "both":
         rows = statements(store, table)
     else:
-        rows = versions(store, table) if shape.layout in HISTORIES else current(store, table)
+        rows = versions(store, table) if shape.layout in HISTORIES else rows_at(store, table)
     first = [*order_columns(shape, rows.columns), *(name for name in rows.columns if name == STATED_FROM)]
     if first:
         rows = rows.orderBy(*map(column, first))

@@ -1,24 +1,27 @@
-"""The meaning of a table's layout for readers: key, history, system columns, and the commit of a known time.
+"""The meaning of a table's layout for readers: key, history, system columns, state at a recorded time.
 
 Readers of files and of Spark share it; it reads no rows.
 """
 
 import json
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from datetime import datetime
-from typing import Any, Final, TypeVar
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
+from typing import Any, Final
 
 import structlog
 
 from backstory.errors import Refused, UsageError
 from backstory.model.history import History
-from backstory.model.instant import iso, parse_instant
+from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, Layout, Span, layout_of
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading.lifetimes import LogKind
 from backstory.reading.lives import shown_name
+from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.iceberg.schema import columns_of_fields
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.port import TableLike, require_columns
 
 log = structlog.get_logger()
@@ -71,14 +74,6 @@ def identity_names(names: Mapping[str, Any], shape: Shape) -> list[str]:
     return [*shape.key, *extra]
 
 
-def shape_with_layout(shape: Shape) -> Shape:
-    """An earlier shape with the layout of that time: the sync mode may have changed since."""
-    if shape.layout not in CHANGING_LAYOUTS:
-        return shape
-    then = layout_of(None, shape.table.name, frozenset(shape.names))
-    return replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
-
-
 def require_knowledge(table: TableLike, known_at: datetime) -> None:
     """Raise UsageError if a table of layout `versions` was pruned and no longer records this time (V90)."""
     since = table.properties.get(KNOWN_FROM)
@@ -90,29 +85,75 @@ def require_knowledge(table: TableLike, known_at: datetime) -> None:
         )
 
 
-Commit = TypeVar("Commit")
+@dataclass(frozen=True, slots=True)
+class TableState:
+    """A table at a recorded time: its shape and fields, and the snapshot with its rows.
 
-
-def commit_at(
-    ancestry: Iterable[tuple[datetime, int | None, Commit]], table: TableName, known_at: datetime
-) -> Commit | None:
-    """The newest commit not after a time; None before the first commit.
-
-    `ancestry` has commits, newest first, each with its time and the snapshot id of the commit before. Raises
-    Refused if the commit has expired.
+    `until` is the time in microseconds, if the rows themselves contain recorded times.
     """
-    oldest: tuple[datetime, int | None] | None = None
-    for committed_at, parent, commit in ancestry:
-        if committed_at <= known_at:
-            return commit
-        oldest = committed_at, parent
-    if oldest is not None and oldest[1] is not None:
+
+    table: TableMetadata
+    shape: Shape
+    fields: Sequence[Mapping[str, Any]]
+    snapshot: Mapping[str, Any] | None
+    until: int | None
+
+
+def state_at(table: TableMetadata, known_at: datetime | None) -> TableState:
+    """The table as known at a recorded time, by default now.
+
+    Layout `versions` and event logs contain recorded times in their rows, so all rows are read. For other
+    layouts the rows of the newest commit not after the time are read, with the columns of that commit. Before
+    the first commit there are none. Raises UsageError (`known-pruned`) if layout `versions` no longer
+    records the time, and Refused (`snapshots-expired`) if the commit has expired.
+    """
+    now = TableState(table, table.shape, table.fields, table.snapshot, None)
+    if known_at is None:
+        return now
+    if table.shape.layout in RECORDING:
+        if table.shape.layout is Layout.VERSIONS:
+            require_knowledge(table, known_at)
+        return replace(now, until=micros_of(known_at))
+    oldest = None
+    for oldest in table.ancestry:
+        if _commit_time(oldest) <= known_at:
+            return state_after(table, oldest)
+    if oldest is not None and oldest.get("parent-snapshot-id") is not None:
         raise Refused(
             "snapshots-expired",
-            f"The commits of {table} before {iso(oldest[0])} have expired.",
+            f"The commits of {table.shape.table} before {iso(_commit_time(oldest))} have expired.",
             "Ask for a later known time; `backstory log` lists the commits that are kept.",
         )
-    return None
+    return replace(now, snapshot=None)
+
+
+def _commit_time(snapshot: Mapping[str, Any]) -> datetime:
+    return EPOCH + timedelta(milliseconds=snapshot["timestamp-ms"])
+
+
+def state_after(table: TableMetadata, snapshot: Mapping[str, Any]) -> TableState:
+    """The table as a commit left it, without regard to recorded times in its rows."""
+    shape, fields = table.shape, table.fields_then(snapshot.get("schema-id"))
+    columns = columns_of_fields(fields, {each.name: each.source_name for each in shape.columns})
+    ids, names = (
+        {each["name"]: each["id"] for each in table.fields},
+        {each["id"]: each["name"] for each in fields},
+    )
+    key = (names.get(ids.get(name)) for name in shape.key)
+    shape = replace(shape, columns=columns, key=tuple(name for name in key if name is not None))
+    if shape.layout in CHANGING_LAYOUTS:  # the sync mode may have changed since
+        then = layout_of(None, shape.table.name, frozenset(shape.names))
+        shape = replace(shape, layout=Layout.FIVETRAN_LIVE if then is Layout.FOREIGN else then)
+    return TableState(table, shape, fields, snapshot, None)
+
+
+def commits_by_recorded_time(table: TableMetadata) -> dict[datetime, int]:
+    """The snapshot ids of a table's kept commits, by the recorded time in their properties."""
+    time_property = RECORDING.get(table.shape.layout)
+    if time_property is None:
+        return {}
+    times = ((commit.properties.get(time_property), commit.id) for commit in table.commits)
+    return {parse_instant(time): snapshot for time, snapshot in times if time}
 
 
 def history_of(table: TableLike, shape: Shape | None = None) -> History:

@@ -287,9 +287,12 @@ def versions_query(
     return syntax.fill(_ADOPTED if layout.is_adopted else _FIVETRAN, key, far=syntax.at(span.far))
 
 
-def true_query(syntax: SqlSyntax, versions: str, instant: int) -> str:
-    """The query for the versions, out of the query `versions`, that are true at an instant (microseconds)."""
-    true = syntax.fill(TRUE_AT, at=syntax.at(instant))
+def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
+    """The query for the versions, out of the query `versions`, that are true at an instant, or now for None.
+
+    The instant is in microseconds since 1970.
+    """
+    true = syntax.fill("{ended} IS NULL" if instant is None else TRUE_AT, at=syntax.at(instant or 0))
     return f"SELECT * FROM ({versions}) AS versions WHERE {true}"
 
 

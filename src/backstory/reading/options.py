@@ -6,7 +6,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import Literal, Self, TypedDict, Unpack
 
-from backstory.errors import UsageError, option
+from backstory.errors import bad_option, option
 from backstory.model.change_feed import CommitName, Start
 from backstory.model.instant import optional_instant
 from backstory.reading.selection import ChangeKind, Comparison
@@ -104,12 +104,9 @@ def _require_times(axis: str, known_at: object, at: object) -> None:
     """Raise UsageError for an unknown axis, or a time that belongs to the other axis."""
     valid, recorded = option("axis", "valid"), option("axis", "recorded")
     if axis not in {"valid", "recorded"}:
-        raise UsageError(
-            "bad-option", f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}."
-        )
+        raise bad_option(f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}.")
     if (known_at if axis == "recorded" else at) is not None:
-        raise UsageError(
-            "bad-option",
+        raise bad_option(
             f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
             "Use the one that belongs to the axis.",
         )

@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Literal, get_args
 
-from backstory.errors import UsageError, option
+from backstory.errors import UsageError, bad_option, option
 from backstory.formats.values.named import Unnamed, named_value
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
@@ -165,20 +165,17 @@ class Comparison:
         """A comparison by the options of a caller; UsageError for an unknown or unfitting kind of change."""
         if change is not None and change not in get_args(ChangeKind):
             words = ", ".join(get_args(ChangeKind))
-            raise UsageError(
-                "bad-option",
+            raise bad_option(
                 f"There is no kind of change {change!r}.",
                 f"Use one of {words} for `change=`.",
             )
         if through and axis != "valid":
-            raise UsageError(
-                "bad-option",
+            raise bad_option(
                 f"{option('through', value=True)} needs {option('axis', 'valid')}.",
                 f"Omit {option('axis', axis)}.",
             )
         if change in BETWEEN and not through:
-            raise UsageError(
-                "bad-option",
+            raise bad_option(
                 f"{option('change', change)} needs {option('through', value=True)}.",
                 f"Add {option('through', value=True)}, or choose another kind of change.",
             )

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Literal, get_args
 
-from backstory.errors import UsageError, option
+from backstory.errors import UsageError, bad_option, option
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.drawings import Link, draw_lanes, picture
@@ -117,10 +117,6 @@ def require_axis(axis: str, known_at: object = None) -> None:
     """Raise UsageError for an unknown axis, or for a known time on axis `both`."""
     valid, both = option("axis", "valid"), option("axis", "both")
     if axis not in get_args(Axis):
-        raise UsageError(
-            "bad-option", f"`axis=` must be valid or both, not {axis!r}.", f"Use {valid} or {both}."
-        )
+        raise bad_option(f"`axis=` must be valid or both, not {axis!r}.", f"Use {valid} or {both}.")
     if axis == "both" and known_at is not None:
-        raise UsageError(
-            "bad-option", f"{both} already shows every known time.", "Omit `known_at=`, or `axis=`."
-        )
+        raise bad_option(f"{both} already shows every known time.", "Omit `known_at=`, or `axis=`.")

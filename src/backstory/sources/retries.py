@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from enum import StrEnum
 from itertools import count
 from typing import TypeVar
 
@@ -23,43 +22,23 @@ log = structlog.get_logger()
 Result = TypeVar("Result")
 
 
-class Growth(StrEnum):
-    """How waits grow from attempt to attempt."""
-
-    FIXED = "fixed"
-    LINEAR = "linear"
-    EXPONENTIAL = "exponential"
-    EXPONENTIAL_WITH_JITTER = "exponential-with-jitter"
-
-
 @dataclass(frozen=True, slots=True)
 class Policy:
     """The number of attempts, and the waits between them.
 
     Attributes:
         attempts: the maximum number of attempts; 1 never waits.
-        delay: the wait after the first attempt, in seconds.
-        growth: the growth of the wait after each further attempt.
+        delay: the longest wait after the first attempt, in seconds; it doubles with each further attempt.
         longest: the longest wait, in seconds; if a server asks for more, retrying stops.
     """
 
     attempts: int = 4
     delay: float = 0.5
-    growth: Growth = Growth.EXPONENTIAL_WITH_JITTER
     longest: float = 120.0
 
     def wait(self, failed: int) -> float:
         """The seconds to wait after `failed` attempts (at least 1)."""
-        match self.growth:
-            case Growth.FIXED:
-                wait = self.delay
-            case Growth.LINEAR:
-                wait = self.delay * failed
-            case Growth.EXPONENTIAL:
-                wait = self.delay * 2.0 ** (failed - 1)
-            case Growth.EXPONENTIAL_WITH_JITTER:
-                wait = self.delay * 2.0 ** (failed - 1) * DICE.uniform(0.5, 1.0)
-        return min(wait, self.longest)
+        return min(self.delay * 2.0 ** (failed - 1) * DICE.uniform(0.5, 1.0), self.longest)
 
 
 class Unreachable(TryAgain):

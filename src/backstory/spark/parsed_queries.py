@@ -9,6 +9,8 @@ import re
 from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any, Final, cast
 
+from pyspark.errors import AnalysisException
+
 from backstory.errors import UsageError
 
 if TYPE_CHECKING:
@@ -95,8 +97,6 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
 
     Nothing is looked up. Raises UsageError if it does more than compute on rows, or if it is not a query.
     """
-    from pyspark.errors import AnalysisException
-
     if "${" in text:  # Spark replaces them by settings and variables of the environment
         raise _refusal("a variable (${…})")
     try:

@@ -1,11 +1,12 @@
-"""Branches of a table, on which deliveries are previewed: the table as if a branch were its present state.
+"""Branches of a table: previews, and deliveries by SQL, which the table then follows.
 
 A branch changes rows only. The table's properties that its commits change are pending: each commit has all of
-them in its summary, and publishing the branch sets them.
+them in its summary, and publishing the branch sets them. SQL sets them after it has published the branch of a
+delivery, and then drops the branch. Until then every reader takes them from the commit.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from datetime import UTC, datetime, timedelta
 from itertools import takewhile
 from typing import Any, Final
@@ -17,6 +18,8 @@ from backstory.model.table import TableName
 BRANCH: Final = "backstory.branch"
 PENDING: Final = "backstory.pending-properties"
 MAIN: Final = "main"
+# The beginning of names of branches, each of which is of one delivery by SQL.
+DELIVERY: Final = "backstory_delivery_"
 _CURRENT: Final = "current-snapshot-id"
 
 Json = Mapping[str, Any]
@@ -29,14 +32,65 @@ def on_branch(metadata: Json, branch: str) -> Json | None:
         return None
     past = ancestors(metadata, head)
     log = [{"snapshot-id": one["snapshot-id"], "timestamp-ms": one["timestamp-ms"]} for one in past[::-1]]
-    properties = {**(metadata.get("properties") or {}), **pending_properties(_summary(past[0]).get(PENDING))}
     return {
         **metadata,
         _CURRENT: head,
         "refs": {**metadata["refs"], MAIN: {"snapshot-id": head, "type": "branch"}},
         "snapshot-log": sorted(log, key=lambda each: each["timestamp-ms"]),
-        "properties": {name: value for name, value in properties.items() if value is not None},
+        "properties": _properties(metadata, pending_in(metadata, branch)),
     }
+
+
+def in_effect(metadata: Json) -> Json:
+    """The metadata with its pending properties, as every reader takes them."""
+    pending = pending_in(metadata)
+    return {**metadata, "properties": _properties(metadata, pending)} if pending else metadata
+
+
+def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
+    """The properties that a table, or its branch, has by its commits only; None for a removed one."""
+    pending: dict[str, str | None] = {}
+    for _, commit in _published_commits(metadata):
+        pending |= pending_properties(_summary(commit).get(PENDING))
+    head = None if branch == MAIN else head_of(metadata, branch)
+    for commit in [] if head is None else _own_commits(metadata, branch, head)[:1]:
+        pending |= pending_properties(_summary(commit).get(PENDING))
+    return pending
+
+
+def finished_deliveries(metadata: Json) -> list[str]:
+    """The branches of deliveries that are published, or that cannot be any more: the table has moved on."""
+    heads = _deliveries(metadata)
+    bases = {
+        (one["snapshot-id"], _summary(one).get(BRANCH)): one.get("parent-snapshot-id")
+        for one in (metadata.get("snapshots") or () if heads else ())
+    }
+    now = metadata.get(_CURRENT)
+    return [name for name, head in heads.items() if bases.get((head, name), head) != now]
+
+
+def _properties(metadata: Json, pending: Mapping[str, str | None]) -> dict[str, str]:
+    properties = {**(metadata.get("properties") or {}), **pending}
+    return {name: value for name, value in properties.items() if value is not None}
+
+
+def _deliveries(metadata: Json) -> dict[str, int]:
+    """The newest snapshot of each delivery's branch."""
+    refs = (metadata.get("refs") or {}).items()
+    return {name: ref["snapshot-id"] for name, ref in refs if name.startswith(DELIVERY)}
+
+
+def _published_commits(metadata: Json) -> list[tuple[str, Json]]:
+    """The branches of deliveries that the table has followed, with their commits, oldest first."""
+    heads = _deliveries(metadata)
+    past = ancestors(metadata, metadata.get(_CURRENT)) if heads else []
+    if past and past[-1].get("parent-snapshot-id") is not None:
+        _refuse_unclear(metadata, heads, {one["snapshot-id"] for one in past})
+    return [
+        (name, one)
+        for one in past[::-1]
+        if heads.get(name := _summary(one).get(BRANCH, "")) == one["snapshot-id"]
+    ]
 
 
 def head_of(metadata: Json, branch: str) -> int | None:
@@ -60,11 +114,29 @@ def pending_properties(text: str | None) -> dict[str, str | None]:
     return dict(json.loads(text or "{}"))
 
 
+def _refuse_unclear(metadata: Json, heads: Mapping[str, int], ours: Collection[int]) -> None:
+    """Raise Refused if commits have expired that would show whether a delivery was published."""
+    for one in metadata.get("snapshots") or ():
+        name, number = _summary(one).get(BRANCH, ""), one["snapshot-id"]
+        if heads.get(name) == number and number not in ours and one.get("parent-snapshot-id") not in ours:
+            raise Refused(
+                "delivery-unclear",
+                f"Commits of the table in {metadata.get('location')} have expired, and it is unclear whether "
+                f"the delivery of its branch {name} was published.",
+                "Nothing was written; if the table has the rows of the branch, set the properties in the "
+                f"summary of its commit ({PENDING}). Then drop the branch.",
+            )
+
+
 def commits_of_branch(metadata: Json, table: TableName, branch: str) -> list[Json]:
     """The commits that only the branch has, newest first; UsageError if there is no such branch."""
     head = head_of(metadata, branch)
     if head is None:
         raise no_branch(table, branch)
+    return _own_commits(metadata, branch, head)
+
+
+def _own_commits(metadata: Json, branch: str, head: int) -> list[Json]:
     ours = {one["snapshot-id"] for one in ancestors(metadata, metadata.get(_CURRENT))}
 
     def is_own(one: Json) -> bool:

@@ -17,9 +17,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
+
 from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
 from backstory.stores.embedded_catalog import LOCATION_PROPERTIES, WarehouseFolders, bare_path
+from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import script
 from backstory.stores.refusals import file_garbled, file_lost
@@ -175,11 +179,6 @@ def rewrite_vectors(file: Path, target: Path, move: Move) -> None:
 
 def rewrite_positions(file: Path, target: Path, move: Move) -> dict[str, str]:
     """Rewrite a Parquet file of positions, sorted by the new paths; returns new paths by old ones."""
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-
-    from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE
-
     with pq.ParquetFile(file) as parquet:
         groups = parquet.metadata.num_row_groups
         rows = parquet.read()
@@ -195,10 +194,6 @@ def rewrite_positions(file: Path, target: Path, move: Move) -> dict[str, str]:
 
 def paths_in(file: Path) -> list[str]:
     """The data files whose rows a Parquet file of positions hides."""
-    import pyarrow.parquet as pq
-
-    from backstory.stores.iceberg.data_files import FILE_PATH
-
     return list(dict.fromkeys(pq.read_table(file, columns=[FILE_PATH])[FILE_PATH].to_pylist()))
 
 

@@ -7,6 +7,9 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+from pyspark.sql.types import ArrayType, MapType, StructField, StructType
+
 if TYPE_CHECKING:
     from pyspark.sql import Column
     from pyspark.sql.types import ArrayType, DataType, MapType
@@ -14,31 +17,28 @@ if TYPE_CHECKING:
 
 def comparable(value: "Column", type_: "DataType") -> "Column":
     """The value in a form that Spark can compare and hash: maps become entries sorted by key."""
-    from pyspark.sql.functions import lit, map_entries, sort_array, struct, transform, when
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     if not holds_map(type_):
         return value
     if isinstance(type_, ArrayType):
         element = type_.elementType
-        return transform(value, lambda each: comparable(each, element))
+        return sf.transform(value, lambda each: comparable(each, element))
     if isinstance(type_, MapType):
         item = type_.valueType
-        return sort_array(
-            transform(
-                map_entries(value),
-                lambda each: struct(each["key"].alias("key"), comparable(each["value"], item).alias("value")),
+        return sf.sort_array(
+            sf.transform(
+                sf.map_entries(value),
+                lambda each: sf.struct(
+                    each["key"].alias("key"), comparable(each["value"], item).alias("value")
+                ),
             )
         )
     assert isinstance(type_, StructType)
     fields = (comparable(value.getField(field.name), field.dataType).alias(field.name) for field in type_)
-    return when(value.isNotNull(), struct(*fields)).otherwise(lit(None))
+    return sf.when(value.isNotNull(), sf.struct(*fields)).otherwise(sf.lit(None))
 
 
 def holds_map(type_: "DataType") -> bool:
     """Whether values of a type contain maps, which Spark neither compares nor sorts."""
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     if isinstance(type_, ArrayType):
         return holds_map(type_.elementType)
     if isinstance(type_, StructType):
@@ -48,10 +48,8 @@ def holds_map(type_: "DataType") -> bool:
 
 def fingerprint(values: "Sequence[tuple[Column, DataType]]", salt: int) -> "list[Column]":
     """The two halves, each a LONG, of a number of 128 bits that differs if a value differs (E9)."""
-    from pyspark.sql.functions import lit, xxhash64
-
     words = [word for value, type_ in values for word in _words(value, type_)]
-    return [xxhash64(lit(salt), *words), xxhash64(*reversed(words), lit(salt))]
+    return [sf.xxhash64(sf.lit(salt), *words), sf.xxhash64(*reversed(words), sf.lit(salt))]
 
 
 def _words(value: "Column", type_: "DataType") -> "list[Column]":
@@ -61,16 +59,13 @@ def _words(value: "Column", type_: "DataType") -> "list[Column]":
 
 def _hashable(value: "Column", type_: "DataType") -> "Column":
     """A nested value as a number. An empty list, NULL, and a list of NULL have different numbers."""
-    from pyspark.sql.functions import size, transform, when, xxhash64
-    from pyspark.sql.types import ArrayType, MapType, StructType
-
     if isinstance(type_, StructType):
         words = [word for field in type_ for word in _words(value.getField(field.name), field.dataType)]
-        return when(value.isNotNull(), xxhash64(*words))
+        return sf.when(value.isNotNull(), sf.xxhash64(*words))
     if isinstance(type_, ArrayType):
         element = type_.elementType
-        items = transform(value, lambda each: xxhash64(*_words(each, element)))
-        return when(value.isNotNull(), xxhash64(size(value), items))
+        items = sf.transform(value, lambda each: sf.xxhash64(*_words(each, element)))
+        return sf.when(value.isNotNull(), sf.xxhash64(sf.size(value), items))
     if isinstance(type_, MapType):
         return _hashable(comparable(value, type_), _entries(type_))
     return value
@@ -78,15 +73,11 @@ def _hashable(value: "Column", type_: "DataType") -> "Column":
 
 def _entries(type_: "MapType") -> "ArrayType":
     """The type of a map after `comparable`: a list of its entries."""
-    from pyspark.sql.types import ArrayType, StructField, StructType
-
     fields = [StructField("key", type_.keyType), StructField("value", _comparable_type(type_.valueType))]
     return ArrayType(StructType(fields))
 
 
 def _comparable_type(type_: "DataType") -> "DataType":
-    from pyspark.sql.types import ArrayType, MapType, StructField, StructType
-
     if isinstance(type_, MapType):
         return _entries(type_)
     if isinstance(type_, ArrayType):

@@ -20,11 +20,11 @@ from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import PLACEHOLDER, Statement, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
-from backstory.testing.conformance_bench import Bench
-from backstory.testing.conformance_sample import (
+from backstory.testing.conformance_bench import (
     NASTY_NAMES,
     NASTY_TEXTS,
     SCHEMA,
+    Bench,
     dataset_of,
     examination,
     history_of,

@@ -12,14 +12,19 @@ from backstory.doors.historize.resolve import schema_of
 from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.strategies.scd2 import rule
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
-from backstory.testing.conformance_bench import DAY, PEPPER, Bench, bring_rows, fresh, steps_run
-from backstory.testing.conformance_sample import (
+from backstory.testing.conformance_bench import (
+    DAY,
+    PEPPER,
     SCHEMA,
+    Bench,
+    bring_rows,
     dataset_of,
     examination,
+    fresh,
     require,
     require_equal,
     sample_model,
+    steps_run,
 )
 
 

@@ -20,15 +20,13 @@ from backstory.model.layout import STARTED
 from backstory.stores.sql.columns import Datatype
 from backstory.testing.conformance_bench import (
     DAY,
+    NASTY_TEXTS,
     PEPPER,
     Bench,
     bring_rows,
-    fresh,
-)
-from backstory.testing.conformance_sample import (
-    NASTY_TEXTS,
     dataset_of,
     examination,
+    fresh,
     require_equal,
     sample_model,
 )

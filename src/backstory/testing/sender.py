@@ -423,7 +423,7 @@ class Sender:
             "replace_files": self._files(rows.replace, columns),
             "update_files": self._files(rows.update, columns),
             "delete_files": self._files(
-                rows.delete, [*_without_start(key), *_present((SYNCED, END), columns)]
+                rows.delete, [*_without_start(key), *(name for name in (SYNCED, END) if name in columns)]
             ),
         }
         if set(columns).issuperset(HISTORY_COLUMNS):
@@ -575,10 +575,6 @@ def send_pair(sender: Sender, table: TableName, pair: CopyPair, time: datetime |
 
 def _without_start(key: Sequence[str]) -> list[str]:
     return [name for name in key if name != START]
-
-
-def _present(names: Iterable[str], columns: Sequence[str]) -> list[str]:
-    return [name for name in names if name in columns]
 
 
 def _params(encoding: Encoding) -> sdk.FileParams:

@@ -22,7 +22,6 @@ from backstory.stores.iceberg.store import (
     LAYOUT,
     LAYOUT_VERSION,
     IcebergStore,
-    IcebergTable,
     existing_as_is,
     tables,
 )
@@ -30,7 +29,7 @@ from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
-from backstory.upkeep.laws.frames import broken_log, broken_rows, broken_spans
+from backstory.upkeep.laws.frames import broken_in_table
 from backstory.upkeep.laws.tally import Broken
 from backstory.upkeep.laws.terms import LAWS, Law
 
@@ -54,7 +53,7 @@ def check(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
     """
     with translate_faults(table):
         stored = require_known_layout(existing_as_is(store, table))
-        return _records(stored, _find_broken(store, stored) if stored.rows else {})
+        return _records(stored, partial(broken_in_table, store, stored))
 
 
 def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, Any]]:
@@ -70,12 +69,13 @@ def check_files_first(store: IcebergStore, table: TableName) -> list[dict[str, A
 
 def check_small(files: TableReader) -> list[dict[str, Any]]:
     """The records of `check` from the files of a small table; Unreadable if only Spark can read them."""
-    table = require_known_layout(files.table)
-    return _records(table, _find_broken_in_files(files) if table.rows else {})
+    from backstory.upkeep.laws.files import broken_in_files
+
+    return _records(require_known_layout(files.table), partial(broken_in_files, files))
 
 
-def _records(table: TableLike, broken: Broken) -> list[dict[str, Any]]:
-    wrong = sorted(set(misfits(table)))
+def _records(table: TableLike, find_broken: Callable[[], Broken]) -> list[dict[str, Any]]:
+    broken, wrong = find_broken() if table.rows and readable(table) else {}, sorted(set(misfits(table)))
     if wrong:
         broken = {**broken, Law.PROPERTIES: (len(wrong), wrong[:MAX_KEYS])}
     laws = ((law, *broken.get(law, (0, []))) for law in LAWS[table.shape.layout])
@@ -157,33 +157,6 @@ def require_known_layout(table: Known) -> Known:
             "If another tool keeps a history in it, use `backstory adopt`.",
         )
     return table
-
-
-def _find_broken(store: IcebergStore, table: IcebergTable) -> Broken:
-    return _check_by_layout(
-        table, *(partial(ask, store, table) for ask in (broken_log, broken_spans, broken_rows))
-    )
-
-
-def _find_broken_in_files(files: TableReader) -> Broken:
-    from backstory.upkeep.laws import files as of_files
-
-    asks = (of_files.broken_log, of_files.broken_spans, of_files.broken_rows)
-    return _check_by_layout(files.table, *(partial(ask, files) for ask in asks))
-
-
-def _check_by_layout(
-    table: TableLike, log: Callable[[], Broken], spans: Callable[[], Broken], rows: Callable[[], Broken]
-) -> Broken:
-    """The broken laws, by the check of the table's layout: of a log, of versions, or of keyed rows."""
-    layout = table.shape.layout
-    if not readable(table):
-        return {}
-    if layout is Layout.ODF:
-        return log()
-    if layout.span is not None:
-        return spans()
-    return rows() if Law.UNIQUE_KEY in LAWS[layout] else {}
 
 
 def readable(table: TableLike) -> bool:

@@ -11,8 +11,7 @@ from importlib.metadata import version
 from typing import Final, Literal
 
 from pyspark.sql import Column, Window
-from pyspark.sql.functions import avg, coalesce, greatest, lit, percentile_approx, unix_micros, when
-from pyspark.sql.functions import max as latest
+from pyspark.sql import functions as sf
 
 from backstory.engine.deliver import TableChange, deliver
 from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
@@ -115,6 +114,8 @@ def plan_expiry(
     """
     now, current = now or datetime.now(UTC), newest_snapshot(table)
     if current is None or table.properties.get(GC, "true").lower() == "false":
+        return None
+    if table.finished:  # the next commit drops these branches
         return None
     stale, renewed, times_to_keep = list[str](), dict[str, int](), [current.committed_at]
     for reference in references(table):
@@ -251,20 +252,18 @@ def _settle_log(
 
     Each record has its own instant for a truncate. None if there are no rows to remove.
     """
-    from pyspark.sql.functions import max as last
-
     memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
     live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)
     logged = memory[OWN_TIME].isNotNull()
     event = memory[KIND].isin(FactKind.UPSERT.value, FactKind.DELETE.value) & (live | memory[ROLE].isNull())
-    place = when(event & logged & early, memory[SEQUENCE])
+    place = sf.when(event & logged & early, memory[SEQUENCE])
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         record = Window.partitionBy(*(column(name) for name in table.shape.key))
-        is_last = place == last(place).over(record)
+        is_last = place == sf.max(place).over(record)
         every = memory[KIND].isin(FactKind.TRUNCATE.value, FactKind.VOID.value)
-        stays = live & logged & (every | coalesce(is_last, lit(False)))
-        marked = rows.select(FILE, POSITION, (condition & ~coalesce(stays, lit(False))).alias("goes"))
+        stays = live & logged & (every | sf.coalesce(is_last, sf.lit(False)))
+        marked = rows.select(FILE, POSITION, (condition & ~sf.coalesce(stays, sf.lit(False))).alias("goes"))
         positions = positions_of(marked.where("goes"))
     if not positions:
         return None
@@ -280,17 +279,18 @@ def _past_before(since: datetime | None) -> Column | None:
 def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None:
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
-        (row,) = rows.agg(latest(unix_micros(greatest(column(VALID_FROM), column(VALID_TO))))).collect()
+        (row,) = rows.agg(sf.max(sf.unix_micros(sf.greatest(column(VALID_FROM), column(VALID_TO))))).collect()
     return None if row[0] is None else datetime.fromtimestamp(0, UTC) + timedelta(microseconds=row[0])
 
 
 def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
     """Measure the share of rows that are memory; beyond a fifth, propose a time up to which to settle."""
     role = column(MEMORY)[ROLE]
-    fact = when(role == Role.FACT.value, unix_micros(VALID_FROM))
+    fact = sf.when(role == Role.FACT.value, sf.unix_micros(VALID_FROM))
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
-        share, until = rows.agg(avg(role.isNotNull().cast("int")), percentile_approx(fact, 0.8)).collect()[0]
+        facts = sf.avg(role.isNotNull().cast("int")), sf.percentile_approx(fact, 0.8)
+        share, until = rows.agg(*facts).collect()[0]
     if share is None or share <= SHARE or until is None:
         return MemoryShare(share or 0.0, None)
     return MemoryShare(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))

@@ -8,6 +8,8 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from pyspark.sql.types import ByteType, StringType, StructField, StructType
+
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import UsageError
 from backstory.model.change import NOTHING, Change, Commit, Note
@@ -16,6 +18,7 @@ from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.versions_layout import RECORDED
+from backstory.reading.lifetimes import SPARK, TIMELY
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_with_ids
@@ -26,8 +29,9 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
-from backstory.upkeep.laws.files import broken_spans
+from backstory.upkeep.laws.files import broken_in_files
 from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
+from backstory.upkeep.laws.queries import TableSql, query_of_rows
 from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally, mend_records
 from backstory.upkeep.laws.terms import PREFIX, Law
@@ -75,7 +79,7 @@ def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Rep
 def repair_small(files: TableReader) -> Repair:
     """The empty repair of a small table without broken rows; Unreadable for any other table."""
     table = _require_mendable(files.table)
-    if broken_spans(files):
+    if broken_in_files(files):
         raise Unreadable("rows to mend")
     return _summarize(table, MendTally())
 
@@ -95,8 +99,8 @@ class _Repairing:
         """Plan the repair of the table's broken records in Spark's tasks."""
         table = _require_mendable(existing(store, self.table))
         table_terms = read_terms(store, table)
-        rows, names = _rows(store, table)
-        suspects = find_suspects(rows, table_terms)
+        rows, names = _rows(store, table, table_terms)
+        suspects = find_suspects(rows, query_of_rows(table_terms))
         laws = [name for name in suspects.columns if name.startswith(PREFIX)]
         suspects = suspects.select(*map(quote, [*names, *laws]))
         acts = persist_on_disk(
@@ -162,17 +166,25 @@ def _require_mendable(table: Table) -> Table:
     return table
 
 
-def _rows(store: IcebergStore, table: IcebergTable) -> tuple[Any, list[str]]:
-    """All rows with their places, and ids if they have them; the names of all these columns."""
+def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> tuple[Any, list[str]]:
+    """All rows with their places, and ids if they have them; the names of all these columns.
+
+    The rows also have their recorded time, by which a repair chooses among versions.
+    """
+    from pyspark.sql.functions import expr
+
     rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})
+    span = table.shape.layout.span
+    written = span and table.shape.column(span.written)
+    if written and written.type.kind in TIMELY and not table_terms.terms.remembers:
+        micros = TableSql(SPARK, quote, ()).micros(table.shape, written.name)
+        rows = rows.withColumn(f"{PREFIX}written", expr(micros))
     return rows, [*table.shape.names, FILE, POSITION, *ids]
 
 
 def _schema(frame: Any, names: Sequence[str]) -> Any:
-    from pyspark.sql.types import ByteType, StringType, StructField, StructType
-
     stored = [StructField(name, frame.schema[name].dataType) for name in names]
     return StructType([StructField(ACT, ByteType()), StructField(REPORTED, StringType()), *stored])
 

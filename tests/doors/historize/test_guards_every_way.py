@@ -12,10 +12,10 @@ from backstory.doors.historize.preflight import REMEDIES
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import existing
 from backstory.stores.sql.columns import Datatype
-from backstory.strategies.scd2 import parts
+from backstory.strategies.scd2 import terms as parts
 
 # Keys are long, so that few rows are more than a step.
-ROWS = [f"f{number:0400}" for number in range(500)]
+ROWS = [f"f{number:0400}" for number in range(100)]
 BESIDE = " ".join(f"{key}:1" for key in ROWS)
 OPEN = "".join(f"{key} 1 [1,-) new r0\n" for key in ROWS)
 STAGE = "".join(f"{key},1\n" for key in ROWS)
@@ -53,8 +53,8 @@ AS_THEY_COME = "more rows than a step: planned in their order"
 # The bytes that the driver may hold, and what is logged.
 WAYS = {
     "whole": (None, None),
-    "sifted": (1_200_000, "more rows than a step: planned where fingerprints differ"),
-    "parts": (60_000, "more rows than driver-memory holds: planned in parts"),
+    "sifted": (240_000, "more rows than a step: planned where fingerprints differ"),
+    "parts": (12_000, "more rows than driver-memory holds: planned in parts"),
     "tasks": (0, "planned in Spark's tasks"),
 }
 

@@ -4,11 +4,6 @@ import pytest
 from historizing import Place, dataset, document, second
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.spark_runs import LOG
-from backstory.model.table import TableName
-from backstory.stores.iceberg.store import existing
-from backstory.table import Table
-
 EU, US = "rawcore", "rawcore_us"
 
 
@@ -75,54 +70,6 @@ def test_a_rerun_of_what_is_gone_loads_it(place):
     load(place, EU, "r3", "a:1", 3)
     assert load(place, EU, "r1", "a:2").counts["changed"] == 1
     assert load(place, EU, "r2", "a:3").counts["changed"] == 1
-
-
-def test_registries_of_earlier_versions_are_read(place):
-    """Rows whose key does not tell the schema are those of the schema that the log of loads names."""
-    first = load(place, EU, "r1", "a:1", 1)
-    load(place, EU, "r2", "a:1", 2)
-    if isinstance(place, SparkPlace):
-        for table in ("rc_c", "rc_c_hist"):
-            iceberg = existing(place.store, TableName("rawcore", table)).iceberg
-            ever = int(second(10**9).timestamp() * 1000)
-            iceberg.expireSnapshots().expireOlderThan(ever).retainLast(1).commit()
-        earlier_logs(place)
-    place.sql("UPDATE meta.hist_run SET dataset_key = 'rawcore:rc_c'")
-    assert load(place, EU, "r1", "z:9") == first
-    if not isinstance(place, SparkPlace):  # there a run that changed nothing leaves nothing behind
-        assert load(place, EU, "r2", "z:9").status == "unchanged"
-    assert load(place, US, "r1", "z:9").counts["new"] == 1
-    if isinstance(place, SparkPlace):
-        found = "SELECT load_run_id, dataset_key FROM meta.hist_run ORDER BY dataset_key"
-        assert place.rows(found) == [("r1", "rawcore:rc_c")]  # a table has no place for a view of its name
-        place.sql("ALTER TABLE meta.hist_run RENAME TO meta.hist_run_earlier")
-        made = Table(place.store, LOG).views()
-        assert [(each["view"], each["made"]) for each in made] == [
-            ("meta.hist_run", True),
-            ("meta.hist_step_log", True),
-        ]
-        assert place.rows(found) == [("r1", "rawcore:rc_c"), ("r1", "rawcore_us.rawcore:rc_c")]
-        assert load(place, EU, "r1", "z:9") == first
-
-
-def earlier_logs(place):
-    """The logs as they were before runs were a view of the log of loads."""
-    place.sql("CREATE TABLE meta.runs AS SELECT * FROM meta.hist_run")
-    for view in ("hist_run", "hist_step_log"):
-        place.sql(f"DROP VIEW meta.{view}")
-    place.sql("ALTER TABLE meta.runs RENAME TO meta.hist_run")
-    place.sql("ALTER TABLE meta.load_run_log DROP COLUMNS (steps, receipt)")
-
-
-@pytest.mark.parametrize("place", ["duckdb"], indirect=True)
-def test_lock_files_of_earlier_versions_are_read(place):
-    """One without place and schema in its name is taken for a history that stands, as far as its columns do."""
-    load(place, EU, "r1", "a:1:2", 1, "k* a b:BIGINT")
-    load(place, EU, "r2", "a:1", 2)
-    place.lock().rename(place.folder / "rc_c.hist.lock.yaml")
-    load(place, US, "r1", "a:1:x", 1, "k* a b")
-    load(place, EU, "r3", "a:2", 3)
-    assert "retired_at: '2025-01-02 00:00:02" in place.lock().read_text()
 
 
 def test_another_database_has_a_lock_file_of_its_own(tmp_path):

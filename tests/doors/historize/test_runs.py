@@ -241,18 +241,6 @@ def test_a_registry_that_cannot_be_written_fails_every_load(place, engine):
     assert place.dump() == before
 
 
-def test_missing_columns_of_the_logs_are_added(place):
-    """6.1: log tables of an earlier make are brought up to date."""
-    place.base("a:1").load("r1", 1)
-    place.sql("ALTER TABLE meta.hist_run DROP COLUMN receipt")
-    place.sql("ALTER TABLE meta.load_run_log DROP COLUMN blocked_by")
-    receipt = place.base("a:2").load("r2", 2)
-
-    assert receipt.status == "success"
-    assert "receipt" in place.target.columns("meta", "hist_run")
-    assert len(log(place, "status")) == 2
-
-
 def test_a_long_error_is_cut_and_on_one_line(place, engine):
     """6.1: error texts in the log are on one line, at most 1,500 characters."""
     place.mode(engine).base("a:1").load("r1", 1)

@@ -18,7 +18,7 @@ from backstory.strategies.feeds import arrival
 from backstory.warehouse import Warehouse
 
 NUMBERS = count()
-ROWS = {f"k{number:05}": ("1", "e") for number in range(2_000)}
+ROWS = {f"k{number:05}": ("1", "e") for number in range(400)}
 COLUMNS = pa.schema({"k": pa.string(), "v": pa.string(), "r": pa.string()})
 IN_E, IN_U = {"scope": {"r": "e"}}, {"scope": {"r": "u"}}
 TWICE = "INSERT INTO {0} SELECT * FROM {0} WHERE k = 'k00007' AND is_current"
@@ -37,7 +37,7 @@ COPIES = {
     "refuse_absences": ("v", {"on_schema_change": "refuse"}, "columns-changed", (THERE,)),
     "refuse_other_columns": ("v", {"on_schema_change": "refuse", "key": "row"}, "columns-changed", (THERE,)),
     "refuse_mass_delete": ({"v": None, "keep": 5}, {"max_delete_ratio": 0.1}, "mass-delete", (THERE,)),
-    "refuse_mass_null": ({"v": None, "keep": 2_000}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
+    "refuse_mass_null": ({"v": None, "keep": 400}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
 }
 # Guards that are judged before a way is chosen, and the one that raises those of FAULTS.
 BEFOREHAND = {"refuse_copy_faults", "refuse_untyped_key"}
@@ -47,8 +47,8 @@ AS_THEY_COME = "more rows than a step: planned in their order"
 # The bytes that the driver may hold, whether rows come in another order than the table's, and what is logged.
 WAYS = {
     "whole": (None, False, None),
-    "sifted": (150_000, False, "more rows than a step: planned where fingerprints differ"),
-    "parts": (50_000, True, "more rows than driver-memory holds: planned in parts"),
+    "sifted": (30_000, False, "more rows than a step: planned where fingerprints differ"),
+    "parts": (10_000, True, "more rows than driver-memory holds: planned in parts"),
     "tasks": (0, False, "planned in Spark's tasks"),
 }
 

@@ -243,7 +243,7 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 
 @pytest.mark.parametrize(
     ("shuffles", "held", "restated"),
-    [(False, 150_000, []), (True, 50_000, [IN_PARTS])],
+    [(False, 30_000, []), (True, 10_000, [IN_PARTS])],
     ids=["more than a step", "more than memory"],
 )
 def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, restated):
@@ -253,7 +253,7 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
     random, table = Random(2), StoredVersions(("v", "o"), overwritten=frozenset("o"))
     series = [(50, {}), (60, {}), (60, {"restate": True}), (40, {"backfill": True})]
     native.holding(held)
-    rows = randomly(random, 2_000)
+    rows = randomly(random, 400)
     for commit, (at, options) in enumerate(series):
         rows = dict(sorted((rows | randomly(random, 20)).items())[5:])
         taken = take(table, Copy(at, rows, ("v", "o"), **options), commit)

@@ -152,7 +152,7 @@ def test_a_row_of_any_type_has_one_key_wherever_it_is_computed(store):
 SIFTED = "more rows than a step: planned where fingerprints differ"
 IN_PARTS = "more rows than driver-memory holds: planned in parts"
 # The bytes that the driver may hold, and what is logged of some of the copies.
-WAYS = {"whole": None, "sifted": 150_000, "parts": 50_000, "tasks": 0}
+WAYS = {"whole": None, "sifted": 30_000, "parts": 10_000, "tasks": 0}
 LOGGED = {"whole": set(), "sifted": {SIFTED}, "parts": {IN_PARTS}, "tasks": {"planned in Spark's tasks"}}
 
 
@@ -165,7 +165,7 @@ def test_every_way_gives_the_rules_table(store, monkeypatch, way, seed):
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     ledger, chance = Ledger(store, WAYS[way]), random.Random(seed)
     names = (*SCHEMA.names, COPIES)
-    rule, size = StoredVersions(names), 2_000 if way in {"sifted", "parts"} else 30
+    rule, size = StoredVersions(names), 400 if way in {"sifted", "parts"} else 30
     values = [(f"r{number}", float(number % 3), [number]) for number in range(size)]
     series = [(50, {}), (60, {}), (60, {"restate": True}), (40, {"backfill": True}), (70, {}), (65, {})]
     now, ways = values, set()

@@ -4,7 +4,8 @@ import json
 
 import pytest
 
-from backstory.doors.odf.log_columns import LogColumns, encode_log
+from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.log_frames import encode_log
 from backstory.doors.odf.manifest.events import SetVocab
 from backstory.strategies.events.terms import EventEncoding
 

@@ -11,7 +11,7 @@ from datasets import Dataset
 from depth import DEPTH
 from structlog.testing import capture_logs
 
-from backstory.engine import driver, frame_size
+from backstory.engine import driver
 from backstory.engine import spill as ranges
 from backstory.engine.runner import IN_TASKS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
@@ -209,7 +209,7 @@ def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
 
 def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
     """No more than the bound comes to the driver, and the log has all rows in their order."""
-    monkeypatch.setattr(frame_size, "FEW", 5)
+    monkeypatch.setattr(driver, "FEW", 5)
     query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
     life = Dataset(store, tmp_path, MERGES["append"], "n INT", preprocess=query, namespace="odf_merge_ways")
     assert [life.push(rows).offsets for rows in ("5", "6")] == [(0, 4), (5, 10)]

@@ -21,12 +21,11 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.reading.arrow import differences, point_in_time, sorting
-from backstory.reading.arrow.knowledge import table_at
+from backstory.reading.arrow import differences, point_in_time
 from backstory.reading.arrow.life import life
-from backstory.reading.arrow.point_in_time import PageQuestion, page
-from backstory.reading.arrow.versions import change_times, read_statements, read_versions
-from backstory.reading.frames.point_in_time import life as life_of_frames
+from backstory.reading.arrow.point_in_time import page
+from backstory.reading.arrow.versions import change_times, read_statements, read_versions, table_at
+from backstory.reading.frames.versions import life as life_of_frames
 from backstory.reading.frames.versions import statements as statements_of_frames
 from backstory.reading.frames.versions import versions as versions_of_frames
 from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
@@ -270,7 +269,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         assert the_first_alone(files, large, at, monkeypatch) or name == "dbt"
         page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
-        same(point_in_time.as_of(files, at, then), spark.as_of(at, known_at=then).toArrow())
+        same(point_in_time.rows_at(files, at, then), spark.as_of(at, known_at=then).toArrow())
         told = read_statements(table_at(files, None))
         assert same(told.rows, statements_of_frames(store, found).toArrow()) > 3
     if name in APART:
@@ -287,7 +286,7 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         assert checked_twice(store, found)
     if name in DELETED:
         for known_at in (first, ZERO):
-            assert ask(lambda: point_in_time.as_of(files, at, known_at)) == ask(
+            assert ask(lambda: point_in_time.rows_at(files, at, known_at)) == ask(
                 lambda: spark.as_of(at, known_at=known_at).toArrow()
             )
         small, large = life(files, {"k": "b"}), life_of_frames(store, found, {"k": "b"})
@@ -326,10 +325,10 @@ def the_first_alone(files, large, at, monkeypatch):
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, files.table.rows - 1)
         for name, value in (("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(sorting, name, value)
+            less.setattr(point_in_time, name, value)
         for limit in (1, 3):
             with suppress(Unreadable):
-                rows = in_order(rows_of(point_in_time.as_of(files, at, None, EVERYTHING, limit)), order)
+                rows = in_order(rows_of(point_in_time.rows_at(files, at, None, EVERYTHING, limit)), order)
                 assert list(map(rank, rows[:limit])) == list(map(rank, holding[:limit]))
                 answered += 1
     return answered
@@ -339,7 +338,7 @@ def page_by_page(files, large, at, monkeypatch):
     """Pages in the order of the key have together what Spark has, once; so have those of one value."""
     with monkeypatch.context() as less:
         for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(sorting, name, value)
+            less.setattr(point_in_time, name, value)
         for where in ({}, {"v": "1.5"}):
             wanted = [
                 row
@@ -351,12 +350,11 @@ def page_by_page(files, large, at, monkeypatch):
                 )
                 if SpannedRow(0, start, end).holds(micros_of(at)) and (not where or row["v"] == 1.5)
             ]
-            rows, asked = [], PageQuestion(at, where=where, limit=3)
-            while (part := page(files, asked)).more:
+            rows, after = [], None
+            while (part := page(files, at, where=where, after=after, limit=3)).more:
                 rows += part.rows
                 last = [part.rows[-1][name] for name in part.key]
                 after = dict(zip(files.table.shape.source_key, last, strict=True))
-                asked = PageQuestion(at, where=where, after=after, limit=3)
             assert lines([*rows, *part.rows]) == lines(wanted)
 
 
@@ -401,8 +399,8 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     )
     store.spark.sql(f"DELETE FROM {into} WHERE k = 4")
     spark, files = Table(store, found), files_of(warehouse, found)
-    assert same(point_in_time.current(files), spark.current().toArrow()) == 3
-    assert same(point_in_time.current(files, first), spark.current(known_at=first).toArrow()) == 3
+    assert same(point_in_time.rows_at(files), spark.current().toArrow()) == 3
+    assert same(point_in_time.rows_at(files, None, first), spark.current(known_at=first).toArrow()) == 3
     monkeypatch.setenv("JAVA_HOME", str(warehouse / "none"))
     assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -414,8 +412,8 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
         monkeypatch.setattr(rows_module, bound, 4)
     for name in ("FEWEST", "ROWS_FOR_ONE"):
-        monkeypatch.setattr(sorting, name, 1)
-    assert point_in_time.current(files, None, EVERYTHING, 1)["k"].to_pylist() == [1]
+        monkeypatch.setattr(point_in_time, name, 1)
+    assert point_in_time.rows_at(files, None, None, EVERYTHING, 1)["k"].to_pylist() == [1]
     for asked, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
         assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json", *asked]) == 0
         assert [row["k"] for row in json.loads(capsys.readouterr().out)] == keys
@@ -424,11 +422,11 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
 def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
     """No memory for it, another tool's types: never another answer."""
     found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
-    assert point_in_time.current(files_of(warehouse, found)).num_rows == 0
+    assert point_in_time.rows_at(files_of(warehouse, found)).num_rows == 0
     write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])
-    assert point_in_time.current(files_of(warehouse, found)).num_rows == 1
+    assert point_in_time.rows_at(files_of(warehouse, found)).num_rows == 1
     with pytest.raises(Unreadable, match="memory"):
-        point_in_time.current(files_of(warehouse, found, memory=60))
+        point_in_time.rows_at(files_of(warehouse, found, memory=60))
 
 
 KEYED = """t_key STRING, i BIGINT, n DECIMAL(10, 2), day DATE, at TIMESTAMP, naive TIMESTAMP_NTZ, f DOUBLE, b BOOLEAN,
@@ -476,7 +474,10 @@ def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
             assert [[each["t"] for each in told.versions] for told in lives] == [[value]] * 2, (column, given)
             assert lives[0].title == lives[1].title
         chosen = Selection.of(spellings[0], ["t"])
-        small = point_in_time.as_of(files, day(3), None, chosen), point_in_time.current(files, None, chosen)
+        small = (
+            point_in_time.rows_at(files, day(3), None, chosen),
+            point_in_time.rows_at(files, None, None, chosen),
+        )
         large = (
             spark.as_of(day(3), key=spellings[0], columns="t"),
             spark.current(key=spellings[0], columns="t"),
@@ -486,7 +487,7 @@ def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
             for question in (
                 lambda key: life(files, key),
                 lambda key: life_of_frames(store, found, key),
-                lambda key: point_in_time.as_of(files, day(3), None, Selection({column: key})),
+                lambda key: point_in_time.rows_at(files, day(3), None, Selection({column: key})),
                 lambda key: spark.current(key={column: key}),
             ):
                 with pytest.raises(UsageError) as caught:
@@ -546,6 +547,6 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
         files = TableReader(catalog.describe(found), catalog, lease)
         for number in range(40):
             Noting.opened.clear()
-            together += rows_of(point_in_time.current(files, None, Selection(f"key {number}")))
+            together += rows_of(point_in_time.rows_at(files, None, None, Selection(f"key {number}")))
             assert len(Noting.opened) <= 3
     assert lines(together) == large

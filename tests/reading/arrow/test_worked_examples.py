@@ -13,10 +13,9 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.arrow.differences import diff, diff_knowledge
-from backstory.reading.arrow.knowledge import table_at
 from backstory.reading.arrow.life import life
-from backstory.reading.arrow.point_in_time import as_of, current
-from backstory.reading.arrow.versions import read_statements
+from backstory.reading.arrow.point_in_time import rows_at
+from backstory.reading.arrow.versions import read_statements, table_at
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.stores.iceberg.store import KEY, LAYOUT
@@ -109,11 +108,11 @@ def differing(found):
 def test_E13_what_did_we_know(native):
     """V6, V93, V94, V97, V99."""
     found = native(E13)
-    assert told(as_of(found, day(17))) == ["k: c[15,20)"]
-    assert told(as_of(found, day(17), day(2))) == ["k: a[10,20)"]
-    assert told(current(found, day(1))) == ["k: a[10,)"]
-    assert told(as_of(found, day(20))) == ["k: b[20,)"]
-    assert told(as_of(found, day(20), day(0))) == []
+    assert told(rows_at(found, day(17))) == ["k: c[15,20)"]
+    assert told(rows_at(found, day(17), day(2))) == ["k: a[10,20)"]
+    assert told(rows_at(found, None, day(1))) == ["k: a[10,)"]
+    assert told(rows_at(found, day(20))) == ["k: b[20,)"]
+    assert told(rows_at(found, day(20), day(0))) == []
     axes = ("valid_from", "valid_to", "known_from", "known_to")
     stated = [
         "{}[{},{}) known [{},{})".format(each["v"], *(number(each[name]) for name in axes))
@@ -135,7 +134,7 @@ def test_E13_what_did_we_know(native):
 def test_E14_what_was_rewound_stays_known(native):
     """V92, V96: what two times of knowing differ in, of one instant."""
     found = native(E14)
-    assert told(current(found)) == ["k: b[20,)"]
+    assert told(rows_at(found)) == ["k: b[20,)"]
     assert list(differing(diff(found, day(15), day(25)))) == ["changed k v:a>b"]
 
     def learnt(first, second, time):
@@ -148,7 +147,7 @@ def test_E14_what_was_rewound_stays_known(native):
     assert learnt(1, 5, 15) == learnt(2, 3, 15) == []
     pruned = native(E14, **{KNOWN_FROM: day(3).isoformat()})
     for question in (
-        lambda: current(pruned, day(2.5)),
+        lambda: rows_at(pruned, None, day(2.5)),
         lambda: diff_knowledge(pruned, day(2), day(4), day(25)),
         lambda: life(pruned, {"k": "k"}, known_at=day(2)),
     ):
@@ -181,5 +180,5 @@ def test_a_corrected_event_was_told_until_then(ledger):
     rows = [(0, 0, s(1), e(10), "A", 1), (1, 2, s(2), e(10), "A", 1), (2, 3, s(2), e(10), "A", 2)]
     found = ledger(rows, ledger=True)
     assert events(found) == ["1 e10 - s1 s2", "2 e10 - s2 -"]
-    assert [row["n"] for row in rows_of(current(found))] == [2]
-    assert [row["n"] for row in rows_of(current(found, s(1)))] == [1]
+    assert [row["n"] for row in rows_of(rows_at(found))] == [2]
+    assert [row["n"] for row in rows_of(rows_at(found, None, s(1)))] == [1]

@@ -12,6 +12,7 @@ from backstory.model.layout import Layout
 from backstory.model.versions_layout import CURSOR_MAX_AGE
 from backstory.reading.changes import ranges
 from backstory.reading.changes.ranges import lineage_of
+from backstory.stores.metadata.catalogs import metadata_of
 
 DAY = 24 * 60 * 60 * 1000
 
@@ -41,7 +42,7 @@ def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
         raise ZeroDivisionError
     assert (feed.since, feed.until, fed.now.tags) == (0, 2, {})
     assert fed.told(cursor="crm") == ["1 insert 1 a", "2 insert 2 b"]
-    newest = lineage_of(fed.store, fed.now).commits[-1]
+    newest = lineage_of(metadata_of(fed.store, fed.now)).commits[-1]
     assert fed.now.tags == {f"{CURSOR_TAG}crm": newest.id}
     assert age(fed, "crm") == 30 * DAY
     fed.change([{"id": 3, "v": "c"}])
@@ -49,7 +50,11 @@ def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
     before = fed.now.metadata
     assert fed.told(cursor="crm") == []
     assert fed.now.metadata == before  # nothing new is no commit
-    assert [each.version for each in lineage_of(fed.store, fed.now).commits] == [1, 2, 3]  # nor is a cursor
+    assert [each.version for each in lineage_of(metadata_of(fed.store, fed.now)).commits] == [
+        1,
+        2,
+        3,
+    ]  # nor is a cursor
 
 
 def test_of_two_consumers_with_one_cursor_the_second_is_told(fed):
@@ -113,7 +118,7 @@ def test_a_cursor_whose_tag_expired_is_refused(fed):
 
 def test_a_cursor_of_another_lineage_is_lost(fed):
     """V113: a table that was rolled back past it, or made anew, is never answered from."""
-    first = lineage_of(fed.store, fed.now).commits[0]
+    first = lineage_of(metadata_of(fed.store, fed.now)).commits[0]
     with pytest.raises(Refused) as lost, fed.table.changes(cursor="crm"):
         commit(fed.store, fed.now, Change(back_to=first.id))
     assert lost.value.code == "cursor-lost"
@@ -131,7 +136,12 @@ def test_a_table_without_commits_moves_no_cursor(store):
     empty = Fed(store, "empty", {"id": "LONG"}, ("id",), Layout.FIVETRAN_LIVE)
     assert empty.told(cursor="crm") == []
     assert empty.now.tags == {}
-    assert ranges.cursor_version(empty.now, lineage_of(store, empty.now), "crm", None) == 0
+    assert (
+        ranges.cursor_version(
+            metadata_of(store, empty.now), lineage_of(metadata_of(store, empty.now)), "crm", None
+        )
+        == 0
+    )
 
 
 def test_snapshots_that_a_cursor_keeps_outlive_the_others(fed):

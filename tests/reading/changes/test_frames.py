@@ -18,8 +18,7 @@ from backstory.model.change_feed import (
     VERSION,
 )
 from backstory.reading.changes.feed import feed_frame
-from backstory.reading.changes.pairs import changes_query
-from backstory.reading.changes.request import FeedRows
+from backstory.reading.changes.request import FeedRows, changes_query
 from backstory.reading.lifetimes import SPARK
 
 SCHEMA = (

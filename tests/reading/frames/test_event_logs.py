@@ -130,8 +130,6 @@ def test_events_of_a_ledger_stay_true(table):
 
 def test_a_day_in_any_year_is_its_first_instant(spark):
     """Seconds since 1970 are more than 32 bits hold."""
-    from pyspark.sql.functions import unix_seconds
-
-    days = spark.sql("SELECT DATE '2040-01-01' AS day")
-    (row,) = days.select(unix_seconds(frame_instant(days, "day")).alias("seconds")).collect()
+    days = spark.sql("SELECT DATE '2040-01-01' AS day").alias("frame")
+    (row,) = days.selectExpr(f"unix_seconds({frame_instant(days, 'day')}) AS seconds").collect()
     assert row["seconds"] == datetime(2040, 1, 1, tzinfo=UTC).timestamp()

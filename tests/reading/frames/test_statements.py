@@ -7,13 +7,16 @@ from datasets import Dataset, e, word
 from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
-from backstory.reading.frames.versions import statements
+from backstory.reading.frames.versions import record_rows, statements
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 
 def told(found, key, value="v"):
-    rows = statements(found.store, found.name, key).orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
+    shape = existing(found.store, found.name).shape
+    frame = record_rows(statements(found.store, found.name), shape, key)
+    rows = frame.orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
     return [
         f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"
         f" known [{number(row[STATED_FROM])},{number(row[STATED_TO])})"
@@ -32,7 +35,7 @@ def test_a_row_tells_two_steps(store):
         "b[20,) known [2,)",
     ]
     with pytest.raises(UsageError, match="no key column x"):
-        statements(store, found.name, {"x": 1})
+        told(found, {"x": 1})
     # A source's own names are not taken for those of the plan.
     found = remembered(store, "stated", E14, value="steps")
     assert told(found, {"k": "k"}, "steps") == [

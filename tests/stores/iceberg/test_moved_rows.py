@@ -14,6 +14,7 @@ from backstory.reading.changes.ranges import lineage_of
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.positions import row_groups
 from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.metadata.catalogs import metadata_of
 
 MERGE = """MERGE INTO {t} t USING (SELECT * FROM VALUES (5L, 'e2'), (60L, 'z') AS v(id, v)) s ON t.id = s.id
            WHEN MATCHED THEN UPDATE SET v = s.v WHEN NOT MATCHED THEN INSERT (id, v) VALUES (s.id, s.v)"""
@@ -50,7 +51,7 @@ LIFE = (
 def states(fed):
     """The rows of the table after each of its commits, under the columns that it has now."""
     names = fed.now.shape.names
-    commits = lineage_of(fed.store, fed.now).commits
+    commits = lineage_of(metadata_of(fed.store, fed.now)).commits
     found = [[]]
     for commit in commits:
         frame = fed.store.spark.sql(f"SELECT * FROM {fed.sql} VERSION AS OF {commit.id}")
@@ -98,7 +99,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
     fed.change(gone="id IN (40000, 99999)")
     table = fed.now
-    commits = lineage_of(store, table).commits
+    commits = lineage_of(metadata_of(store, table)).commits
     moved = moved_rows(store, table, commits[0].id, commits[1:])
     ((file, (move,)),) = moved.moves.items()
     size = int(
@@ -116,7 +117,7 @@ def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(sto
         f"CALL backstory.system.rewrite_data_files(table => '{fed.name}', options => map('rewrite-all', 'true'))"
     )
     table = fed.now
-    whole = moved_rows(store, table, None, lineage_of(store, table).commits)
+    whole = moved_rows(store, table, None, lineage_of(metadata_of(store, table)).commits)
     assert whole.rows == 100_002
     assert size - len(b"PAR1") <= whole.bytes <= size
     whole.release(store)

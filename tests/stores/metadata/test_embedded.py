@@ -12,7 +12,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS, RECORDED, SETTLED
 from backstory.reading.commits import commits, inventory
-from backstory.reading.frames.point_in_time import life
+from backstory.reading.frames.versions import life
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog, SessionCatalog
 from backstory.stores.metadata.pyiceberg_catalog import open_catalog, open_table, read_counts

@@ -8,8 +8,7 @@ import pytest
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyroaring import BitMap64
 
-from backstory.stores.deletion_vectors import vector_bytes
-from backstory.stores.metadata.deletes import Unreadable, deleted_positions
+from backstory.stores.metadata.deletes import Unreadable, deleted_positions, vector_bytes
 from backstory.stores.table_files import TableFiles
 
 MARKED = BitMap64([1, 1 << 40])

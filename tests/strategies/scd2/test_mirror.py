@@ -10,22 +10,26 @@ from hypothesis import strategies as st
 from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.parts import (
+from backstory.strategies.scd2.plan import plan_base
+from backstory.strategies.scd2.terms import (
     ADDED_KEYS,
+    BASE,
     BASE_ADDED,
     BASE_REMOVED,
     BASE_TWICE,
     FLAGGED,
+    IN_SCOPE,
+    LIVE,
     LONG,
     NULL,
     REMOVED_KEYS,
     STAGE_TWICE,
     UNSEEN,
+    Flag,
+    LoadTerms,
     counted_match,
     sampled_keys,
 )
-from backstory.strategies.scd2.plan import plan_base
-from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, Flag, LoadTerms
 
 NOW = datetime(2025, 1, 2, tzinfo=UTC)
 COLUMNS = ("key", "k", "a", "gone", ROW_HASH)

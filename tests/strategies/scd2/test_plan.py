@@ -11,28 +11,35 @@ from hypothesis import strategies as st
 from backstory.model.layout import ENDED, FILE, LOAD_RUN_ID, LOADED_AT, POSITION, ROW_HASH, STARTED, STATE
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.parts import (
+from backstory.strategies.scd2.plan import as_they_are, plan_beginnings, plan_load, tally
+from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
+from backstory.strategies.scd2.terms import (
     APPEARED,
+    APPEARS,
+    BASE,
+    BEGINNING,
     BEGINS,
     BEGINS_EARLY,
     CHANGED,
+    EARLIER,
     EARLIER_DATE,
     ENDS,
     ENDS_EARLY,
     HIST_REMOVED,
+    IN_SCOPE,
     INTERRUPTED,
+    LIVE,
     LIVE_TWICE,
     NEVER_BEGAN,
     NO_HASH,
     NO_KEY,
+    OPEN,
     OPEN_TWICE,
     SEEN,
+    LoadTerms,
     counted_match,
     sampled_keys,
 )
-from backstory.strategies.scd2.plan import as_they_are, plan_beginnings, plan_load, tally
-from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
-from backstory.strategies.scd2.terms import APPEARS, BASE, BEGINNING, EARLIER, IN_SCOPE, LIVE, OPEN, LoadTerms
 from backstory.strategies.scd2.transitions import WORDS, State
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)

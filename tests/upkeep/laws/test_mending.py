@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from specification.laws import violations
 
 from backstory.upkeep.laws import mending
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 FAR = 9_000_000
 FIVETRAN = LawTerms(flagged=True, grain=1000, far=FAR)
@@ -179,7 +179,7 @@ def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
 
 def test_v117_what_only_a_row_that_is_gone_would_tell_stays_and_is_told():
     """A copy found the record there, and nothing tells since when."""
-    copied = replace(TOLD, marks=(RememberedMark(30, "copy"),))
+    copied = replace(TOLD, marks=(RecordRow(0, 30, keyed=False, kind="copy"),))
     rows = [RecordRow(0, 10, 40, flag=False, written=1, kind="upsert", values={"v": "a"})]
     rows.append(RecordRow(1, 20, 20, flag=False, written=1, role="fact", kind="delete", values={"v": None}))
 

@@ -20,8 +20,9 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.upkeep.laws import files, frames
+from backstory.upkeep.laws.queries import query_of_events, query_of_rows
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
-from backstory.upkeep.laws.terms import LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import LawTerms, RecordRow
 
 FAR = 9_000_000
 INSTANT, TEXT, FLAG = pa.timestamp("us", "UTC"), pa.string(), pa.bool_()
@@ -51,7 +52,11 @@ def spanned(layout, start, end, *more):
 
 NATIVE = [each if each.name != MEMORY else Column(MEMORY, SEQUENCED) for each in OWN_COLUMNS]
 FED = LawTerms(flagged=True, remembers=True, newest=60, tracked=("v",), numbers={"v": 2})
-COPIED = replace(FED, marks=(RememberedMark(4, "copy"), RememberedMark(7, "copy")), settled=(None, 2))
+COPIED = replace(
+    FED,
+    marks=(RecordRow(0, 4, keyed=False, kind="copy"), RecordRow(0, 7, keyed=False, kind="copy")),
+    settled=(None, 2),
+)
 VERSIONS = shape(Layout.VERSIONS, Column("v", ColumnType(Kind.DOUBLE)), *NATIVE)
 JUDGED = {
     "fivetran": TableTerms(
@@ -66,7 +71,9 @@ JUDGED = {
     "versions": TableTerms(VERSIONS, LawTerms(flagged=True, remembers=True, newest=60)),
     "fed": TableTerms(VERSIONS, FED, valued=True),
     "copied": TableTerms(VERSIONS, COPIED, valued=True),
-    "cleared": TableTerms(VERSIONS, replace(FED, marks=(RememberedMark(4, "truncate"),)), valued=True),
+    "cleared": TableTerms(
+        VERSIONS, replace(FED, marks=(RecordRow(0, 4, keyed=False, kind="truncate"),)), valued=True
+    ),
 }
 KEYS = (*"abcdefghij", None)
 HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)
@@ -162,7 +169,7 @@ def counted(found):
 
 def in_duckdb(rows, judged):
     with Memory(1 << 30).lease() as lease:
-        return counted(files.broken_lives(files.LawRows(lease, arrow(rows, judged)), judged))
+        return counted(files.FileRows(lease, arrow(rows, judged)).count(query_of_rows(judged)))
 
 
 def of_chance(chance, judged, keys=KEYS):
@@ -201,8 +208,8 @@ def test_keys_that_look_different_are_one_where_they_are_equal():
     with Memory(1 << 30).lease() as lease:
 
         def broken(*keys):
-            rows = files.LawRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
-            return files.broken_keys(rows, TableTerms(held, LawTerms()))
+            rows = files.FileRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
+            return rows.count(query_of_rows(TableTerms(held, LawTerms())))
 
         assert broken(1.0, float("nan"), -0.0) == {}
         for twice in ((0.0, -0.0), (float("nan"), float("nan"))):
@@ -253,7 +260,7 @@ def test_duckdb_finds_in_events_what_the_rule_finds(kind, chance):
     columns = (Column("k", WORD), Column("at", TIME))
     held = Shape(TableName("some", "log"), columns, ("k",) if log.keyed else (), Layout.ODF)
     with Memory(1 << 30).lease() as lease:
-        found = files.broken_events(files.LawRows(lease, table), held, names, log)
+        found = files.FileRows(lease, table).count(query_of_events(held, names, log))
 
     lives = {}
     for place, (key, each, at) in enumerate(events):

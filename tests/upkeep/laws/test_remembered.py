@@ -6,7 +6,7 @@ from dataclasses import replace
 import pytest
 from specification.laws import violations
 
-from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 TERMS = LawTerms(flagged=True, remembers=True, newest=99, tracked=("v",), numbers={"v": 2})
 
@@ -68,7 +68,7 @@ def test_worked_examples_keep_every_law(life):
 def test_E9_a_copy_is_right_by_itself():
     """What a copy listed is read off the table; a late event finds it there."""
     life = rows("m 10 20 1 - upsert 3 30\nb 20 - 3 - upsert")
-    copied = replace(TERMS, marks=(RememberedMark(30, "copy"),))
+    copied = replace(TERMS, marks=(RecordRow(0, 30, keyed=False, kind="copy"),))
 
     assert violations(life, copied) == Counter()
     assert violations(rows("p 10 30 1 - upsert 2 -"), copied) == Counter()
@@ -85,7 +85,7 @@ def test_E12_what_is_settled_is_as_it_is():
 
 def test_E8_a_truncate_ends_every_record():
     """A mark of no key is a fact of each."""
-    cleared = replace(TERMS, marks=(RememberedMark(30, "truncate"),))
+    cleared = replace(TERMS, marks=(RecordRow(0, 30, keyed=False, kind="truncate"),))
 
     assert violations(rows("a 10 30 1 - upsert 2 -"), cleared) == Counter()
     assert violations(rows("a 10 - 1 - upsert"), cleared) == Counter({Law.FOLD: 1})

@@ -244,21 +244,11 @@ def find_state(
     """
     if target is None:
         paths = [path for name in base_names(dataset) for path in folder.glob(f"*.{_file(schema, name)}")]
-        single = read_state(paths[0]) if len(paths) == 1 else None
-        return single or _state_without_place(dataset, folder) or dataset.hist_state
-    stored = next(filter(None, (target.columns(schema, name) for name in hist_names(dataset))), None)
-    if stored is None:
+        return (read_state(paths[0]) if len(paths) == 1 else None) or dataset.hist_state
+    if not any(target.columns(schema, name) for name in hist_names(dataset)):
         return dataset.hist_state
-    for name in base_names(dataset):
-        state = read_state(_path(folder, target, schema, name))
-        if state is not None:
-            return state
-    state = _state_without_place(dataset, folder)
-    if state is None:
-        return dataset.hist_state
-    # The file may belong to another place: its columns count only if the table has them.
-    columns = tuple(column for column in state.target_columns if column.name in stored)
-    return state.model_copy(update={"target_columns": columns})
+    states = (read_state(_path(folder, target, schema, name)) for name in base_names(dataset))
+    return next(filter(None, states), dataset.hist_state)
 
 
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
@@ -297,12 +287,6 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {name: _plain(each) for name, each in value.items()}
     return [_plain(each) for each in value] if isinstance(value, list) else value
-
-
-def _state_without_place(dataset: ModelDataset, folder: Path) -> HistState | None:
-    """The state from a lock file of an earlier version, whose name contains neither place nor schema."""
-    states = (read_state(folder / f"{name}{ENDING}") for name in base_names(dataset))
-    return next(filter(None, states), None)
 
 
 def _path(folder: Path, target: Target, schema: str, name: str) -> Path:

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
 
 from backstory.doors.historize.load_sides import (
     ROWS_ALIAS,
@@ -45,28 +46,6 @@ from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.parts import (
-    ADDED_KEYS,
-    APPEARED,
-    BASE_ADDED,
-    BASE_REMOVED,
-    BEGINS,
-    BOTH,
-    CHANGED,
-    DELETED,
-    ENDS,
-    FLAGGED,
-    HIST_REMOVED,
-    INTERRUPTED,
-    REMOVED_KEYS,
-    SAMPLED_ROWS,
-    SEEN,
-    UNSEEN,
-    CountedMatch,
-    counted_match,
-    few_keys,
-    sampled_keys,
-)
 from backstory.strategies.scd2.plan import (
     PastKeys,
     begun_versions,
@@ -77,7 +56,34 @@ from backstory.strategies.scd2.plan import (
     plan_part,
     tally,
 )
-from backstory.strategies.scd2.terms import APPEARS, BASE, BEGINNING, EARLIER, OPEN, LoadTerms
+from backstory.strategies.scd2.terms import (
+    ADDED_KEYS,
+    APPEARED,
+    APPEARS,
+    BASE,
+    BASE_ADDED,
+    BASE_REMOVED,
+    BEGINNING,
+    BEGINS,
+    BOTH,
+    CHANGED,
+    DELETED,
+    EARLIER,
+    ENDS,
+    FLAGGED,
+    HIST_REMOVED,
+    INTERRUPTED,
+    OPEN,
+    REMOVED_KEYS,
+    SAMPLED_ROWS,
+    SEEN,
+    UNSEEN,
+    CountedMatch,
+    LoadTerms,
+    counted_match,
+    few_keys,
+    sampled_keys,
+)
 from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:
@@ -211,13 +217,11 @@ class _Versions:
 
     def _begin_in_tasks(self, beginning: "Mapping[str, Any]", resources: ExitStack) -> "DataFrame":
         """The versions that begin, planned in tasks with the closed versions of the same records."""
-        from pyspark.sql.functions import lit
-
         work, hist, terms = self.work, self.hist, self.terms
         added, kinds = self.planned.sums.added, {BEGINS: self.kinds[ENDS]}
         schema = self.kinds[APPEARED]
         frames = (
-            rows.select(*map(quote, schema.names), lit(BEGIN[kind]).alias(APPEARS))
+            rows.select(*map(quote, schema.names), sf.lit(BEGIN[kind]).alias(APPEARS))
             for kind, rows in beginning.items()
         )
         frame = reduce(lambda one, other: one.unionByName(other), frames)

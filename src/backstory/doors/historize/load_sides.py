@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
 
 from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.load import Load, words_of
@@ -32,7 +33,7 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.model.table import TableName
-from backstory.reading.frames.point_in_time import all_are_current
+from backstory.reading.frames.versions import all_are_current
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote
@@ -45,9 +46,17 @@ from backstory.stores.metadata.parquet_files import widens
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb
-from backstory.strategies.scd2.parts import counts_of_same
 from backstory.strategies.scd2.plan import earlier_columns
-from backstory.strategies.scd2.terms import BASE, IN_SCOPE, LIVE, OPEN, STAGED, Flag, LoadTerms
+from backstory.strategies.scd2.terms import (
+    BASE,
+    IN_SCOPE,
+    LIVE,
+    OPEN,
+    STAGED,
+    Flag,
+    LoadTerms,
+    counts_of_same,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -257,12 +266,10 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
 
     Times of archived versions are NULL, because these versions ended long before the load.
     """
-    from pyspark.sql.functions import lit
-
     closed = hist.rows.where(column(ColumnRole.ENDED).isNotNull())
     rows = closed.select(*map(quote, earlier_columns(terms)))
     if (pruned := pruned_versions(work)) is not None and work.load.archive is not None:
-        nothing = (lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
+        nothing = (sf.lit(None).cast(each.dataType).alias(each.name) for each in rows.schema.fields[1:])
         key = column(work.load.archive.key).alias(terms.key)
         rows = rows.unionByName(pruned.select(key, *nothing))
     return rows

@@ -31,7 +31,9 @@ from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import LOAD_TIMESTAMP
 from backstory.strategies.part_plan import PlanSums
-from backstory.strategies.scd2.parts import (
+from backstory.strategies.scd2.statements import closing_conditions
+from backstory.strategies.scd2.terms import (
+    BASE,
     BASE_TWICE,
     BEGINS_EARLY,
     DELETED,
@@ -43,13 +45,12 @@ from backstory.strategies.scd2.parts import (
     NO_HASH,
     NO_KEY,
     NULL,
+    OPEN,
     OPEN_TWICE,
     STAGE_TWICE,
     counted_match,
     sampled_keys,
 )
-from backstory.strategies.scd2.statements import closing_conditions
-from backstory.strategies.scd2.terms import BASE, OPEN
 
 REMEDIES = {
     "NULL_KEY": "Load the base again; every row needs its key.",

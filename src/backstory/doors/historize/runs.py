@@ -100,12 +100,7 @@ def dataset_key(schema: str, dataset: ModelDataset) -> str:
     It stays the same when the dataset is renamed. A run is identified by its warehouse or database, schema,
     dataset and run id (decision H6).
     """
-    return f"{schema}.{earlier_key(dataset)}"
-
-
-def earlier_key(dataset: ModelDataset) -> str:
-    """The name of a dataset in registry rows of earlier versions, which lack the schema."""
-    return dataset.lineage_key or f"{dataset.target_schema}:{dataset.name}"
+    return f"{schema}.{dataset.lineage_key or f'{dataset.target_schema}:{dataset.name}'}"
 
 
 def base_names(dataset: ModelDataset) -> list[str]:

@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from datetime import datetime, timedelta
 from functools import reduce
 from operator import add
@@ -23,7 +22,6 @@ from backstory.doors.historize.runs import (
     RegisteredRun,
     base_names,
     dataset_key,
-    earlier_key,
     hist_names,
     wrote_versions,
 )
@@ -41,13 +39,11 @@ from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.snapshots import CommitNote, commits
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, exists, load
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
 
 LOG: Final = TableName(META, LOADS)
-# Earlier versions wrote tables under the names of the views. Users can rename them with this suffix.
-EARLIER: Final = "_earlier"
 # JSON columns that the views read: the steps of a run, and its row of the registry with the receipt.
 JSON_COLUMNS: Final = ("steps", "receipt")
 _COLUMNS = (
@@ -73,59 +69,39 @@ def log_row(load: LoadEntry) -> Mapping[str, Any]:
 
 
 def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None:
-    """Add rows to the log in one commit, and add missing columns to a log of an earlier version.
+    """Add rows to the log in one commit.
 
-    If the log is new or has new columns, its views are made as well. Raises Refused, after the rows are
-    written, if something else has the name of a view.
+    If the log is new, its views are made as well. Raises Refused, after the rows are written, if something
+    else has the name of a view.
     """
-    new = False
+    is_new = False
 
     def plan() -> tuple[IcebergTable | None, Change]:
-        nonlocal new
-        log, into = load(store, LOG), _SHAPE
-        if log is not None:
-            shape = require_layout(log, Layout.RUN_LOG).shape
-            missing = (each for each in _COLUMNS if shape.column(each.name) is None)
-            into = replace(shape, columns=(*shape.columns, *missing))
-        new = log is None or into != log.shape
+        nonlocal is_new
+        log = load(store, LOG)
+        is_new = log is None
+        into = _SHAPE if log is None else require_layout(log, Layout.RUN_LOG).shape
         added = rows_as(into.columns, rows)
-        return log, Change({"inserted": len(rows)}, added=added, into=into if new else None)
+        return log, Change({"inserted": len(rows)}, added=added, into=into if is_new else None)
 
     deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
-    for name in (RUNS, STEPS) if new else ():
+    for name in (RUNS, STEPS) if is_new else ():
         columns = [Column(each.name, column_type(each)) for each in TABLES[name]]
-        create_view(store, TableName(META, name), columns, _query(store, name), {OF: str(LOG)})
+        create_view(store, TableName(META, name), columns, _query_of(store, name), {OF: str(LOG)})
 
 
-def log_views(store: IcebergStore, *, dry_run: bool = False) -> list[dict[str, Any]]:
+def log_views(store: IcebergStore, *, dry_run: bool) -> list[dict[str, Any]]:
     """Make or replace the views of runs and of steps.
 
     Returns the result of `make_views`. Raises Refused if something else has the name of a view.
     """
-    queries = {TableName(META, name): _query(store, name) for name in (RUNS, STEPS)}
-    wanted = {name: query for name, query in queries.items() if query}
+    wanted = {TableName(META, name): _query_of(store, name) for name in (RUNS, STEPS)}
     return make_views(store, LOG, wanted, dry_run=dry_run)
 
 
-def _query(store: IcebergStore, name: str) -> str:
-    return " UNION ALL ".join(query for _, query in sources(store, name))
-
-
-def sources(store: IcebergStore, name: str) -> list[tuple[IcebergTable, str]]:
-    """The tables that record runs or steps, each with its query: the log, and tables of earlier versions."""
-    queries, names = [], [each.name for each in TABLES[name]]
-    log = load(store, LOG)
-    if log is not None and log.shape.column("receipt"):
-        queries.append((log, _log_query(store, name, names)))
-    others = (TableName(META, each) for each in (name, f"{name}{EARLIER}"))
-    for earlier in (existing(store, each) for each in others if exists(store, each)):
-        listed = (each if earlier.shape.column(each) else f"NULL AS {each}" for each in names)
-        queries.append((earlier, f"SELECT {', '.join(listed)} FROM {store.sql_name(earlier.shape.table)}"))
-    return queries
-
-
-def _log_query(store: IcebergStore, name: str, names: Sequence[str]) -> str:
+def _query_of(store: IcebergStore, name: str) -> str:
     """The query of runs or of steps on the log."""
+    names = [each.name for each in TABLES[name]]
     source = f"(SELECT *, from_json(receipt, '{_fields(RUNS)}') AS told FROM {store.sql_name(LOG)})"
     if name == RUNS:
         listed = (f"{_OF_LOADS.get(each, f'told.{each}')} AS {each}" for each in names)
@@ -187,11 +163,11 @@ def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: st
     hist = first_of(store, schema, hist_names(dataset))
     if base is None or hist is None:
         return None
-    tokens = {token_of(schema, dataset, run_id), f"{earlier_key(dataset)} {run_id}"}
+    token = token_of(schema, dataset, run_id)
     unfinished = None
     of_base = commits(store, base)
     for past in (commits(store, hist), of_base):
-        notes, was_undone = _notes_of_run(past, tokens)
+        notes, was_undone = _notes_of_run(past, token)
         for note in notes:
             if note.get(RECEIPT):
                 return _registered_run(note) if _base_remains(of_base, note) else None
@@ -204,17 +180,16 @@ def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: st
 def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
     """The tokens of runs that only the table's own commits record. These commits must not expire."""
     tokens = {own for commit in commits(store, table) if (own := commit.summary.get(TOKEN))}
-    runs = sources(store, RUNS)
-    if not runs or not tokens:
+    if not tokens or not exists(store, LOG):
         return frozenset(tokens)
     token = concat_ws(" ", "dataset_key", "load_run_id")
-    rows = _successful_runs(store, runs).where(token.isin(*tokens)).select(token).collect()
+    rows = _successful_runs(store).where(token.isin(*tokens)).select(token).collect()
     return frozenset(tokens - {row[0] for row in rows})
 
 
-def _successful_runs(store: IcebergStore, runs: Sequence[tuple[IcebergTable, str]]) -> DataFrame:
+def _successful_runs(store: IcebergStore) -> DataFrame:
     """The logged runs that succeeded."""
-    logged = store.spark.sql(" UNION ALL ".join(query for _, query in runs))
+    logged = store.spark.sql(_query_of(store, RUNS))
     return logged.where(column("status") == "success").where(column("receipt").isNotNull())
 
 
@@ -223,10 +198,10 @@ def _registered_run(note: Mapping[str, str]) -> RegisteredRun:
     return RegisteredRun(parse_instant(note[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
-def _notes_of_run(past: Sequence[CommitNote], tokens: set[str]) -> tuple[list[Mapping[str, str]], bool]:
+def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[str, str]], bool]:
     """The notes of a run's commits in the current state, and whether other commits of the run were undone."""
-    own = [commit for commit in past if commit.summary.get(TOKEN) in tokens]
-    undoing = [commit for commit in past if commit.summary.get(UNDONE) in tokens and commit.is_ancestor]
+    own = [commit for commit in past if commit.summary.get(TOKEN) == token]
+    undoing = [commit for commit in past if commit.summary.get(UNDONE) == token and commit.is_ancestor]
     since = max((commit.number for commit in undoing), default=-1)
     notes = [commit.summary for commit in own if commit.is_ancestor and commit.number > since]
     return notes, len(notes) < len(own)
@@ -242,32 +217,19 @@ def _find_logged_run(
     store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str, hist: IcebergTable
 ) -> RegisteredRun | None:
     """The run in the log, or None. The log also has runs without a commit and runs whose commits expired."""
-    runs = sources(store, RUNS)
-    if not any(may_have_text(store.jvm, table.iceberg, "load_run_id", run_id) for table, _ in runs):
+    log = load(store, LOG)
+    if log is None or not may_have_text(store.jvm, log.iceberg, "load_run_id", run_id):
         return None  # most runs are new, which bounds of files show without a query
-    own, earlier = dataset_key(schema, dataset), earlier_key(dataset)
-    success = _successful_runs(store, runs)
-    mine = success.where(column("dataset_key").isin(own, earlier) & (column("load_run_id") == run_id))
-    rows = mine.select("finished_at", "dataset_key", "receipt").collect()
-    receipts = {row["dataset_key"]: row["receipt"] for row in sorted(rows)}
-    key = own if own in receipts else earlier
-    if key not in receipts or (key == earlier and not _log_has_run(store, schema, dataset, run_id)):
+    success = _successful_runs(store).where(column("dataset_key") == dataset_key(schema, dataset))
+    rows = success.where(column("load_run_id") == run_id).select("finished_at", "receipt").collect()
+    if not rows:
         return None
-    receipt = json.loads(receipts[key])
+    receipt = json.loads(max(rows)["receipt"])
     instant: datetime | None = parse_instant(receipt["load_timestamp"])
     if not wrote_versions(receipt):
-        instant = _last_that_wrote(success.where(column("dataset_key") == key), receipt["load_timestamp"])
+        instant = _last_that_wrote(success, receipt["load_timestamp"])
     known = RegisteredRun(parse_instant(receipt["load_timestamp"]), 1, receipt)
     return known if _has_versions(store, hist, instant, known.load_timestamp) else None
-
-
-def _log_has_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str) -> bool:
-    """Whether the log of loads has the run for this schema. Earlier rows of `hist_run` lack the schema."""
-    if load(store, LOG) is None:
-        return False
-    loads = store.spark.table(store.sql_name(LOG))
-    ours = column("target_dataset").isin(hist_names(dataset)) & (column("target_schema") == schema)
-    return bool(loads.where(ours & (column("load_run_id") == run_id)).take(1))
 
 
 def _last_that_wrote(success: DataFrame, until: str) -> datetime | None:

@@ -24,7 +24,6 @@ from backstory.doors.historize.runs import (
     Target,
     base_names,
     dataset_key,
-    earlier_key,
     error_text,
     hist_names,
     place_name,
@@ -58,10 +57,7 @@ class Registry:
         self._engine = engine
 
     def find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
-        """The id of another run that is loading the dataset, or None.
-
-        A run of an earlier version may belong to another schema.
-        """
+        """The id of another run that is loading the dataset, or None."""
         if self._engine.introspect_table(META, "hist_run") is None:
             return None
         text = self.dialect.string_literal
@@ -73,53 +69,30 @@ class Registry:
         return rows[0][0] if rows else None
 
     def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
-        """SQL for whether a row belongs to a dataset. It includes rows of earlier versions."""
-        keys = (dataset_key(schema, dataset), earlier_key(dataset))
-        return f"dataset_key IN ({', '.join(map(self.dialect.string_literal, keys))})"
+        """SQL for whether a row belongs to a dataset."""
+        return f"dataset_key = {self.dialect.string_literal(dataset_key(schema, dataset))}"
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
         """The registered run, even if its changes are no longer in the tables, or None."""
-        stored = self._engine.introspect_table(META, "hist_run")
-        if stored is None:
+        if self._engine.introspect_table(META, "hist_run") is None:
             return None
-        text = self.dialect.string_literal
-        receipt_column = "receipt" if "receipt" in stored else "NULL"
+        is_run = f"load_run_id = {self.dialect.string_literal(run_id)}"
         rows = self._engine.fetch_all(
-            f"SELECT load_timestamp, attempt_no, status, {receipt_column}, dataset_key "
-            f"FROM {self._meta('hist_run')} "
-            f"WHERE {self._is_dataset(schema, dataset)} AND load_run_id = {text(run_id)}"
+            f"SELECT load_timestamp, attempt_no, status, receipt FROM {self._meta('hist_run')} "
+            f"WHERE {self._is_dataset(schema, dataset)} AND {is_run}"
         )
-        own = [row for row in rows if row[-1] == dataset_key(schema, dataset)]
-        if not own and rows and self._log_has_run(schema, dataset, run_id):
-            own = rows
-        if not own:
+        if not rows:
             return None
-        instant, attempt, status, receipt, _ = own[0]
+        instant, attempt, status, receipt = rows[0]
         ended_well = status == "success" and receipt
         return RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
 
-    def _log_has_run(self, schema: str, dataset: ModelDataset, run_id: str) -> bool:
-        """Whether the log of loads has the run for this schema.
-
-        Earlier rows of the registry lack the schema.
-        """
-        if self._engine.introspect_table(META, "load_run_log") is None:
-            return False
-        text = self.dialect.string_literal
-        sql = (
-            f"SELECT 1 FROM {self._meta('load_run_log')} WHERE target_schema = {text(schema)} "
-            f"AND target_dataset IN ({', '.join(map(text, hist_names(dataset)))}) "
-            f"AND load_run_id = {text(run_id)} LIMIT 1"
-        )
-        return bool(self._engine.fetch_all(sql))
-
     def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
         """The instant of the last run up to `until` that began or ended versions."""
-        key = self.dialect.string_literal(dataset_key(schema, dataset))
         counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
         (latest,) = self._engine.fetch_all(
-            f"SELECT MAX(load_timestamp) FROM {self._meta('hist_run')} WHERE dataset_key = {key} "
-            f"AND status = 'success' AND {counts} > 0 "
+            f"SELECT MAX(load_timestamp) FROM {self._meta('hist_run')} "
+            f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' AND {counts} > 0 "
             f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
         )
         return latest[0] and in_utc(latest[0])
@@ -128,18 +101,11 @@ class Registry:
         return self.dialect.render_table_identifier(META, table)
 
     def ensure(self, table: str) -> None:
-        """Create a table, or add missing columns."""
+        """Create a table if it does not exist."""
         self._engine.execute(self.dialect.render_create_schema_if_not_exists(META))
-        stored = self._engine.introspect_table(META, table)
-        if stored is None:
-            sql = self.dialect.render_create_table_if_not_exists_from_columns(
-                self._meta(table), TABLES[table]
-            )
-            self._engine.execute(sql)
-            return
-        for column in TABLES[table]:
-            if column.name not in stored:
-                self._engine.execute(self.dialect.render_add_column(self._meta(table), column))
+        self._engine.execute(
+            self.dialect.render_create_table_if_not_exists_from_columns(self._meta(table), TABLES[table])
+        )
 
     def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
         """Register a run, replacing its earlier row if there is one."""

@@ -17,7 +17,7 @@ import pyarrow.compute as pc
 from backstory.doors.native.evolution import EvolvedShape, column_ids
 from backstory.doors.native.feeds.logs import stored_log
 from backstory.doors.native.instants import CopyPlace, place_copy
-from backstory.doors.native.options import SnapshotRequest, bad_option
+from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.retyping import retyped_rows
 from backstory.doors.native.settings import TableSettings
 from backstory.doors.native.sources import ReadColumns, SourceRows
@@ -32,6 +32,7 @@ from backstory.doors.native.stored_rows import (
 )
 from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame, source_schema
 from backstory.engine.sides import LocalSide, SideRows, empty_side
+from backstory.errors import bad_option
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
 from backstory.formats.unchanged import source_changed

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import bit_xor, coalesce, count, count_distinct, count_if, lit, when, xxhash64
+from pyspark.sql import functions as sf
 
 from backstory.doors.native.copy_inputs import (
     DELIVERED,
@@ -123,7 +123,7 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
     key = [column(name) for name in terms.key]
     faulty = reduce(or_, (part.isNull() for part in key))
     for name, value in terms.scope or ():
-        faulty |= ~column(name).eqNullSafe(lit(value))
+        faulty |= ~column(name).eqNullSafe(sf.lit(value))
     row = fingerprint([(column(field.name), field.dataType) for field in delivered.schema], 0)[0]
     number, content, is_faultless_copy = _judge_first_rows(inputs.store, delivered, key, faulty, row)
     if not is_faultless_copy:
@@ -149,16 +149,16 @@ def _judge_first_rows(
         number = rows.count()
         hold_memory_of_rows(store, lease, KEYS, number * BYTES_OF_HASHED_ROW)
         hashed = arrow_of(
-            rows.select(when(~faulty, xxhash64(*key)).alias(KEYS), fingerprint_of_row.alias(CONTENT))
+            rows.select(sf.when(~faulty, sf.xxhash64(*key)).alias(KEYS), fingerprint_of_row.alias(CONTENT))
         )
         hashes = np.sort(np.asarray(hashed[KEYS].drop_null()))
         content = int(np.bitwise_xor.reduce(np.asarray(hashed[CONTENT])))
         return number, content, len(hashes) == number and not (hashes[1:] == hashes[:-1]).any()
     judged = rows.agg(
-        count(lit(1)).alias(ROWS),
-        count_distinct(*key).alias(KEYS),
-        count_if(faulty).alias(FAULTY),
-        coalesce(bit_xor(fingerprint_of_row), lit(0)).alias(CONTENT),
+        sf.count(sf.lit(1)).alias(ROWS),
+        sf.count_distinct(*key).alias(KEYS),
+        sf.count_if(faulty).alias(FAULTY),
+        sf.coalesce(sf.bit_xor(fingerprint_of_row), sf.lit(0)).alias(CONTENT),
     ).collect()[0]
     return judged[ROWS], judged[CONTENT], not judged[FAULTY] and judged[KEYS] == judged[ROWS]
 
@@ -168,15 +168,15 @@ def _first_versions(inputs: CopyInputs, delivered: DataFrame) -> DataFrame:
     terms = inputs.terms
     own: dict[str, Any] = {
         VALID_FROM: instant(terms.at),
-        VALID_TO: lit(None) if terms.following is None else instant(terms.following),
-        IS_CURRENT: lit(terms.following is None),
+        VALID_TO: sf.lit(None) if terms.following is None else instant(terms.following),
+        IS_CURRENT: sf.lit(terms.following is None),
         RECORDED_AT: instant(terms.recorded),
     }
     values = {**{name: column(name) for name in terms.delivered}, **own}
     row = [
-        values.get(col.name, lit(None)).cast(spark_type(col.type)).alias(col.name) for col in terms.columns
+        values.get(col.name, sf.lit(None)).cast(spark_type(col.type)).alias(col.name) for col in terms.columns
     ]
-    ids = [lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
+    ids = [sf.lit(None).cast("bigint").alias(ROW_ID)] if terms.ids else []
     return delivered.select(*row, *ids)
 
 

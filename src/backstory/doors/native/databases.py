@@ -16,7 +16,7 @@ from urllib.parse import unquote, urlsplit
 import pyarrow as pa
 from py4j.protocol import Py4JJavaError
 from pyspark.errors import PySparkException
-from pyspark.sql import DataFrame, DataFrameReader, SparkSession
+from pyspark.sql import DataFrame, DataFrameReader, SparkSession, types
 from pyspark.sql.types import StructField
 
 from backstory.doors.native.retyping import with_types
@@ -32,8 +32,7 @@ from backstory.formats.unchanged import stamp_of
 from backstory.formats.values.base64_cells import decode_base64
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database, quote_name
-from backstory.sources.databases.copies import copy_out, refuse_column, refuse_repeats
-from backstory.sources.databases.keys import Keys, catalog_error
+from backstory.sources.databases.copies import Keys, catalog_error, copy_out, refuse_column, refuse_repeats
 from backstory.spark.jars import fetch_jars
 from backstory.stores.iceberg.store import IcebergStore
 
@@ -184,8 +183,6 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
 
     A column is read as text if the driver or Spark would round, pad, shift or replace its values.
     """
-    from pyspark.sql import types
-
     name, type_ = server.quote(column.name), column.dataType
     if isinstance(type_, types.DecimalType) and type_.precision >= MAX_PRECISION:
         raise refuse_column(database, column.name, "has numbers of 38 digits or more")
@@ -200,8 +197,6 @@ def _select_column(database: Database, server: _Server, column: StructField) -> 
 
 def _select_mysql_column(name: str, column: StructField, *, padded: bool) -> tuple[str, Kind | None]:
     """The same for a column of MySQL or MariaDB."""
-    from pyspark.sql import types
-
     type_, text = column.dataType, f"CAST({name} AS CHAR)"
     if padded or column.metadata.get(_TIME_OF_DAY):
         return text, None

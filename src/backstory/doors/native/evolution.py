@@ -5,8 +5,8 @@ from dataclasses import dataclass, field, replace
 from itertools import chain, count
 from typing import TYPE_CHECKING, Final
 
-from backstory.doors.native.options import TableRequest, bad_option
-from backstory.errors import Refused, UsageError, option
+from backstory.doors.native.options import DeliveryRequest
+from backstory.errors import Refused, UsageError, bad_option, option
 from backstory.model.change import Change
 from backstory.model.layout import Layout
 from backstory.model.table import (
@@ -174,7 +174,7 @@ class EvolvedShape:
 
 
 def new_table(
-    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], request: TableRequest
+    table: TableName, columns: tuple[Column, ...], empty: frozenset[str], request: DeliveryRequest
 ) -> EvolvedShape:
     """The shape of the table that a first delivery creates; UsageError for missing key columns."""
     key = request.key
@@ -198,7 +198,7 @@ def evolve_shape(
     before: Shape,
     columns: tuple[Column, ...],
     empty: frozenset[str],
-    request: TableRequest,
+    request: DeliveryRequest,
     is_valueless: Callable[[str], bool] = lambda _name: False,
     is_taken_back: Callable[[str], bool] = lambda _name: False,
 ) -> EvolvedShape:

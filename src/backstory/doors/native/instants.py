@@ -13,7 +13,7 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import DataFrame
-from pyspark.sql.functions import greatest, unix_micros
+from pyspark.sql import functions as sf
 
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.stored_rows import (
@@ -139,19 +139,14 @@ class StoredInstants:
         return self.store.spark.table(self.store.sql_name(self.table.shape.table))
 
     def _ends_by_spark(self) -> tuple[datetime, datetime] | None:
-        from pyspark.sql.functions import max as last
-        from pyspark.sql.functions import min as first
-
-        start, end = (unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
-        (row,) = (
-            self._frame().where(version_condition()).agg(first(start), last(greatest(start, end))).collect()
-        )
+        start, end = (sf.unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
+        versions = self._frame().where(version_condition())
+        row = versions.agg(sf.min(start), sf.max(sf.greatest(start, end))).collect()[0]
         return None if row[0] is None else (_instant(row[0]), _instant(row[1]))
 
     def _newest_recorded_by_spark(self) -> datetime | None:
-        from pyspark.sql.functions import max as newest
-
-        times = newest(greatest(unix_micros(RECORDED_AT), unix_micros(column(MEMORY).getField(ENDED_AT))))
+        ended = sf.unix_micros(column(MEMORY).getField(ENDED_AT))
+        times = sf.max(sf.greatest(sf.unix_micros(RECORDED_AT), ended))
         (micros,) = self._frame().agg(times).collect()[0]
         return None if micros is None else _instant(micros)
 
@@ -161,7 +156,7 @@ class StoredInstants:
         fields = (memory.getField(name).alias(name) for name in (COLUMNS, SCOPE, KIND))
         return [
             {VALID_FROM: _instant(micros), MEMORY: {COLUMNS: ids, SCOPE: scope, KIND: kind}}
-            for micros, ids, scope, kind in rows.select(unix_micros(column(VALID_FROM)), *fields).collect()
+            for micros, ids, scope, kind in rows.select(sf.unix_micros(column(VALID_FROM)), *fields).collect()
         ]
 
 

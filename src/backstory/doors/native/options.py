@@ -4,11 +4,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Protocol, Union, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, Final, Literal, Union, Unpack, cast, get_args
 
 from backstory.engine.run_context import RemarkOptions
-from backstory.errors import UsageError
-from backstory.formats.envelopes.log_source import LogSource
+from backstory.errors import bad_option
 from backstory.formats.file_options import FileOptions, FileWords, parse_file_words, parse_types
 from backstory.formats.source_files import FileFormat
 from backstory.model.instant import instant_of
@@ -24,6 +23,8 @@ TABLE: Final = "table:"
 
 if TYPE_CHECKING:
     from pyspark.sql import Column
+
+    from backstory.formats.envelopes.unwrapped import LogSource
 
 # Options of other systems, and ours for them (V123).
 FOREIGN_WORDS: Final = {
@@ -47,73 +48,18 @@ def names_files(source: object) -> bool:
     return isinstance(source, str | Path) and not text.startswith(TABLE) and not is_database(text)
 
 
-class TableRequest(Protocol):
-    """The options of a delivery that concern its table: key, names and types of columns, and versions."""
-
-    @property
-    def key(self) -> tuple[str, ...] | None:
-        """The key columns."""
-
-    @property
-    def rename(self) -> Mapping[str, str]:
-        """New names of columns."""
-
-    @property
-    def retype(self) -> Mapping[str, ColumnType]:
-        """New types of columns."""
-
-    @property
-    def may_retype(self) -> bool:
-        """Whether the request can have new types."""
-
-    @property
-    def track(self) -> frozenset[str] | None:
-        """Columns whose changes make versions."""
-
-    @property
-    def ignore(self) -> frozenset[str] | None:
-        """Columns whose changes make no versions."""
-
-    @property
-    def overwrite(self) -> frozenset[str] | None:
-        """Columns without history."""
-
-    @property
-    def on_schema_change(self) -> OnSchemaChange | None:
-        """Whether a delivery that lacks columns is accepted or refused."""
-
-
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True, slots=True)
-class SnapshotRequest:
-    """The options of `snapshot`; None for a list of columns means the table's own list (V13).
-
-    `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
-    second attempt at a plan keeps it, because its rows are no younger. `whole_rows`: the key is the whole
-    row, which is known once the table is.
-    """
+class DeliveryRequest:
+    """The options that `snapshot` and `apply` have in common; None means the table's own option (V13)."""
 
     key: tuple[str, ...] | None = None
-    at: datetime | None = None
-    begun: datetime = field(default_factory=_now)
-    deletes: Deletes = "close"
-    max_delete_ratio: float = RATIO
-    max_null_ratio: float = RATIO
-    allow_empty: bool = False
     track: frozenset[str] | None = None
     ignore: frozenset[str] | None = None
     overwrite: frozenset[str] | None = None
     on_schema_change: OnSchemaChange | None = None
     rename: Mapping[str, str] = field(default_factory=dict)
     retype: Mapping[str, ColumnType] = field(default_factory=dict)
-    scope: Mapping[str, Any] = field(default_factory=dict)
-    backfill: bool = False
-    remember: bool = False
-    restate: bool = False
-    backfill_added: bool = False
+    allow_empty: bool = False
     format: FileFormat | None = None
     files: FileOptions = field(default_factory=FileOptions)
     query: str | None = None
@@ -121,6 +67,36 @@ class SnapshotRequest:
     dry_run: bool = False
     note: str | None = None
     author: str | None = None
+
+    @property
+    def may_retype(self) -> bool:
+        """Whether the request can have new types; a feed renames no columns and changes no types."""
+        return False
+
+
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotRequest(DeliveryRequest):
+    """The options of `snapshot`; None for a list of columns means the table's own list (V13).
+
+    `begun` is when the call began, before the source was read; it is the copy's time if `at` is None. A
+    second attempt at a plan keeps it, because its rows are no younger. `whole_rows`: the key is the whole
+    row, which is known once the table is.
+    """
+
+    at: datetime | None = None
+    begun: datetime = field(default_factory=_now)
+    deletes: Deletes = "close"
+    max_delete_ratio: float = RATIO
+    max_null_ratio: float = RATIO
+    scope: Mapping[str, Any] = field(default_factory=dict)
+    backfill: bool = False
+    remember: bool = False
+    restate: bool = False
+    backfill_added: bool = False
     whole_rows: bool = False
 
     @property
@@ -263,7 +239,7 @@ def column_names(value: Sequence[str] | None) -> frozenset[str] | None:
     return None if value is None else frozenset([value] if isinstance(value, str) else value)
 
 
-def refuse_columns(request: TableRequest) -> None:
+def refuse_columns(request: DeliveryRequest) -> None:
     """Raise UsageError for an empty or repeated key, and for `track=` together with `ignore=`."""
     if request.key is not None and (not request.key or len(set(request.key)) < len(request.key)):
         raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
@@ -274,13 +250,8 @@ def refuse_columns(request: TableRequest) -> None:
         )
 
 
-def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for wrong options."""
-    return UsageError("bad-option", message, remedy)
-
-
 @dataclass(frozen=True, slots=True)
-class ApplyRequest:
+class ApplyRequest(DeliveryRequest):
     """The options of `apply`; None means the table's own option (V13).
 
     `ignore_nulls` are columns whose NULLs leave values unmodified, or True for all. The window of a
@@ -289,7 +260,6 @@ class ApplyRequest:
     of these messages.
     """
 
-    key: tuple[str, ...] | None = None
     sequence_by: tuple[Expression, ...] | None = None
     apply_as_deletes: Expression | None = None
     apply_as_truncates: Expression | None = None
@@ -298,41 +268,14 @@ class ApplyRequest:
     unmodified: str | None = None
     envelope: EnvelopeName | None = None
     drop: frozenset[str] | None = None
-    track: frozenset[str] | None = None
-    ignore: frozenset[str] | None = None
-    overwrite: frozenset[str] | None = None
-    on_schema_change: OnSchemaChange | None = None
     late: Late = "refuse"
     restate_from: datetime | None = None
     restate_until: datetime | None = None
     all_keys: bool = False
-    allow_empty: bool = False
     new_log: bool = False
     allow_future: bool = False
-    format: FileFormat | None = None
-    files: FileOptions = field(default_factory=FileOptions)
-    query: str | None = None
-    branch: str | None = None
-    dry_run: bool = False
-    note: str | None = None
-    author: str | None = None
     is_unwrapped: bool = False
-    log: LogSource | None = None
-
-    @property
-    def rename(self) -> Mapping[str, str]:
-        """A feed renames no columns."""
-        return {}
-
-    @property
-    def retype(self) -> Mapping[str, ColumnType]:
-        """A feed gives columns no other types."""
-        return {}
-
-    @property
-    def may_retype(self) -> bool:
-        """A feed never changes types."""
-        return False
+    log: "LogSource | None" = None
 
     def __post_init__(self) -> None:
         self._refuse_words()

@@ -27,11 +27,9 @@ MASS: Final = 20
 WRITTEN_ALIKE: Final = (pa.types.is_string, pa.types.is_integer, pa.types.is_null)
 
 
-def keys_of(rows: "DataFrame", key: Sequence[str], side: str = "") -> list[str]:
-    """Up to ten sorted keys of a frame's rows, or of a struct column in them."""
-    return sorted(
-        key_text(key, list(row)) for row in texts_of(rows, key, side=side).distinct().take(MAX_KEYS)
-    )
+def keys_of(rows: "DataFrame", key: Sequence[str]) -> list[str]:
+    """Up to ten sorted keys of a frame's rows."""
+    return sorted(key_text(key, list(row)) for row in texts_of(rows, key).distinct().take(MAX_KEYS))
 
 
 def keys_of_rows(store: IcebergStore, rows: pa.Table, key: Sequence[str]) -> list[str]:
@@ -54,13 +52,9 @@ def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
     return sorted(key_text(key, list(row.values())) for row in texts.to_pylist())
 
 
-def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column", side: str = "") -> "DataFrame":
-    """The key of each row as texts, and other columns; `side` is a struct column with the key."""
-    from pyspark.sql.functions import col
-
-    paths = (col(f"{side}{'.' if side else ''}`{name.replace('`', '``')}`") for name in key)
-    texts = (path.cast("string").alias(name) for path, name in zip(paths, key, strict=True))
-    return rows.select(*texts, *beside)
+def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column") -> "DataFrame":
+    """The key of each row as texts, and other columns."""
+    return rows.select(*(column(name).cast("string").alias(name) for name in key), *beside)
 
 
 def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[str]]) -> None:

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields
 from typing import Final, Literal
 
 from backstory.doors.native.evolution import EvolvedShape
-from backstory.doors.native.options import TableRequest, bad_option
-from backstory.errors import Refused
+from backstory.doors.native.options import DeliveryRequest
+from backstory.errors import Refused, bad_option
 from backstory.model.table import spelling_hint
 from backstory.model.versions_layout import IGNORE, LACKS, ON_SCHEMA_CHANGE, OVERWRITE, TRACK
 from backstory.stores.iceberg.snapshots import ancestry
@@ -68,7 +68,7 @@ def stored_settings(properties: Mapping[str, str]) -> TableSettings:
     )
 
 
-def agree_settings(stored: TableSettings | None, request: TableRequest) -> TableSettings:
+def agree_settings(stored: TableSettings | None, request: DeliveryRequest) -> TableSettings:
     """The table's settings, else the requested ones; Refused `settings-changed` if they differ."""
     wanted = TableSettings(request.track, request.ignore, request.overwrite)
     if stored is None:
@@ -87,12 +87,12 @@ def agree_settings(stored: TableSettings | None, request: TableRequest) -> Table
     return stored
 
 
-def refuses_absences(properties: Mapping[str, str], request: TableRequest) -> bool:
+def refuses_absences(properties: Mapping[str, str], request: DeliveryRequest) -> bool:
     """Whether a delivery that lacks columns is refused, by the request or else by the table (N8)."""
     return (request.on_schema_change or properties.get(ON_SCHEMA_CHANGE)) == "refuse"
 
 
-def policy_property(properties: Mapping[str, str], request: TableRequest) -> dict[str, str]:
+def policy_property(properties: Mapping[str, str], request: DeliveryRequest) -> dict[str, str]:
     """The table property for new refusals of absences; `accept` holds for one delivery, and is not kept."""
     is_new = request.on_schema_change == "refuse" and ON_SCHEMA_CHANGE not in properties
     return {ON_SCHEMA_CHANGE: "refuse"} if is_new else {}

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
 
-from backstory.doors.native.options import SnapshotRequest, bad_option
-from backstory.errors import Refused, UsageError
+from backstory.doors.native.options import SnapshotRequest
+from backstory.errors import Refused, UsageError, bad_option
 from backstory.formats.delivered import in_schema
 from backstory.model.table import Column, TableName, is_reserved
 from backstory.model.types import ColumnType, Kind

@@ -1,47 +1,34 @@
 """Add manifests: create the tables of new datasets, and apply changed manifests to tables (decision O22)."""
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
+
+from pyspark.sql.types import StructType
 
 from backstory.doors.odf import registry
 from backstory.doors.odf.arguments import check_manifest, is_same, read_datasets, refuse_repeated
-from backstory.doors.odf.columns import batch_columns, expected_of
+from backstory.doors.odf.columns import batch_columns
 from backstory.doors.odf.data_types import arrow_schema, data_schema_of
-from backstory.doors.odf.lints import Lint
 from backstory.doors.odf.log_columns import log_columns
+from backstory.doors.odf.log_frames import log_schema
 from backstory.doors.odf.manifest.dataset import Dataset, find_manifests
 from backstory.doors.odf.manifest.merge import key_of
 from backstory.doors.odf.preprocess import lint_dataset
+from backstory.doors.odf.receipts import Added
 from backstory.doors.odf.registry import SCHEMA, RegisteredDataset, properties_of
+from backstory.doors.odf.stored_columns import expected_of
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical
 from backstory.journal.log_table import DOOR
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
-from backstory.model.receipt import Receipt
 from backstory.model.table import Shape
 from backstory.stores.iceberg.schema import columns_from
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-
-Status = Literal["added", "updated", "unchanged", "failed"]
-
-
-@dataclass(frozen=True, slots=True, repr=False)
-class Added(Receipt):
-    """The receipt for an added manifest, with its lints.
-
-    The name is None if the manifest could not be read.
-    """
-
-    dataset: str | None
-    file: Path | None
-    status: Status
-    lints: tuple[Lint, ...] = ()
-    error: BackstoryError | None = None
 
 
 def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
@@ -138,7 +125,7 @@ def _create(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool) ->
     dataset, columns = wanted.dataset, log_columns(wanted.dataset)
     document = wanted.schema
     expected = expected_of(document, columns.system, columns.time)
-    fields = columns.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
+    fields = log_schema(columns, expected.fields if expected else [], dated=bool(expected and expected.dated))
     schema_property = {SCHEMA: canonical(document)} if document else {}
     shape = Shape(wanted.name, columns_from(fields), _key(dataset), Layout.ODF)
     change = Change(into=shape, properties=properties_of(dataset) | schema_property)
@@ -149,14 +136,14 @@ def _change_of_manifest(
     before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
 ) -> tuple[IcebergTable, Change]:
     """The dataset's table, and the change of its columns and properties for a changed manifest."""
-    from pyspark.sql.types import StructType
-
     assert before.table is not None
     old, new = before.columns, log_columns(wanted.dataset)
     expected = expected_of(schema or before.schema, new.system, new.time)
     shape = replace(before.table.shape, key=_key(wanted.dataset))
     if old.encoding is not new.encoding:  # the system columns differ, and there are no rows yet
-        all_fields = new.schema(expected.fields if expected else [], dated=bool(expected and expected.dated))
+        all_fields = log_schema(
+            new, expected.fields if expected else [], dated=bool(expected and expected.dated)
+        )
         into = replace(shape, columns=columns_from(all_fields))
         return before.table, Change(into=into, properties=properties)
     renamed = {a: b for a, b in zip(old.system, new.system, strict=True) if a != b}

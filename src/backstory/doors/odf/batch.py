@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Final
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
+from pyspark.sql import types as spark
+from pyspark.sql.types import DateType, IntegralType, NullType, StringType, TimestampNTZType, TimestampType
 
-from backstory.doors.odf.columns import ExpectedColumns, conform_columns, reserved_names, storable
+from backstory.doors.odf.columns import reserved_names
 from backstory.doors.odf.log_columns import LogColumns
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.merge import ChangelogStream, SnapshotMerge, UpsertStream, key_of
+from backstory.doors.odf.stored_columns import ExpectedColumns, conform_columns, storable
 from backstory.engine.staging import ARRIVAL, StagedRows
 from backstory.errors import Refused
 from backstory.spark.versions import frame_fields, require_fields, try_cast
@@ -88,16 +92,6 @@ def event_time(
 def _event_time(
     name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool
 ) -> EventTimeColumn:
-    from pyspark.sql.functions import lit
-    from pyspark.sql.types import (
-        DateType,
-        IntegralType,
-        NullType,
-        StringType,
-        TimestampNTZType,
-        TimestampType,
-    )
-
     match type_:
         case DateType():
             return _within_years(column, column, dated=True)
@@ -106,7 +100,7 @@ def _event_time(
         case TimestampNTZType():
             return _within_years(column, in_utc(column))
         case NullType():
-            return EventTimeColumn(lit(None).cast("date" if dated else "timestamp"), dated=dated)
+            return EventTimeColumn(sf.lit(None).cast("date" if dated else "timestamp"), dated=dated)
         case IntegralType():
             return _number(column, inferred=inferred)
         case StringType():
@@ -122,9 +116,7 @@ def _event_time(
 
 def in_utc(naive: "Column") -> "Column":
     """Times without a zone as instants in UTC, regardless of the session's time zone."""
-    from pyspark.sql.functions import concat, lit
-
-    return concat(naive.cast("string"), lit("Z")).cast("timestamp")
+    return sf.concat(naive.cast("string"), sf.lit("Z")).cast("timestamp")
 
 
 def _within_years(column: "Column", value: "Column", *, dated: bool = False) -> EventTimeColumn:
@@ -132,18 +124,14 @@ def _within_years(column: "Column", value: "Column", *, dated: bool = False) -> 
 
     It is unreadable unless the column's value is a time in the years 0001 to 9999.
     """
-    from pyspark.sql.functions import unix_date, unix_micros, when
-
-    good = unix_date(value).between(*DAYS) if dated else unix_micros(value).between(*INSTANTS)
-    value = when(good, value)
+    good = sf.unix_date(value).between(*DAYS) if dated else sf.unix_micros(value).between(*INSTANTS)
+    value = sf.when(good, value)
     return EventTimeColumn(value, dated, unreadable=column.isNotNull() & value.isNull())
 
 
 def _year(column: "Column") -> "Column":
-    from pyspark.sql.functions import lit, make_timestamp_ltz
-
-    one, none = lit(1), lit(0)
-    return make_timestamp_ltz(column.cast("int"), one, one, none, none, none, lit("UTC"))
+    one, none = sf.lit(1), sf.lit(0)
+    return sf.make_timestamp_ltz(column.cast("int"), one, one, none, none, none, sf.lit("UTC"))
 
 
 def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
@@ -151,13 +139,11 @@ def _number(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
     A four-digit number is a year. A large number is UNIX seconds if the type was inferred.
     """
-    from pyspark.sql.functions import timestamp_seconds, when
-
     year = column.between(1000, 9999)
     seconds = column.between(*SECONDS)
-    value = when(year, _year(when(year, column)))
+    value = sf.when(year, _year(sf.when(year, column)))
     if inferred:
-        value = value.when(seconds, timestamp_seconds(column))
+        value = value.when(seconds, sf.timestamp_seconds(column))
     good = year | seconds if inferred else year
     return EventTimeColumn(value, dated=False, unreadable=column.isNotNull() & ~good)
 
@@ -167,10 +153,8 @@ def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
     A string of four digits is a year. A string in RFC 3339 is an instant if the type was inferred.
     """
-    from pyspark.sql.functions import when
-
     year = column.rlike(YEAR)
-    value = when(year, _year(when(year, column)))
+    value = sf.when(year, _year(sf.when(year, column)))
     if inferred:
         value = value.when(column.rlike(ZONED), try_cast(column, "timestamp"))
         value = value.when(column.rlike(RFC3339), in_utc(try_cast(column, "timestamp_ntz")))
@@ -199,8 +183,6 @@ def taken_columns(
     `names` maps columns to their names in the file. `system` are the columns for `op` (None if each row is an
     addition) and for the event time.
     """
-    from pyspark.sql import types as spark
-
     op, time = (None if name is None else batch.get(name) for name in system)
     if op is not None and not isinstance(op.dataType, spark.ByteType | spark.ShortType | spark.IntegerType):
         return None
@@ -220,8 +202,6 @@ def taken_columns(
 
 def _widens(actual: "DataType", wanted: "DataType") -> bool:
     """Whether a cast preserves all values."""
-    from pyspark.sql import types as spark
-
     match actual, wanted:
         case spark.DecimalType(), spark.DecimalType():
             return actual.scale == wanted.scale and actual.precision <= wanted.precision
@@ -299,9 +279,6 @@ def delivered_side(
     If `inferred` is set, no columns were declared, and columns named like system columns get a leading `_`
     (D32). Raises Refused, with names and types of columns, for columns that do not fit.
     """
-    from pyspark.sql.functions import col, lit, struct, when
-    from pyspark.sql.functions import monotonically_increasing_id as arrival_id
-
     read_names = frame.columns
     frame = _rename_reserved(frame, source, columns, inferred=inferred)
     frame_columns = {field.name: field for field in frame_fields(frame)}
@@ -313,21 +290,21 @@ def delivered_side(
     time, wanted = None, expected.dated if expected else None
     if columns.time in fields:
         type_ = fields.pop(columns.time).dataType
-        time = event_time(columns.time, col(quote(columns.time)), type_, inferred=inferred, dated=wanted)
+        time = event_time(columns.time, sf.col(quote(columns.time)), type_, inferred=inferred, dated=wanted)
     data, values = _conform(fields, expected)
     _require_named(source, columns, [field.name for field in data], timed=time is not None)
     _require_comparable(source, data)
     dated = time.dated if time else bool(wanted)
     required = expected.required if expected else ()
     if time is not None and time.unreadable is not None:
-        op = when(time.unreadable, lit(UNREADABLE)).otherwise(op)
+        op = sf.when(time.unreadable, sf.lit(UNREADABLE)).otherwise(op)
     require_fields(len(data), "Rows" if time is None else "Rows with nothing but a time")
-    row_values = (values.get(f.name, col(quote(f.name))).cast(f.dataType).alias(f.name) for f in data)
+    row_values = (values.get(f.name, sf.col(quote(f.name))).cast(f.dataType).alias(f.name) for f in data)
     sides = {
         OP: op,
-        TIME: time.value if time else lit(None).cast("date" if dated else "timestamp"),
-        ROW: struct(*row_values),
-        PLACE: col(quote(ARRIVAL)) if has_arrival else arrival_id(),
+        TIME: time.value if time else sf.lit(None).cast("date" if dated else "timestamp"),
+        ROW: sf.struct(*row_values),
+        PLACE: sf.col(quote(ARRIVAL)) if has_arrival else sf.monotonically_increasing_id(),
     }
     rows = frame.select(*(value.alias(name) for name, value in sides.items()))
     known = expected is not None or not any(map(_is_void, frame.schema))
@@ -339,19 +316,14 @@ def delivered_side(
 
 
 def _is_void(field: "StructField") -> bool:
-    from pyspark.sql.types import NullType
-
     return isinstance(field.dataType, NullType)
 
 
 def _conform(
     fields: "Mapping[str, StructField]", expected: ExpectedColumns | None
 ) -> "tuple[Sequence[StructField], Mapping[str, Column]]":
-    from pyspark.sql.functions import col
-    from pyspark.sql.types import TimestampNTZType
-
     naive = [name for name, field in fields.items() if isinstance(field.dataType, TimestampNTZType)]
-    instants = {name: in_utc(col(quote(name))) for name in naive}
+    instants = {name: in_utc(sf.col(quote(name))) for name in naive}
     if expected is None:
         return [storable(field) for field in fields.values()], instants
     data, values = conform_columns(fields, expected)
@@ -404,18 +376,15 @@ def _rename_reserved(
 
 def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
     """The operation of each row: the `op` column of upserts and changelogs, or else an addition."""
-    from pyspark.sql.functions import col, lit
-    from pyspark.sql.types import IntegralType, StringType
-
     name = columns.vocab.operation_type_column
     if not isinstance(source.merge, UpsertStream | ChangelogStream) or name not in fields:
         if isinstance(source.merge, ChangelogStream):
             raise _bad(f"A changelog needs the column {name}.", f"It has {', '.join(fields)}.", [name])
-        return lit(0)
+        return sf.lit(0)
     type_ = fields.pop(name).dataType
     if not isinstance(type_, IntegralType | StringType):
         raise _bad(f"The column {name} is of type {type_.simpleString()}.", "It must be an integer.", [name])
-    return try_cast(col(quote(name)), "int")
+    return try_cast(sf.col(quote(name)), "int")
 
 
 def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[str], *, timed: bool) -> None:

@@ -1,35 +1,42 @@
-"""The commit of a delivery: rows, new columns, and the block of the chain that records them."""
+"""The ingestion of a file and its commit: rows, new columns, and the block that records them."""
 
+import hashlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial, reduce
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pyarrow as pa
 import structlog
+from pyspark.sql import Observation
 
 from backstory.doors.odf.batch import DeliveredSide
-from backstory.doors.odf.columns import document_of
 from backstory.doors.odf.data_types import declared_schema
-from backstory.doors.odf.ingestion import DatasetFile, Head, Ingestion, fetch_hash
 from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.log_frames import log_schema, stored_frame
+from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.merge import SnapshotMerge
-from backstory.doors.odf.registry import SCHEMA
+from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, PullRun, cache_in, fetch_hash
+from backstory.doors.odf.registry import SCHEMA, RegisteredDataset
 from backstory.doors.odf.sides import nest_data
+from backstory.doors.odf.stored_columns import document_of
 from backstory.engine.spill import sort_rows
+from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shape_rows
 from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
-from backstory.journal.chain import Block, canonical, schema_hash
-from backstory.journal.log_table import bring_up_to_date, log_of
+from backstory.journal.chain import Block, canonical, schema_hash, walk
+from backstory.journal.log_table import bring_up_to_date, log_of, newest_block
 from backstory.journal.row_hash import ROWS, hash_of, observe_hash
 from backstory.model.change import NOTHING, TOKEN, Change, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.table import Column, Shape, TableName
+from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.literals import literal, null_columns
 from backstory.stores.iceberg.schema import columns_from, spark_schema, spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
@@ -47,6 +54,92 @@ DOOR = "odf"
 # Rows are hashed while their files are written.
 _HASHER = ThreadPoolExecutor(1, thread_name_prefix="hash")
 SOURCE_FIELDS = ("source_state", "fetch", "complete", "contents", "watermark")
+
+
+def cache_of(store: IcebergStore, dataset: TableName) -> Path:
+    """The folder of a dataset's downloads: in the embedded warehouse, or else in the user's cache folder."""
+    return cache_in(store.folder or Path.home() / ".cache" / "backstory" / store.catalog, dataset)
+
+
+@dataclass(frozen=True, slots=True)
+class DatasetFile:
+    """A file that was read for a dataset.
+
+    `after` is the dataset's number of polls when the source was fetched, or None for a push. `token`
+    identifies a repeated run. `read` are the file's rows. `frame` are its rows after preprocess, or None if
+    no columns are known. `declared` is true if the manifest declares the columns. `content` is the digest of
+    a strict changelog's file. `dataset` loads the current dataset.
+    """
+
+    store: IcebergStore
+    source: DatasetSource
+    fetched: FetchedFile
+    after: int | None
+    run: PullRun
+    token: str | None
+    read: StagedRows | None
+    frame: "DataFrame | None"
+    declared: bool
+    content: str | None
+    dataset: Callable[[], RegisteredDataset]
+
+    @property
+    def source_name(self) -> str:
+        """The name of the source."""
+        return getattr(self.source, "source_name", DEFAULT_SOURCE)
+
+
+def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
+    """The token by which a file of a run is recognized if the run is repeated (R81).
+
+    It is None without a run id. It contains the place of a polled file, or the name and content of a pushed
+    file, whose folder may differ in a second attempt.
+    """
+    if run.run_id is None:
+        return None
+    place_or_content = fetch_hash(source)
+    if place_or_content is None:
+        with fetched.path.open("rb") as file:
+            place_or_content = hashlib.file_digest(file, "sha3_256").hexdigest()
+    return f"{run.run_id} {getattr(source, 'source_name', DEFAULT_SOURCE)} {fetched.name} {place_or_content}"
+
+
+def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
+    """The head of a dataset, for a commit that follows it.
+
+    Raises Refused if the table has more rows than the newest known commit counts, because offsets would be
+    used twice. This happens if other programs expire a commit before the log contains it. Fewer rows are
+    refused if commits are known only from the log.
+    """
+    head = head_of(store, dataset)
+    rows, counted = (dataset.table.rows if dataset.table else 0), head.next_offset
+    if (
+        dataset.table is None
+        or rows == counted
+        or (rows < counted and next(walk(dataset.table), None) is not None)
+    ):
+        return head
+    name = dataset.dataset.name
+    raise Refused(
+        "log-behind" if rows > counted else "rows-lost",
+        f"The table of {name} holds {rows} rows, but its newest known commit counts {counted}.",
+        "Nothing was written; restore table and log from a backup, or add the manifest under another name.",
+    )
+
+
+def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
+    """The head of a dataset. It is empty if the dataset has no table."""
+    return Head(None if dataset.table is None else newest_block(store, dataset.table))
+
+
+@dataclass(frozen=True, slots=True)
+class Ingestion:
+    """A file, and the current dataset that it is ingested into. `now` is the commit's system time."""
+
+    file: DatasetFile
+    dataset: RegisteredDataset
+    head: Head
+    now: datetime
 
 
 def event_of(ingestion: Ingestion, rows: int, watermark: datetime | None) -> dict[str, Any]:
@@ -132,7 +225,7 @@ def rows_change(
             by = sort_order(terms, delivered.data)
             frame = nest_data(events, delivered.data)
             frame = resources.enter_context(number_events(frame, summary.rows, by, start))
-            rows = columns.stored_frame(frame, names, literal(ingestion.now))
+            rows = stored_frame(columns, frame, names, literal(ingestion.now))
         yield block_change(ingestion, event, delivered, rows, +summary.counts)
 
 
@@ -154,7 +247,7 @@ def block_change(
     assert table is not None
     into = None
     if delivered is not None:
-        wanted = columns_from(ingestion.dataset.columns.schema(delivered.data, dated=delivered.dated))
+        wanted = columns_from(log_schema(ingestion.dataset.columns, delivered.data, dated=delivered.dated))
         _refuse_retyped(table, wanted)
         into = extend_shape(table.shape, wanted)
     sequence, previous = (before.sequence + 1, before.hash) if before else (0, None)
@@ -186,8 +279,6 @@ def _with_hash(
     rows: "DataFrame | pa.Table | RowBatches | None", shape: Shape, offset: str, event: Mapping[str, Any]
 ) -> "tuple[DataFrame | pa.Table | RowBatches | None, Callable[[], str | None]]":
     """The rows in the table's columns, and a function that returns their hash after they are written."""
-    from pyspark.sql import Observation
-
     if rows is None:
         return None, lambda: None
     if isinstance(rows, pa.Table):

@@ -12,27 +12,20 @@ from typing import TYPE_CHECKING, Final
 from backstory.doors.odf.batch import DeliveredSide, delivered_side, refuse_failed
 from backstory.doors.odf.columns import typed_columns
 from backstory.doors.odf.committing import (
+    DatasetFile,
+    Ingestion,
     block_change,
+    cache_of,
     event_of,
+    head_to_extend,
     note_of,
     records_more,
     rows_change,
+    token_of,
     write_log,
 )
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import prepare_file, read_batch
-from backstory.doors.odf.ingestion import (
-    COUNTS,
-    DatasetFile,
-    DatasetReceipt,
-    Head,
-    Ingestion,
-    PullRun,
-    cache_of,
-    fetch_hash,
-    head_to_extend,
-    token_of,
-)
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import SetPollingSource
 from backstory.doors.odf.manifest.merge import (
@@ -44,8 +37,10 @@ from backstory.doors.odf.manifest.merge import (
     terms_of,
 )
 from backstory.doors.odf.preprocess import keeps_order, refuse_failing_rows, run_query
+from backstory.doors.odf.receipts import COUNTS, DatasetReceipt, Head, PullRun, fetch_hash
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.doors.odf.sides import LogMerge
+from backstory.doors.odf.stored_columns import expected_columns
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.plans import PlanResult
 from backstory.engine.staging import StagedRows
@@ -330,7 +325,7 @@ def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | 
     columns = dataset.columns
     inferred = not file.declared and file.source.preprocess is None
     with hold_settings(file.store.session):
-        delivered = delivered_side(frame, file.source, columns, dataset.expected_columns, inferred=inferred)
+        delivered = delivered_side(frame, file.source, columns, expected_columns(dataset), inferred=inferred)
     refuse_lost_order(file)
     late = refuse_late(file, head)
     terms = terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)

@@ -1,29 +1,32 @@
 """The door's functions for the command line and Python: add, pull, push, list, inspect, verify."""
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import functions as sf
+
 from backstory.doors.odf import registry
-from backstory.doors.odf.adding import Added, add, add_each, add_one
-from backstory.doors.odf.arguments import Argument, find_datasets, is_file, require_some
-from backstory.doors.odf.ingestion import DatasetReceipt, head_of
+from backstory.doors.odf.adding import add, add_each, add_one
+from backstory.doors.odf.arguments import Argument, find_datasets, require_some
+from backstory.doors.odf.committing import head_of
 from backstory.doors.odf.inspecting import (
     Inspected,
-    inspect_dataset,
-    inspect_file,
+    inspect_table,
     list_entry,
     unreadable_entry,
 )
-from backstory.doors.odf.log_columns import encode_log
+from backstory.doors.odf.log_frames import encode_log
 from backstory.doors.odf.polling import IngestRequest, Poll
+from backstory.doors.odf.preprocess import lint_dataset
 from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.pushing import PushedFiles, push
+from backstory.doors.odf.receipts import UNWATCHED, Added, DatasetReceipt, Watcher, report_receipt
 from backstory.doors.odf.registry import KnownDataset, RegisteredDataset
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.verify import Verdict, verify
 from backstory.model.table import ODF, TableName
-from backstory.sources.source import Progress, ignore_progress
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.terms import EventEncoding
 
@@ -43,29 +46,11 @@ __all__ = [
     "events",
     "ingest",
     "inspect",
-    "inspect_file",
-    "is_file",
     "list_datasets",
+    "newest_rows",
     "pull_all",
     "verify_dataset",
 ]
-
-
-def ignore(_: Any) -> None:
-    """Do nothing with an event."""
-
-
-@dataclass(frozen=True, slots=True)
-class Watcher:
-    """Callbacks of a pull: a manifest was added, a dataset begins, its progress, and its receipt."""
-
-    added: Callable[[Added], None] = ignore
-    begun: Callable[[str], None] = ignore
-    progress: Progress = ignore_progress
-    ended: Callable[[DatasetReceipt], None] = ignore
-
-
-UNWATCHED = Watcher()
 
 
 def pull_all(
@@ -110,14 +95,6 @@ def pull_all(
         receipt = pull(store, dataset, request, polls.pop() if polls else None)
         receipts.append(report_receipt(receipt, watcher, alone=is_single))
     return receipts
-
-
-def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) -> DatasetReceipt:
-    """Pass the receipt to the watcher and return it. If the dataset is `alone`, raise its UsageError."""
-    if isinstance(receipt.error, UsageError) and alone:
-        raise receipt.error
-    watcher.ended(receipt)
-    return receipt
 
 
 def events(
@@ -167,7 +144,17 @@ def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str
 
 def inspect(store: IcebergStore, name: str, *, namespace: str = ODF) -> Inspected:
     """A dataset's manifest, schema, lints and head. Raises UsageError for an unknown dataset."""
-    return inspect_dataset(store, registry.stored_datasets(store, namespace).existing(name))
+    dataset = registry.stored_datasets(store, namespace).existing(name)
+    return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
+
+
+def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
+    """The newest `count` rows by offset, except the last `skip` rows, oldest first."""
+    assert dataset.table is not None
+    rows = store.spark.table(store.sql_name(dataset.name))
+    offset = sf.col(quote(dataset.columns.vocab.offset_column))
+    end = head_of(store, dataset).next_offset - skip
+    return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
 def verify_dataset(store: IcebergStore, name: str, *, namespace: str = ODF) -> Verdict:

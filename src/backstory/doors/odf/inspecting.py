@@ -1,7 +1,6 @@
 """Inspect datasets: manifest, schema, lints, head and newest rows.
 
-Functions ending in `_here` read metadata and files without Spark. They return the same results, or raise
-Unreadable.
+Functions ending in `_here` read metadata and files. They raise Unreadable if Spark must be asked.
 """
 
 import json
@@ -10,13 +9,12 @@ from dataclasses import dataclass
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
 
 from backstory.documents import DocumentPath
 from backstory.doors.odf.data_types import data_schema_of, declared_schema
-from backstory.doors.odf.ingestion import Head, head_of
 from backstory.doors.odf.lints import Level, Lint, lints, lints_of
 from backstory.doors.odf.manifest.dataset import (
     Dataset,
@@ -25,23 +23,19 @@ from backstory.doors.odf.manifest.dataset import (
     read_manifests,
     resolve_defaults,
 )
-from backstory.doors.odf.registry import KnownDataset, RegisteredDataset, dataset_of, schema_document
+from backstory.doors.odf.receipts import Head
+from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
 from backstory.errors import UsageError
 from backstory.journal.chain import read_blocks
 from backstory.journal.log_table import newest_block_in_files, snapshots_in_files
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import integers
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import EventEncoding, Op
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +64,6 @@ class Inspected:
             "lints": [finding.to_dict() for finding in self.lints],
             "head": self.head,
         }
-
-
-def inspect_dataset(store: IcebergStore, dataset: RegisteredDataset) -> Inspected:
-    """Inspect a dataset of the warehouse with Spark."""
-    from backstory.doors.odf.preprocess import lint_dataset
-
-    return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
 
 
 def inspect_table(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lint]], head: Head) -> Inspected:
@@ -126,17 +113,6 @@ def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lin
             Lint(wrong.code, Level.ERROR, wrong.message, None, remedy=wrong.remedy),
             *lints(dataset.dataset),
         ]
-
-
-def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
-    """The newest `count` rows by offset, except the last `skip` rows, oldest first."""
-    from pyspark.sql.functions import col
-
-    assert dataset.table is not None
-    rows = store.spark.table(store.sql_name(dataset.name))
-    offset = col(quote(dataset.columns.vocab.offset_column))
-    end = head_of(store, dataset).next_offset - skip
-    return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
 def symbols(dataset: KnownDataset[TableLike]) -> dict[str, dict[Any, str]]:

@@ -9,11 +9,11 @@ from typing import Self, Unpack
 
 import structlog
 
-from backstory.doors.odf.ingestion import DatasetReceipt, Head, PullRun
 from backstory.doors.odf.lints import secrets
 from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
 from backstory.doors.odf.options import PullOptions
+from backstory.doors.odf.receipts import DatasetReceipt, Head, PullRun
 from backstory.doors.odf.registry import KnownDataset
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import Block

@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING, Final
 from uuid import uuid4
 
 import pyarrow as pa
+from pyspark.errors import AnalysisException, PySparkException
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from backstory.documents import DocumentPath
 from backstory.doors.odf.data_types import arrow_schema, declared_schema
@@ -91,8 +93,6 @@ def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) 
     query may read. Raises UsageError for a forbidden query (the checked text is the one that runs), and for a
     query that Spark cannot analyse.
     """
-    from pyspark.errors import AnalysisException
-
     view = f"input {uuid4()}"
     text = _text(sql, view)
     others_read(store, namespace, text, frozenset({view}))
@@ -120,8 +120,6 @@ def names_others(store: IcebergStore, sql: Sql, namespace: str) -> bool:
 @contextmanager
 def refuse_failing_rows() -> Iterator[None]:
     """Raise Refused if a query fails on a value, as `cast('x' as int)` does. Other errors are unchanged."""
-    from pyspark.errors import PySparkException
-
     try:
         yield
     except PySparkException as fault:
@@ -169,9 +167,6 @@ def output_of(
 
     The result is also None if the query reads other datasets that do not exist yet.
     """
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import from_arrow_schema
-
     declared = declared_schema(source.read)
     if source.preprocess is None or declared is None or not declared.fields_:
         return None
@@ -191,9 +186,6 @@ def output_of(
 
 
 def _arrow_field(column: "StructField") -> pa.Field:
-    from pyspark.errors import PySparkException
-    from pyspark.sql.pandas.types import to_arrow_type
-
     try:
         type_ = to_arrow_type(column.dataType)
     except PySparkException:

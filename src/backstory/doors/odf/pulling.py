@@ -9,19 +9,18 @@ from pathlib import Path
 import structlog
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.committing import block_change, event_of, note_of, write_log
-from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.ingestion import (
+from backstory.doors.odf.committing import (
     DatasetFile,
-    DatasetReceipt,
-    Head,
     Ingestion,
-    PullRun,
+    block_change,
     cache_of,
+    event_of,
     head_of,
     head_to_extend,
-    sum_up,
+    note_of,
+    write_log,
 )
+from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.manifest.events import AddPushSource, Csv
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.polling import (
@@ -35,6 +34,7 @@ from backstory.doors.odf.polling import (
     warn_of_secrets,
 )
 from backstory.doors.odf.preprocess import refuse_forbidden_queries
+from backstory.doors.odf.receipts import DatasetReceipt, Head, PullRun, sum_up
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused

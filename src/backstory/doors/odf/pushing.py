@@ -9,14 +9,14 @@ from pathlib import Path
 from pydantic import TypeAdapter
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.committing import write_log
+from backstory.doors.odf.committing import head_of, write_log
 from backstory.doors.odf.delivery import deliver_file
-from backstory.doors.odf.ingestion import DatasetReceipt, head_of, sum_up
 from backstory.doors.odf.manifest.events import AddPushSource, Read
 from backstory.doors.odf.manifest.merge import Append
 from backstory.doors.odf.polling import IngestRequest, log_notes, unchanged_receipt
 from backstory.doors.odf.preprocess import refuse_forbidden_queries
 from backstory.doors.odf.pulling import failure_of
+from backstory.doors.odf.receipts import DatasetReceipt, sum_up
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.sources.source import FetchedFile

@@ -2,12 +2,11 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any, Generic, TypeAlias, TypeVar
 
-from backstory.doors.odf.columns import ExpectedColumns, expected_of
 from backstory.doors.odf.log_columns import LogColumns, log_columns
 from backstory.doors.odf.manifest.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.manifest.merge import Append, Ledger
@@ -52,17 +51,6 @@ class KnownDataset(Generic[Table_co]):
         """
         text = self.table.properties.get(SCHEMA) if self.table else None
         return json.loads(text) if text else schema_document(self.dataset)
-
-    @property
-    def expected_columns(self) -> ExpectedColumns | None:
-        """The columns that a batch must have.
-
-        They are None before the first rows, unless the manifest sets them.
-        """
-        columns = self.columns
-        expected = expected_of(self.schema, columns.system, columns.time)
-        dated = self.is_dated
-        return expected if expected is None or dated is None else replace(expected, dated=dated)
 
     @property
     def is_dated(self) -> bool | None:

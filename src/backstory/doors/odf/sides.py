@@ -9,9 +9,12 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyspark.sql import functions as sf
+from pyspark.sql.pandas.types import to_arrow_type
 
 from backstory.doors.odf.batch import NULLS, UNREADABLE, UNREADABLE_TIME, DeliveredSide, side_tables
 from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.log_frames import side_frame
 from backstory.doors.odf.manifest.merge import OBSERVED
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.plans import PlanResult, PlanTerms
@@ -137,8 +140,6 @@ class LogMerge:
     @property
     def schema(self) -> pa.Schema:
         """The columns of both sides."""
-        from pyspark.sql.pandas.types import to_arrow_type
-
         time = pa.date32() if self.delivered.dated else pa.timestamp("us", "UTC")
         data = [(field.name, to_arrow_type(field.dataType)) for field in self.delivered.data]
         return pa.schema([(OP, pa.int32()), (TIME, time), (PLACE, pa.int64()), *data])
@@ -188,7 +189,7 @@ class LogMerge:
     def _log_frame(self) -> "DataFrame":
         rows = self.store.spark.table(self.store.sql_name(self.dataset.name))
         names = [field.name for field in self.delivered.data]
-        return flatten_data(self.dataset.columns.side_frame(rows, names), self.delivered.data)
+        return flatten_data(side_frame(self.dataset.columns, rows, names), self.delivered.data)
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
         """The events with keys of the delivery, or all events if the keys exceed the memory."""
@@ -254,19 +255,15 @@ def plan_part(
 
 def flatten_data(rows: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
     """The rows of a side in Spark, with the data columns named by position (`c0`, `c1`)."""
-    from pyspark.sql.functions import col
-
     data = [
         struct_field(ROW, field.name).cast(field.dataType).alias(f"c{n}") for n, field in enumerate(fields)
     ]
-    return rows.select(col(OP).cast("int").alias(OP), TIME, col(PLACE).cast("long").alias(PLACE), *data)
+    return rows.select(sf.col(OP).cast("int").alias(OP), TIME, sf.col(PLACE).cast("long").alias(PLACE), *data)
 
 
 def nest_data(events: "DataFrame", fields: "Sequence[StructField]") -> "DataFrame":
     """Planned events in Spark, with the data columns in the struct `ROW`."""
-    from pyspark.sql.functions import col, struct
-
     system = events.columns[: len(events.columns) - len(fields)]
     flattened = events.toDF(*system, *(f"c{n}" for n in range(len(fields))))
-    row: Any = struct(*(col(f"c{n}").alias(field.name) for n, field in enumerate(fields)))
+    row: Any = sf.struct(*(sf.col(f"c{n}").alias(field.name) for n, field in enumerate(fields)))
     return flattened.select(*system, row.alias(ROW))

@@ -3,9 +3,7 @@
 from collections.abc import Sequence
 from functools import partial
 
-from backstory.doors.odf.adding import Added
 from backstory.doors.odf.arguments import Argument, check_manifest, find_datasets, is_same, require_some
-from backstory.doors.odf.ingestion import DatasetReceipt, Head, cache_in
 from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_here
 from backstory.doors.odf.lints import lints_of
 from backstory.doors.odf.manifest.events import FilesGlob
@@ -18,6 +16,7 @@ from backstory.doors.odf.polling import (
     log_notes,
     warn_of_secrets,
 )
+from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, cache_in
 from backstory.doors.odf.registry import KnownDataset, dataset_of, described_datasets
 from backstory.errors import BackstoryError
 from backstory.journal.log_table import all_blocks_in_files, log_is_complete, newest_block_in_files
@@ -82,12 +81,9 @@ def _poll_context(files: TableReader, dataset: KnownDataset[TableMetadata]) -> P
         raise Unreadable("a warehouse that is not local")
     if not log_is_complete(files):
         raise Unreadable("commits that the log lacks")
-    if _queries(dataset) and not is_pulled_by(dataset):
+    has_queries = any(source.preprocess is not None for _, source in dataset.dataset.sources())
+    if has_queries and not is_pulled_by(dataset):
         raise Unreadable("queries that have not been checked yet")
     source = dataset.dataset.polling
     blocks = all_blocks_in_files(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
     return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)
-
-
-def _queries(dataset: KnownDataset[TableMetadata]) -> bool:
-    return any(source.preprocess is not None for _, source in dataset.dataset.sources())

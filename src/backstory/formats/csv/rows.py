@@ -29,17 +29,18 @@ from backstory.formats.produced import (
 from backstory.formats.rows import KEEPS, column_of_kept
 from backstory.formats.values.cells import null_where_empty
 from backstory.formats.values.digits import are_numbers, have_commas
-from backstory.formats.values.fitting import (
+from backstory.formats.values.texts import (
     BOOL,
     DATE,
     FLOAT,
     INSTANT,
     INT,
+    TextForms,
     all_are,
     exact_as_float,
     needs_typed_column,
+    parser,
 )
-from backstory.formats.values.texts import TextForms, parser
 
 # A column has the first of these types that fits all its cells.
 _TYPES = [INT, FLOAT, BOOL, DATE, INSTANT]

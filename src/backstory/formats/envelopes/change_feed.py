@@ -9,10 +9,9 @@ import pyarrow.compute as pc
 
 from backstory.errors import Refused, UsageError
 from backstory.formats.envelopes.log_positions import CHANGE
-from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.messages import REMEDY
 from backstory.formats.envelopes.structs import whole_columns
-from backstory.formats.envelopes.unwrapped import DELETE, INSTANT, UPSERT, Unwrapped
+from backstory.formats.envelopes.unwrapped import DELETE, FEED, INSTANT, UPSERT, LogSource, Unwrapped
 from backstory.formats.produced import excerpt, malformed_row
 from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.cells import UnreadableCell, first_failing
@@ -29,7 +28,7 @@ from backstory.model.change_feed import (
 _NEW_ROWS: Final = pa.array([ChangeType.INSERT, ChangeType.AFTER], pa.string())
 
 
-def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed") -> Unwrapped:
+def unwrap_changes(rows: pa.Table, key: Sequence[str]) -> Unwrapped:
     """The events of a feed with `_change_type`, `_commit_version` and `_commit_timestamp`.
 
     A row that a commit inserts or updates is an upsert. A row that a commit removes is the before image of
@@ -42,10 +41,10 @@ def unwrap_changes(rows: pa.Table, key: Sequence[str], *, name: str = "The feed"
     column of the key.
     """
     _refuse_columns(rows, key)
-    columns = whole_columns(rows, name)
-    types = _change_types(columns[CHANGE_TYPE], name)
-    instants = _instants(columns[COMMIT_TIMESTAMP], name)
-    versions = _versions(columns[COMMIT_VERSION], name)
+    columns = whole_columns(rows, FEED)
+    types = _change_types(columns[CHANGE_TYPE])
+    instants = _instants(columns[COMMIT_TIMESTAMP])
+    versions = _versions(columns[COMMIT_VERSION])
     is_new = pc.is_in(types, _NEW_ROWS).to_numpy(zero_copy_only=False)
     groups = _groups([columns[column] for column in key] + [versions, instants])
     before = _rows_before(groups, is_new)
@@ -90,18 +89,18 @@ def _refuse_columns(rows: pa.Table, key: Sequence[str]) -> None:
         )
 
 
-def _change_types(types: pa.Array, name: str) -> pa.Array:
+def _change_types(types: pa.Array) -> pa.Array:
     known = [change.value for change in ChangeType]
     texts = types.cast(pa.string())
     strange = pc.invert(pc.is_in(texts, pa.array(known)))
     if strange.true_count:
         row = pc.index(strange, True).as_py()
         why = f"`{CHANGE_TYPE}` is `{excerpt(texts[row])}`, which is not one of {', '.join(known)}"
-        raise malformed_row(name, f"row {row + 1}", why, REMEDY)
+        raise malformed_row(FEED, f"row {row + 1}", why, REMEDY)
     return texts
 
 
-def _instants(times: pa.Array, name: str) -> pa.Array:
+def _instants(times: pa.Array) -> pa.Array:
     """The times of commits in UTC, from timestamps or ISO 8601 strings."""
     if pa.types.is_null(times.type):
         return times.cast(INSTANT)
@@ -111,30 +110,30 @@ def _instants(times: pa.Array, name: str) -> pa.Array:
         code = "naive-time" if pa.types.is_timestamp(times.type) else "no-instant"
         raise UsageError(
             code,
-            f"{name}: column {COMMIT_TIMESTAMP} has type {type_of_arrow(times.type)}, which is not a time "
+            f"{FEED}: column {COMMIT_TIMESTAMP} has type {type_of_arrow(times.type)}, which is not a time "
             "with a zone.",
             "Order events with `sequence_by=[\"to_utc_timestamp(_commit_timestamp, 'Europe/Paris')\"]`.",
             [COMMIT_TIMESTAMP],
         )
     field = pa.field(COMMIT_TIMESTAMP, INSTANT)
-    return _read(times, field, parser(field, TextForms()), name)
+    return _read(times, field, parser(field, TextForms()))
 
 
-def _versions(versions: pa.Array, name: str) -> pa.Array:
+def _versions(versions: pa.Array) -> pa.Array:
     field = pa.field(COMMIT_VERSION, pa.int64())
     if pa.types.is_string(versions.type):
-        return _read(versions, field, parser(field, TextForms()), name)
-    return _read(versions, field, lambda part: part.cast(pa.int64()), name)
+        return _read(versions, field, parser(field, TextForms()))
+    return _read(versions, field, lambda part: part.cast(pa.int64()))
 
 
-def _read(cells: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.Array], name: str) -> pa.Array:
+def _read(cells: pa.Array, field: pa.Field, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
     try:
         return convert(cells)
     except UnreadableCell as cell:
         row = cell.row
     except (pa.ArrowInvalid, pa.ArrowNotImplementedError):
         row = first_failing(cells, convert)
-    raise Refused("unreadable-value", f"{name}, row {row + 1}: `{field.name}` cannot be read.", REMEDY)
+    raise Refused("unreadable-value", f"{FEED}, row {row + 1}: `{field.name}` cannot be read.", REMEDY)
 
 
 def _groups(columns: Sequence[pa.Array]) -> np.ndarray:

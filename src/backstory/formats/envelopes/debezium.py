@@ -42,7 +42,7 @@ from backstory.formats.envelopes.structs import (
     whole_columns,
 )
 from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
-from backstory.formats.envelopes.unwrapped import DELETE, TRUNCATE, UPSERT, Unwrapped
+from backstory.formats.envelopes.unwrapped import DELETE, FEED, TRUNCATE, UPSERT, Unwrapped
 from backstory.formats.produced import excerpt, malformed_row, refuse_repeated
 
 Columns = Mapping[str, pa.Array]
@@ -66,7 +66,7 @@ class Images:
         return [image[column] for image in (self.after, self.before, self.key) if column in image]
 
 
-def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
+def record_rows(images: Images, key: Collection[str]) -> pa.Table:
     """The rows of the events: values for upserts, keys for deletes.
 
     Raises Refused if the types of the images contradict each other.
@@ -74,7 +74,7 @@ def record_rows(images: Images, key: Collection[str], name: str) -> pa.Table:
     names = [*images.after, *images.before, *images.key]
     rows = {}
     for column in dict.fromkeys(names):
-        type_ = joint_column(column, [values.type for values in images.columns(column)], name)
+        type_ = joint_column(column, [values.type for values in images.columns(column)], FEED)
         nothing = pa.nulls(len(images), type_)
         after, before, own = (
             as_type(image[column], type_) if column in image else nothing
@@ -120,7 +120,7 @@ def before_images(
 
 
 def end_changed_keys(
-    columns: dict[str, pa.Array], places: np.ndarray, key: Sequence[str], name: str
+    columns: dict[str, pa.Array], places: np.ndarray, key: Sequence[str]
 ) -> tuple[dict[str, pa.Array], np.ndarray]:
     """The events, with a delete of the old key before each update that changes the `key`.
 
@@ -132,7 +132,7 @@ def end_changed_keys(
         return columns, places
     known, same = pc.equal(columns[OP], "u"), pa.repeat(pa.scalar(True), len(places))
     for column in key:
-        type_ = joint_column(column, [before[column].type, after[column].type], name)
+        type_ = joint_column(column, [before[column].type, after[column].type], FEED)
         old, new = as_type(before[column], type_), as_type(after[column], type_)
         known = pc.and_(known, old.is_valid())
         same = pc.and_(same, pc.fill_null(_equal(old, new), False))
@@ -167,9 +167,7 @@ _OPERATIONS: Final = [*_KINDS, "m"]  # m: a message in the log without a row
 Place = Callable[[int], str]
 
 
-def unwrap_debezium(
-    rows: pa.Table, key: Sequence[str] = (), *, unavailable: str = UNAVAILABLE, name: str = "The feed"
-) -> Unwrapped:
+def unwrap_debezium(rows: pa.Table, key: Sequence[str] = (), *, unavailable: str = UNAVAILABLE) -> Unwrapped:
     """The events of messages with columns `op`, `before`, `after`, `source`, `ts_ms`, or their `payload`.
 
     The key of a delete comes from the struct `key` of the message, or else from `before`. The parameter `key`
@@ -185,38 +183,38 @@ def unwrap_debezium(
     `after`, and a delete without a key. Raises it also for unreadable log positions and times. Raises it for
     messages with schemas, because only `debezium_messages` reads schemas.
     """
-    columns, places = _events(_envelopes(rows, name), rows.num_rows, name)
-    columns, places = end_changed_keys(columns, places, key, name)
+    columns, places = _events(_envelopes(rows), rows.num_rows)
+    columns, places = end_changed_keys(columns, places, key)
 
     def place(row: int) -> str:
         return message(int(places[row]))
 
     operations = columns[OP]
     kinds = pa.array([_KINDS[operation] for operation in operations.to_pylist()], pa.string())
-    source = _fields(columns, "source", name, place)
+    source = _fields(columns, "source", place)
     images = Images(
         pc.equal(kinds, UPSERT),
         pc.equal(kinds, DELETE),
-        *(_fields(columns, image, name, place) for image in (BEFORE, AFTER, KEY)),
+        *(_fields(columns, image, place) for image in (BEFORE, AFTER, KEY)),
     )
     key = tuple(key) or tuple(images.key) or tuple(images.before)
-    _refuse_missing(images, key, name, place)
-    records = record_rows(images, key, name)
+    _refuse_missing(images, key, place)
+    records = record_rows(images, key)
     stated = fields_of(columns.get(UNMODIFIED, pa.nulls(len(kinds))))
     unmodified = unmodified_cells(images, stated, key, records.column_names, unavailable)
-    connector = connector_of(source.get("connector", pa.nulls(len(kinds))), name, place)
+    connector = connector_of(source.get("connector", pa.nulls(len(kinds))), place)
     log = log_source(connector, source, len(kinds))
-    refuse_several(log, name)
+    refuse_several(log)
     imaged = pc.equal(operations, "u")
     if logs_whole_rows(connector):
         imaged = pc.or_(imaged, images.is_delete)
     before, has_before = before_images(images, imaged, records.schema, unavailable)
     reads, sent = pc.equal(operations, "r"), columns.get("ts_ms", pa.nulls(len(kinds)))
-    sequence = log_positions(connector, source, reads, name, place)
+    sequence = log_positions(connector, source, reads, place)
     return Unwrapped(
         rows=_null_unmodified(records, unmodified),
         kinds=kinds,
-        instants=instants(source, sent, reads, name, place),
+        instants=instants(source, sent, reads, place),
         sequence=sequence,
         unmodified=unmodified,
         before=before,
@@ -227,80 +225,80 @@ def unwrap_debezium(
     )
 
 
-def _envelopes(rows: pa.Table, name: str) -> dict[str, pa.Array]:
+def _envelopes(rows: pa.Table) -> dict[str, pa.Array]:
     """The columns of the envelopes, read from `payload` if the messages have that column."""
-    columns = whole_columns(rows, name)
+    columns = whole_columns(rows, FEED)
     key = columns.pop(KEY, None)
     if OP not in columns and PAYLOAD in columns:
-        columns = _payload(columns, name)
+        columns = _payload(columns)
     if key is not None and pa.types.is_struct(key.type):
         inner = fields_of(key)
         if inner.keys() == {SCHEMA, PAYLOAD}:
-            inner = _payload(inner, name)
+            inner = _payload(inner)
         if inner:
             columns[KEY] = struct_of(inner, all_null(inner, len(key)))
     return columns
 
 
-def _payload(columns: Columns, name: str) -> dict[str, pa.Array]:
+def _payload(columns: Columns) -> dict[str, pa.Array]:
     schema = columns.get(SCHEMA)
     if schema is not None and schema.null_count < len(schema):
         raise Refused(
             "malformed-row",
-            f"{name} has messages with schemas, which are exact only in the original text.",
+            f"{FEED} has messages with schemas, which are exact only in the original text.",
             "Nothing was written; give the messages as text.",
         )
     payload = columns[PAYLOAD]
     return fields_of(payload)
 
 
-def _events(columns: Columns, count: int, name: str) -> tuple[dict[str, pa.Array], np.ndarray]:
+def _events(columns: Columns, count: int) -> tuple[dict[str, pa.Array], np.ndarray]:
     """The columns and numbers of the messages that are events. Raises Refused for an unknown operation."""
     operations = columns.get(OP, pa.nulls(count))
     if not pa.types.is_string(operations.type):
         if operations.null_count < count:
-            raise malformed_row(name, message(0), f"`{OP}` is not a text", REMEDY)
+            raise malformed_row(FEED, message(0), f"`{OP}` is not a text", REMEDY)
         operations = pa.nulls(count, pa.string())
     values = {column: part for column, part in columns.items() if column not in {OP, KEY, UNMODIFIED}}
     lacking = pc.and_(operations.is_null(), pc.invert(all_null(values, count)))
     if lacking.true_count:
         place = message(pc.index(lacking, True).as_py())
-        raise malformed_row(name, place, NO_CHANGE, REMEDY)
+        raise malformed_row(FEED, place, NO_CHANGE, REMEDY)
     known = pc.or_(operations.is_null(), pc.is_in(operations, pa.array(_OPERATIONS)))
     if known.false_count:
         row = pc.index(known, False).as_py()
         why = f"`{OP}` is `{excerpt(operations[row])}`, which is not one of {', '.join(_OPERATIONS)}"
-        raise malformed_row(name, message(row), why, REMEDY)
+        raise malformed_row(FEED, message(row), why, REMEDY)
     places = np.flatnonzero(pc.is_in(operations, pa.array(list(_KINDS))).to_numpy(zero_copy_only=False))
     every = {**columns, OP: operations}
     return {column: part.take(pa.array(places)) for column, part in every.items()}, places
 
 
-def _fields(columns: Columns, column: str, name: str, place: Place) -> dict[str, pa.Array]:
+def _fields(columns: Columns, column: str, place: Place) -> dict[str, pa.Array]:
     """The fields of a column of structs. Raises Refused if the column has another type."""
     values = columns.get(column, pa.array([], pa.null()))
     if values.null_count == len(values):
         return fields_of(values)
     if not pa.types.is_struct(values.type):
         row = pc.index(values.is_valid(), True).as_py()
-        raise malformed_row(name, place(row), f"`{column}` is not an object", REMEDY)
-    refuse_repeated(f"{name}: `{column}`", values.type.names)
+        raise malformed_row(FEED, place(row), f"`{column}` is not an object", REMEDY)
+    refuse_repeated(f"{FEED}: `{column}`", values.type.names)
     return fields_of(values)
 
 
-def _refuse_missing(images: Images, key: Sequence[str], name: str, place: Place) -> None:
+def _refuse_missing(images: Images, key: Sequence[str], place: Place) -> None:
     """Raise Refused for an upsert without values, and for a delete without a key."""
     lacking = pc.and_(images.is_upsert, all_null(images.after, len(images)))
     if lacking.true_count:
         row = pc.index(lacking, True).as_py()
-        raise malformed_row(name, place(row), f"it has no `{AFTER}`", REMEDY)
+        raise malformed_row(FEED, place(row), f"it has no `{AFTER}`", REMEDY)
     own = {f"{KEY}.{column}": images.key[column] for column in key if column in images.key}
     old = {f"{BEFORE}.{column}": images.before[column] for column in key if column in images.before}
     lacking = pc.and_(images.is_delete, all_null(own | old, len(images)))
     if lacking.true_count:
         row = pc.index(lacking, True).as_py()
         why = f"it is a delete, and neither its key nor `{BEFORE}` has {', '.join(key) or 'a column'}"
-        raise malformed_row(name, place(row), why, REMEDY)
+        raise malformed_row(FEED, place(row), why, REMEDY)
 
 
 def _null_unmodified(rows: pa.Table, unmodified: pa.Table) -> pa.Table:

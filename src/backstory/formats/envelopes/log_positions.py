@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS, Refused
-from backstory.formats.envelopes.log_source import LogSource
-from backstory.formats.envelopes.unwrapped import INSTANT
+from backstory.formats.envelopes.unwrapped import FEED, INSTANT, LogSource
 from backstory.formats.produced import malformed_row
 from backstory.formats.values.cells import DAY, require_years
 
@@ -115,7 +114,7 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
 }
 
 
-def connector_of(names: pa.Array, name: str, place: Place) -> str:
+def connector_of(names: pa.Array, place: Place) -> str:
     """The only connector of the messages, or an empty string if they name none.
 
     Raises Refused if there are several.
@@ -123,20 +122,20 @@ def connector_of(names: pa.Array, name: str, place: Place) -> str:
     if not pa.types.is_string(names.type):
         if names.null_count < len(names):
             row = pc.index(names.is_valid(), True).as_py()
-            raise malformed_row(name, place(row), "`source.connector` is not a text", REMEDY)
+            raise malformed_row(FEED, place(row), "`source.connector` is not a text", REMEDY)
         return ""
     several = {str(connector) for connector in pc.unique(names).to_pylist() if connector is not None}
-    refuse_several(LogSource(frozenset(several)), name)
+    refuse_several(LogSource(frozenset(several)))
     return several.pop() if several else ""
 
 
-def refuse_several(source: LogSource, name: str) -> None:
+def refuse_several(source: LogSource) -> None:
     """Raise Refused for messages of several tables or connectors, because they have no common order."""
     for names, kind in ((source.connectors, "connector"), (source.tables, "table")):
         if len(names) > 1:
             raise Refused(
                 "several-sources",
-                f"{name} has messages of several {kind}s: {', '.join(sorted(names)[:MAX_KEYS])}.",
+                f"{FEED} has messages of several {kind}s: {', '.join(sorted(names)[:MAX_KEYS])}.",
                 f"Nothing was written; apply the messages of each {kind} separately, to a table of its own.",
             )
 
@@ -167,7 +166,7 @@ def logs_whole_rows(connector: str) -> bool:
     return connector in CONNECTORS and CONNECTORS[connector].logs_whole_rows
 
 
-def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, place: Place) -> pa.Table:
+def log_positions(connector: str, source: Columns, reads: pa.Array, place: Place) -> pa.Table:
     """The log positions of messages, as columns in sort order.
 
     There are no columns for an unknown connector. All columns are NULL for a read without a position. Raises
@@ -181,7 +180,7 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
             read[field] = reading(source.get(field, pa.nulls(len(reads))))
         except Unplaced as stop:
             why = f"`source.{field}` is not a log position of {connector}"
-            raise malformed_row(name, place(stop.row), why, REMEDY) from None
+            raise malformed_row(FEED, place(stop.row), why, REMEDY) from None
     parts = CONNECTORS[connector].arranged(read, reads)
     placeless = pc.and_(reads, next(iter(parts.values())).is_null())
     columns: dict[str, pa.Array] = {}
@@ -192,23 +191,23 @@ def log_positions(connector: str, source: Columns, reads: pa.Array, name: str, p
     return pa.table({column: pc.if_else(placeless, None, part) for column, part in columns.items()})
 
 
-def instants(source: Columns, sent: pa.Array, reads: pa.Array, name: str, place: Place) -> pa.Array:
+def instants(source: Columns, sent: pa.Array, reads: pa.Array, place: Place) -> pa.Array:
     """The times of events: `source.ts_us`, else `source.ts_ms`.
 
     A read without a time, or with the time 0, has the time when it was `sent`. An event without a time is
     NULL. Raises Refused if a value is not a time.
     """
-    micros = _as_micros(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", name, place)
-    millis = _as_micros(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", name, place)
+    micros = _as_micros(source.get("ts_us", pa.nulls(len(reads))), 1, "source.ts_us", place)
+    millis = _as_micros(source.get("ts_ms", pa.nulls(len(reads))), 1_000, "source.ts_ms", place)
     known = pc.coalesce(micros, millis)
     # Older snapshot readers of Debezium have no time and write 0.
     lacks = pc.and_(reads, pc.equal(pc.fill_null(known, 0), 0))
     if lacks.true_count:
-        known = pc.if_else(lacks, _as_micros(sent, 1_000, "ts_ms", name, place), known)
+        known = pc.if_else(lacks, _as_micros(sent, 1_000, "ts_ms", place), known)
     return known.cast(pa.timestamp("us")).cast(INSTANT)
 
 
-def _as_micros(counts: pa.Array, micros: int, field: str, name: str, place: Place) -> pa.Array:
+def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Array:
     """Convert counts of units of `micros` microseconds to microseconds.
 
     Raises Refused outside the years 1 to 9999.
@@ -217,11 +216,11 @@ def _as_micros(counts: pa.Array, micros: int, field: str, name: str, place: Plac
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)
     except Unplaced as stop:
-        raise malformed_row(name, place(stop.row), f"`{field}` is not a number", REMEDY) from None
+        raise malformed_row(FEED, place(stop.row), f"`{field}` is not a number", REMEDY) from None
     except pa.ArrowInvalid:
         values = counts.fill_null(0).to_numpy(zero_copy_only=False)
         row = int(np.argmax(np.abs(values.astype(float))))
         raise malformed_row(
-            name, place(row), f"`{field}` is outside of the years 1 to 9999", REMEDY
+            FEED, place(row), f"`{field}` is outside of the years 1 to 9999", REMEDY
         ) from None
     return built

@@ -20,6 +20,7 @@ from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.connect_types import UnreadableSchema, decode_logical, envelope_type
 from backstory.formats.envelopes.structs import as_type, fields_of, joint_column, struct_of, with_field
 from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
+from backstory.formats.envelopes.unwrapped import FEED
 from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, infer_schema
 from backstory.formats.json.text import NotJson, dumps, loads, place_of_value
 from backstory.formats.json.values import JsonColumn, typed_array
@@ -168,7 +169,7 @@ UNMODIFIED: Final = "unmodified"
 
 
 def debezium_messages(
-    keys: Cells | None, values: Cells, *, unavailable: str = UNAVAILABLE, name: str = "The feed"
+    keys: Cells | None, values: Cells, *, unavailable: str = UNAVAILABLE, name: str = FEED
 ) -> pa.Table:
     """The envelopes of the messages, one row each, with `key`, the fields of the envelope, and `unmodified`.
 

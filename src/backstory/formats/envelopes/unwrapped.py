@@ -5,12 +5,30 @@ from typing import Final
 
 import pyarrow as pa
 
-from backstory.formats.envelopes.log_source import LogSource
-
+# The name of a feed in messages.
+FEED: Final = "The feed"
 UPSERT: Final = "upsert"
 DELETE: Final = "delete"
 TRUNCATE: Final = "truncate"
 INSTANT: Final = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """The connectors, servers and tables that messages name (V136, V137).
+
+    One log has at most one of each; reads of a snapshot may lack the server.
+    """
+
+    connectors: frozenset[str] = frozenset()
+    servers: frozenset[str] = frozenset()
+    tables: frozenset[str] = frozenset()
+
+    def join(self, other: "LogSource") -> "LogSource":
+        """The common origin of two parts of one delivery."""
+        return LogSource(
+            self.connectors | other.connectors, self.servers | other.servers, self.tables | other.tables
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,8 +13,7 @@ from backstory.formats.json.text import Number
 from backstory.formats.json.values import whole_text
 from backstory.formats.produced import excerpt
 from backstory.formats.values.digits import is_kept
-from backstory.formats.values.fitting import all_are
-from backstory.formats.values.texts import TextForms
+from backstory.formats.values.texts import TextForms, all_are
 
 _INT64 = range(-(1 << 63), 1 << 63)
 _EXACT_IN_FLOAT = 1 << 53

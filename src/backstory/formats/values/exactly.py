@@ -6,7 +6,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.expected import DURATION, TIME, kind_of, unit
-from backstory.formats.values.clock import count_units
+from backstory.formats.values.cells import count_units
 from backstory.formats.values.same import cast_same
 from backstory.formats.values.texts import TextForms, parser
 

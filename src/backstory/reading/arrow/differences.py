@@ -12,17 +12,18 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.reading.arrow.knowledge import KnownTable, narrow_to_changes, table_at
-from backstory.reading.arrow.point_in_time import as_of, current
-from backstory.reading.arrow.sorting import sort_places
+from backstory.reading.arrow.point_in_time import rows_at, sort_places
 from backstory.reading.arrow.versions import (
     SIDED_TIMES,
     SORT_MEMORY,
     TIMES,
+    KnownTable,
     hold_memory,
+    narrow_to_changes,
     query_rows,
     read_revisions,
     read_versions,
+    table_at,
 )
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
 from backstory.reading.histories import HISTORIES, require_knowledge, shown_key, system_columns
@@ -39,6 +40,8 @@ Row = Mapping[str, Any]
 Difference = dict[str, Any]
 # The place of a missing row.
 NO_ROW: Final = -1
+# The places of rows in the records.
+_PLACES: Final = ("row", *SIDES)
 # The number of a row's record.
 _RECORD: Final = "record"
 
@@ -57,35 +60,23 @@ class CommonChange:
 class Differences:
     """The records that differ, as places of rows; each array has an element for each record.
 
-    `rows` returns the rows at some places, and `values` has the compared values of all rows. `change` is the
-    kind of change, and `row`, `before` and `after` are places of rows. `changed` has a mask for each column
-    outside the key. `away`, if it is known, marks records that were absent in between.
+    `rows` returns the rows at some places, and `values` has the compared values of all rows. `records` has
+    the kind of `change`, the places of `row`, `before` and `after`, and, if it is known, whether the record
+    was `away` in between. `changed` has a mask for each column outside the key.
     """
 
     rows: Callable[[np.ndarray], Sequence[Row]]
     values: pa.Table
     key: Sequence[str]
-    change: np.ndarray
-    row: np.ndarray
-    before: np.ndarray
-    after: np.ndarray
+    records: Mapping[str, np.ndarray]
     changed: Mapping[str, np.ndarray]
-    away: np.ndarray | None = None
 
     def __len__(self) -> int:
-        return len(self.change)
-
-    def of_kind(self, kind: str | None) -> "Differences":
-        """The records with one kind of change, or all for None."""
-        return self if kind is None else self.at(np.flatnonzero(self.change == kind))
+        return len(self.records["change"])
 
     def kinds(self) -> Counter[str]:
         """The number of records by kind of change."""
-        return Counter(self.change.tolist())
-
-    def columns(self) -> Counter[str]:
-        """The number of changed records in which each column differs."""
-        return Counter({name: count for name, mask in self.changed.items() if (count := int(mask.sum()))})
+        return Counter(self.records["change"].tolist())
 
     def common_changes(self, most: int) -> list[CommonChange]:
         """The changes of values that several records have in common, the most frequent first."""
@@ -94,7 +85,7 @@ class Differences:
 
     def _common_changes_of(self, name: str, most: int) -> list[CommonChange]:
         records = np.flatnonzero(self.changed[name])
-        sides = self.before[records], self.after[records]
+        sides = [self.records[side][records] for side in SIDES]
         one, other = _codes(self.values, name, *sides)
         pairs = one * (int(other.max(initial=0)) + 1) + other
         _, firsts, counts = np.unique(pairs, return_index=True, return_counts=True)
@@ -108,15 +99,16 @@ class Differences:
     def page(self, begin: int = 0, end: int | None = None) -> list[Difference]:
         """A range of records: `key`, `change`, `before`, `after`, `changed`, and `away` if it is known."""
         part = self.at(np.arange(len(self))[begin:end])
-        changed: list[list[str]] = [[] for _ in part.change]
+        changed: list[list[str]] = [[] for _ in range(len(part))]
         for name, mask in part.changed.items():
             for record in np.flatnonzero(mask):
                 changed[record].append(name)
-        sides = (part.rows_at(places) for places in (part.row, part.before, part.after))
-        records = [self._record(*each) for each in zip(part.change.tolist(), *sides, changed, strict=True)]
-        if part.away is None:
+        kinds, sides = part.records["change"].tolist(), (part.rows_at(part.records[each]) for each in _PLACES)
+        records = [self._record(*each) for each in zip(kinds, *sides, changed, strict=True)]
+        if "away" not in part.records:
             return records
-        return [{**each, "away": away} for each, away in zip(records, part.away.tolist(), strict=True)]
+        away = part.records["away"].tolist()
+        return [{**each, "away": was_away} for each, was_away in zip(records, away, strict=True)]
 
     def _record(
         self, change: str, row: Row, before: Row | None, after: Row | None, changed: list[str]
@@ -132,14 +124,11 @@ class Differences:
         rows = iter(self.rows(places[places != NO_ROW]))
         return [None if place == NO_ROW else next(rows) for place in places]
 
-    def at(self, records: np.ndarray) -> "Differences":
+    def at(self, places: np.ndarray) -> "Differences":
         """The records at these places, in this order."""
-        change, row, before, after = (
-            side[records] for side in (self.change, self.row, self.before, self.after)
-        )
-        changed = {name: mask[records] for name, mask in self.changed.items()}
-        away = None if self.away is None else self.away[records]
-        return replace(self, change=change, row=row, before=before, after=after, changed=changed, away=away)
+        records = {name: each[places] for name, each in self.records.items()}
+        changed = {name: each[places] for name, each in self.changed.items()}
+        return replace(self, records=records, changed=changed)
 
 
 def _with_positive_zeros(row: Row) -> dict[str, Any]:
@@ -179,7 +168,7 @@ def diff_knowledge(
     sides = []
     for known_at in (first, second):
         lasting = table_at(files, known_at).shape.layout in HISTORIES
-        sides.append(as_of(files, time, known_at) if lasting else current(files, known_at))
+        sides.append(rows_at(files, time if lasting else None, known_at))
     before, _ = sides
     try:
         rows = pa.concat_tables(sides, promote_options="default")
@@ -239,7 +228,9 @@ def differences(
     columns = ", ".join(DUCKDB.name(internal_name(each)) for each in ANSWER)
     answer = query_rows(pa.table(relation), f"SELECT {columns} FROM ({query}) AS answer")  # noqa: S608
     change, otherwise = (_words(answer[internal_name(each)]) for each in ANSWER[:2])
-    row, before, after = (_places(answer[internal_name(each)]) for each in ANSWER[2:5])
+    row, before, after = (
+        whole_numbers(pc.coalesce(answer[internal_name(each)], integers([NO_ROW])[0])) for each in ANSWER[2:5]
+    )
     both = np.flatnonzero(change == CHANGED)
     changed = {name: np.zeros(len(change), bool) for name in values.column_names if name not in key}
     for name, mask in changed.items():
@@ -247,19 +238,15 @@ def differences(
         mask[both] = one != other
     differ = np.any([np.zeros(len(change), bool), *changed.values()], axis=0)
     change = np.where((change == CHANGED) & ~differ | (change == None), otherwise, change)  # noqa: E711 - of an array
-    every = Differences(
-        rows or (lambda some: rows_of(values.take(integers(some)))),
-        values,
-        key,
-        change,
-        row,
-        before,
-        after,
-        changed,
-        truths_of(answer[internal_name(ANSWER[5])]) if comparison.through else None,
-    )
+    records = {"change": change, "row": row, "before": before, "after": after}
+    if comparison.through:
+        records["away"] = truths_of(answer[internal_name(ANSWER[5])])
+    shown = rows or (lambda some: rows_of(values.take(integers(some))))
+    every = Differences(shown, values, key, records, changed)
     every = every.at(np.flatnonzero(change != None))  # noqa: E711 - of an array
-    return every.at(_order(every)).of_kind(comparison.change)
+    every = every.at(_order(every))
+    kind = comparison.change
+    return every if kind is None else every.at(np.flatnonzero(every.records["change"] == kind))
 
 
 def _codes(values: pa.Table, name: str, *sides: np.ndarray) -> list[np.ndarray]:
@@ -274,22 +261,16 @@ def _words(column: pa.ChunkedArray) -> np.ndarray:
     return np.array([*encoded.dictionary.to_pylist(), None], object)[np.asarray(encoded.indices)]
 
 
-def _places(column: pa.ChunkedArray) -> np.ndarray:
-    """The places of rows, `NO_ROW` for NULL."""
-    return whole_numbers(pc.coalesce(column, integers([NO_ROW])[0]))
-
-
 def _order(every: Differences) -> np.ndarray:
     """The order of the records by their keys, then by their kinds and rows."""
-    some = np.where(
-        every.before != NO_ROW, every.before, np.where(every.after != NO_ROW, every.after, every.row)
-    )
     values = every.values
+    change, row, before, after = (every.records[each] for each in ("change", *_PLACES))
+    some = np.where(before != NO_ROW, before, np.where(after != NO_ROW, after, row))
     keys = values.select(every.key or values.column_names).take(integers(some))
 
     def others() -> Iterator[np.ndarray]:
-        yield np.unique(every.change, return_inverse=True)[1]
-        for side in (every.before, every.after):
+        yield np.unique(change, return_inverse=True)[1]
+        for side in (before, after):
             exists = side != NO_ROW
             yield exists.astype(np.int64)
             for column in values.take(integers(np.maximum(side, 0))).columns:

@@ -3,7 +3,6 @@
 import json
 from bisect import bisect_left
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any, Final
@@ -12,11 +11,15 @@ from backstory.engine.run_context import AUTHOR, FILES, NOTE, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.arrow.knowledge import KnownTable, table_after, table_at
-from backstory.reading.arrow.point_in_time import current_rows, select_versions
-from backstory.reading.arrow.versions import is_record, read_statements, read_versions
-from backstory.reading.frames.point_in_time import commits_by_recorded_time
-from backstory.reading.histories import HISTORIES, RECORDING, require_knowledge
+from backstory.reading.arrow.point_in_time import true_rows
+from backstory.reading.arrow.versions import is_record, read_state, read_statements, read_versions, table_at
+from backstory.reading.histories import (
+    HISTORIES,
+    RECORDING,
+    commits_by_recorded_time,
+    require_knowledge,
+    state_after,
+)
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
 from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, timeline_of
@@ -40,7 +43,7 @@ def life(
     then = table_at(files, None if stated else known_at)
     Selection(key, columns).require(then.shape)
     then = then.of_record(key)
-    versions = read_statements(then) if stated else read_versions(then)
+    versions = read_statements(then)
     shown_key = shown_key_of(then.shape, key)
     rows = versions.of_rows(is_record(versions.users, then.shape, key)).rows
     names = Selection(columns=columns).select(table, list(shown_key), rows.column_names)
@@ -52,36 +55,9 @@ def life(
 # The most commits that are searched in a table without a history.
 MOST_COMMITS: Final = 200
 SnapshotFields = Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class Blame:
-    """A value of a record at a time, from when to when the record had it, and the value before.
-
-    `commit` wrote the value; it is None if it has expired. Then `by` is the time of the oldest kept commit,
-    which already has the value. With `gone_before` the record did not exist just before.
-    """
-
-    value: Any
-    valid_from: datetime | None
-    valid_to: datetime | None
-    before: Any
-    gone_before: bool
-    commit: CommitMetadata | None
-    by: datetime | None = None
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields for JSON; the commit with its door, run, files and counts."""
-        commit = self.commit
-        return {
-            "value": self.value,
-            VALID_FROM: self.valid_from,
-            VALID_TO: self.valid_to,
-            "before": self.before,
-            "gone_before": self.gone_before,
-            "commit": None if commit is None else commit_summary(commit),
-            "by": self.by,
-        }
+# The commit of a value, and the time of the oldest kept commit, which already has the value if the commit of
+# the value has expired.
+Origin = tuple[CommitMetadata | None, datetime | None]
 
 
 def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
@@ -103,10 +79,13 @@ def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
 
 def blame(
     files: TableReader, key: object, column: str, at: datetime | None = None, known_at: datetime | None = None
-) -> Blame:
+) -> dict[str, Any]:
     """The story of a column's value in the version of a record that was true at a time, by default the last.
 
-    Raises UsageError for another key, an unknown column, and if the record did not exist then.
+    It has `value`, `valid_from` and `valid_to` of the value, the value `before`, whether the record did not
+    exist just before (`gone_before`), and the `commit` that wrote the value. If that has expired, `by` is
+    the time of the oldest kept commit, which already has the value. Raises UsageError for another key, an
+    unknown column, and if the record did not exist then.
     """
     if files.table.shape.layout not in HISTORIES:
         return _blame_live_row(files, key, column)
@@ -120,19 +99,30 @@ def blame(
             "Look at its life for other times.",
         )
     _require_column(files, column, timeline.columns)
-    first, last = _stretch(versions, place, column)
+    first = last = place
+    while first and _goes_on(versions[first - 1], versions[first], column):
+        first -= 1
+    while last + 1 < len(versions) and _goes_on(versions[last], versions[last + 1], column):
+        last += 1
     start, before = versions[first], versions[first - 1] if first else None
-    adjoins = before is not None and before[VALID_TO] == start[VALID_FROM]
-    commit, by = _commit_of_version(files, key, column, start)
-    return Blame(
-        start[column],
-        start[VALID_FROM],
-        versions[last][VALID_TO],
-        before[column] if before is not None else None,
-        not adjoins,
-        commit,
-        by,
-    )
+    gone = before is None or before[VALID_TO] != start[VALID_FROM]
+    origin = _commit_of_version(files, key, column, start)
+    span = start[VALID_FROM], versions[last][VALID_TO]
+    return _story(start[column], before and before[column], origin, gone=gone, span=span)
+
+
+def _story(
+    value: object, before: object, origin: Origin, *, gone: bool, span: tuple[object, object] = (None, None)
+) -> dict[str, Any]:
+    commit, by = origin
+    return {
+        "value": value,
+        **dict(zip((VALID_FROM, VALID_TO), span, strict=True)),
+        "before": before,
+        "gone_before": gone,
+        "commit": None if commit is None else commit_summary(commit),
+        "by": by,
+    }
 
 
 def _require_column(files: TableReader, column: str, columns: Sequence[str]) -> None:
@@ -154,23 +144,11 @@ def _place(versions: Sequence[VersionRow], at: datetime | None) -> int | None:
     return None
 
 
-def _stretch(versions: Sequence[VersionRow], place: int, column: str) -> tuple[int, int]:
-    """The places of the first and the last adjoining version with the value of the one at `place`."""
-    first = last = place
-    while first and _goes_on(versions[first - 1], versions[first], column):
-        first -= 1
-    while last + 1 < len(versions) and _goes_on(versions[last], versions[last + 1], column):
-        last += 1
-    return first, last
-
-
 def _goes_on(one: VersionRow, following: VersionRow, column: str) -> bool:
     return one[VALID_TO] == following[VALID_FROM] and not differ(column, one, following)
 
 
-def _commit_of_version(
-    files: TableReader, key: object, column: str, version: VersionRow
-) -> tuple[CommitMetadata | None, datetime | None]:
+def _commit_of_version(files: TableReader, key: object, column: str, version: VersionRow) -> Origin:
     """The commit that wrote a version, or else the time of the oldest kept commit, which already has it."""
     commits = {each.id: each for each in files.table.commits}
     if version[SNAPSHOT] is not None:
@@ -178,7 +156,9 @@ def _commit_of_version(
 
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
-            rows = _versions_after(table_after(files, snapshot), key)
+            known = read_state(files, state_after(files.table, snapshot)).of_record(key)
+            versions = read_versions(known)
+            rows = rows_of(versions.of_rows(is_record(versions.users, known.shape, key)).rows)
         except UsageError:  # the table had another key or no history then
             return False
         return any(
@@ -196,18 +176,15 @@ def _commit_of_version(
     return (commit, None) if place or whole else (None, commit.committed_at)
 
 
-def _versions_after(known: KnownTable, key: object) -> list[dict[str, Any]]:
-    part = known.of_record(key)
-    return rows_of(select_versions(read_versions(part), part.shape, Selection(key)))
-
-
-def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
+def _blame_live_row(files: TableReader, key: object, column: str) -> dict[str, Any]:
     """The story of a value in a table without a history, from its commits, newest first."""
     shown_key = shown_key_of(files.table.shape, key)
     commits = {each.id: each for each in files.table.commits}
-    now, since, by = None, None, None
+    now: VersionRow | None = None
+    since, by = None, None
     for number, snapshot in enumerate(files.table.ancestry):
-        row = _row_after(table_after(files, snapshot), key)
+        known = read_state(files, state_after(files.table, snapshot)).of_record(key)
+        row: VersionRow | None = next(iter(rows_of(true_rows(Selection(key), None, known))), None)
         if now is None:
             if row is None:
                 raise UsageError(
@@ -216,15 +193,10 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> Blame:
             _require_column(files, column, [name for name in row if name not in shown_key])
             now = row
         elif row is None or column not in row or differ(column, row, now):
-            before = None if row is None else row.get(column)
-            return Blame(now[column], None, None, before, row is None, since)
+            return _story(now[column], row and row.get(column), (since, None), gone=row is None)
         since = commits[snapshot["snapshot-id"]]
         if number == MOST_COMMITS or (snapshot.get("parent-snapshot-id") not in commits):
             by = None if snapshot.get("parent-snapshot-id") is None else since.committed_at
             break
     assert now is not None
-    return Blame(now[column], None, None, None, by is None, None if by else since, by)
-
-
-def _row_after(known: KnownTable, key: object) -> dict[str, Any] | None:
-    return next(iter(rows_of(current_rows(Selection(key), known.of_record(key)))), None)
+    return _story(now[column], None, (None if by else since, by), gone=by is None)

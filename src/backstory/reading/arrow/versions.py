@@ -1,5 +1,6 @@
-"""The versions of a table from its files, as places of rows and times, computed by DuckDB."""
+"""The versions of a table as it was known at a time, from its files: places of rows and times, by DuckDB."""
 
+import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
@@ -13,17 +14,19 @@ import pyarrow.compute as pc
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.instant import EPOCH
-from backstory.model.layout import VALID_FROM, VALID_TO, Layout
+from backstory.model.layout import VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.table import Shape
 from backstory.model.types import Kind
 from backstory.model.values import comparison_key
-from backstory.reading.arrow.knowledge import KnownTable, table_at, utc_span
 from backstory.reading.differences import SIDES, revisions_query
 from backstory.reading.histories import (
+    RECORDING,
+    TableState,
     history_of,
     identity_names,
     log_kind,
     no_end_error,
+    state_at,
     system_columns,
     warn_of_disorder,
 )
@@ -42,9 +45,11 @@ from backstory.reading.lifetimes import (
     versions_query,
 )
 from backstory.reading.lives import shown_name
-from backstory.reading.selection import shown_key_of
+from backstory.reading.selection import key_of, shown_key_of
 from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import booleans, integers, whole_numbers, without_nulls
 from backstory.stores.port import DISORDER
@@ -52,6 +57,91 @@ from backstory.strategies.values import identities
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
+
+
+@dataclass(frozen=True, slots=True)
+class KnownTable(TableState):
+    """A table at a recorded time, and its reader. `searches` restricts the rows that are read."""
+
+    files: TableReader
+    searches: Searches | None = None
+
+    def rows(self, names: Sequence[str]) -> pa.Table:
+        """The rows, with these columns; Unreadable if only Spark can read them."""
+        distinct = list(dict.fromkeys(names))
+        return self.files.rows(self.snapshot, self.fields, distinct, table_rows.MOST_IN_ARROW, self.searches)
+
+    def of_record(self, key: object) -> "KnownTable":
+        """The table restricted to one record, if a key is given; UsageError if the table has another key."""
+        if key is None:
+            return self
+        values = key_of(self.shape, key)
+        return replace(self, searches={name: EqualTo(value) for name, value in values.items()})
+
+
+def table_at(files: TableReader, known_at: datetime | None) -> KnownTable:
+    """The table as known at a recorded time, by default now; raises the errors of `state_at`."""
+    return read_state(files, state_at(files.table, known_at))
+
+
+def read_state(files: TableReader, state: TableState) -> KnownTable:
+    """A state of a table with the reader of its rows."""
+    return KnownTable(state.table, state.shape, state.fields, state.snapshot, state.until, files)
+
+
+_LEAST: Final = timedelta(microseconds=1)
+
+
+def searches_at(known: KnownTable, micros: int) -> Mapping[str, Search]:
+    """Searches that all rows true at an instant pass, and few others; empty if the rows cannot show it."""
+    span = utc_span(known)
+    if span is None:
+        return {}
+    instant, grain = EPOCH + timedelta(microseconds=micros), timedelta(microseconds=span.grain)
+    started = {span.start: Between(greatest=instant)}
+    if known.until is not None:  # another end may have been known then
+        return started
+    return {**started, span.end: Between(least=_least_end(instant, grain), null=True)}
+
+
+def _least_end(instant: datetime, grain: timedelta) -> datetime:
+    """The least end that counts as after an instant, by the grain of ends."""
+    try:
+        return instant - (grain - _LEAST)
+    except OverflowError:
+        return instant
+
+
+def narrow_to_changes(known: KnownTable, micros: tuple[int, int]) -> KnownTable:
+    """Restrict a table to the rows that begin or end after one instant and up to another.
+
+    In a Fivetran history the end of a version depends on its successor, so all rows of such records are read.
+    """
+    span = utc_span(known)
+    if span is None or known.until is not None or known.searches:
+        return known
+    first, last = (EPOCH + timedelta(microseconds=each) for each in sorted(micros))
+    grain = timedelta(microseconds=span.grain)
+    moved = Between(_least_end(first, grain), last)
+    moving = AnyOf({span.start: moved, span.end: moved})
+    if known.shape.layout is not Layout.FIVETRAN_HISTORY:
+        return replace(known, searches=moving)
+    if not known.shape.key:
+        return known
+    name = known.shape.key[0]
+    keys = known.files.rows(known.snapshot, known.fields, [name], MOST_VALUES, moving)[name]
+    if keys.null_count:
+        raise Unreadable("NULL in a key")
+    return replace(known, searches={name: OneOf(keys)})
+
+
+def utc_span(known: KnownTable) -> Span | None:
+    """The columns with the start and the end of each row, if they are instants in UTC; else None."""
+    span = known.shape.layout.span
+    if span is None or known.snapshot is None:
+        return None
+    kinds = {each.name: each.type.kind for each in known.shape.columns}
+    return span if all(kinds.get(name) is Kind.UTC_DATETIME for name in (span.start, span.end)) else None
 
 
 def is_record(users: pa.Table, shape: Shape, key: object) -> pa.Array:
@@ -136,8 +226,16 @@ def read_revisions(known: KnownTable, instant: int, between: tuple[int, int]) ->
 
 
 def read_statements(known: KnownTable) -> VersionRows:
-    """The statements of layout `versions` or of an event log, with their recorded times (native.md V97)."""
-    return _run_query(known, statements_query, STATEMENT_TIMES)
+    """The statements of a table, with their recorded times (native.md V97).
+
+    Only layout `versions` and event logs store these; for other layouts they are NULL.
+    """
+    if known.shape.layout in RECORDING:
+        return _run_query(known, statements_query, STATEMENT_TIMES)
+    versions = read_versions(known)
+    unknown = pa.nulls(versions.spans.num_rows, INSTANT)
+    spans = versions.spans.append_column(STATED_FROM, unknown).append_column(STATED_TO, unknown)
+    return replace(versions, spans=spans)
 
 
 def _run_query(
@@ -302,41 +400,30 @@ class ChangeTimes:
         return EPOCH + timedelta(microseconds=int(self.instants[place]))
 
 
+# When versions began or ended, from their starts and ends in microseconds. An end a grain before a start
+# counts at that start.
+_CHANGES: Final = """
+WITH lives AS (SELECT started, CASE WHEN ended < {far} THEN ended END AS ended FROM recorded WHERE {lasting})
+SELECT instant, CAST(SUM(starts) AS BIGINT) AS starts, CAST(SUM(1 - starts) AS BIGINT) AS ends FROM (
+  SELECT started AS instant, 1 AS starts FROM lives UNION ALL
+  SELECT CASE WHEN ended + {grain} IN (SELECT started FROM lives) THEN ended + {grain} ELSE ended END, 0
+  FROM lives
+) AS changes WHERE instant IS NOT NULL GROUP BY instant ORDER BY instant
+"""
+
+
 def change_times(files: TableReader) -> ChangeTimes:
     """The instants at which versions of a table begin or end; Unreadable if only Spark can read it."""
-    known = table_at(files, None)
+    known, lasting = table_at(files, None), "TRUE"
     span = utc_span(known)
     if span is None:
         spans = read_versions(known).spans
-        return _count_changes(*(spans[name].cast(pa.int64()) for name in (VALID_FROM, VALID_TO)))
-    rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
-    starts, ends = rows[span.start], rows[span.end]
-    if known.shape.layout is Layout.VERSIONS:
-        rows = rows.filter(_lasting(starts, ends))
-        starts, ends = rows[span.start], rows[span.end]
-    if span.far is not None:
-        ends = ends.filter(pc.less(ends.cast(pa.int64()), span.far))
-    return _count_changes(starts.cast(pa.int64()), ends.cast(pa.int64()), span.grain)
-
-
-def _lasting(starts: pa.ChunkedArray, ends: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Whether each row of layout `versions` is a version: whether it has a length."""
-    return pc.or_kleene(pc.is_null(ends), pc.greater(ends, starts))
-
-
-def _count_changes(starts: pa.ChunkedArray, ends: pa.ChunkedArray, grain: int = 0) -> ChangeTimes:
-    """Count the starts and ends at each instant; an end a grain before a start counts at the start."""
-    (begins, begin_counts), (stops, stop_counts) = _count_values(starts), _count_values(ends)
-    if grain:
-        stops = np.where(np.isin(stops + grain, begins), stops + grain, stops)
-    instants, places = np.unique(np.concatenate([begins, stops]), return_inverse=True)
-    counts = np.zeros((2, len(instants)), np.int64)
-    np.add.at(counts[0], places[: len(begins)], begin_counts)
-    np.add.at(counts[1], places[len(begins) :], stop_counts)
-    return ChangeTimes(instants, counts[0], counts[1])
-
-
-def _count_values(values: pa.ChunkedArray) -> tuple[np.ndarray, np.ndarray]:
-    counted = pc.value_counts(values.drop_null())
-    values, counts = (whole_numbers(pa.chunked_array([counted.field(name)])) for name in ("values", "counts"))
-    return values, counts
+        starts, ends, far, grain = spans[VALID_FROM], spans[VALID_TO], None, 0
+    else:
+        rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
+        starts, ends, far, grain = rows[span.start], rows[span.end], span.far, span.grain
+        if known.shape.layout is Layout.VERSIONS:  # a row without a length is no version
+            lasting = "ended IS NULL OR ended > started"
+    relation = pa.table({"started": starts.cast(pa.int64()), "ended": ends.cast(pa.int64())})
+    query = _CHANGES.format(far=sys.maxsize if far is None else far, grain=grain, lasting=lasting)
+    return ChangeTimes(*map(whole_numbers, query_rows(relation, query).columns))

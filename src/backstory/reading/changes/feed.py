@@ -6,10 +6,8 @@ of a table of layout `versions` have expired, the changes are derived from the r
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from datetime import datetime
 from typing import TYPE_CHECKING, Final, Self
 
-from backstory.errors import Refused
 from backstory.model.change_feed import (
     CHANGE_TYPE,
     COMMIT_TIMESTAMP,
@@ -22,19 +20,21 @@ from backstory.model.change_feed import (
 from backstory.model.instant import EPOCH, instant_of, parse_instant
 from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO
 from backstory.model.table import TableName
-from backstory.model.versions_layout import ENDED_AT, RECORDED, ROLE, Role
-from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
+from backstory.model.versions_layout import ENDED_AT, ROLE, Role
 from backstory.reading.changes.ranges import Lineage, Range, lineage_of, move_cursor
 from backstory.reading.changes.request import (
+    COMMIT,
+    LAST,
+    TYPE,
     ChangesRequest,
     FeedRows,
     any_row,
+    changes_query,
     commit_range,
     feed_rows,
     row_identity,
-    rows_cover_range,
 )
-from backstory.reading.frames.versions import lifetimes_sql, query_frame
+from backstory.reading.frames.versions import lifetimes_sql, query_frame, query_frames
 from backstory.reading.histories import history_of, require_knowledge
 from backstory.reading.lifetimes import (
     ENDED,
@@ -46,10 +46,10 @@ from backstory.reading.lifetimes import (
 )
 from backstory.spark.connect import needs_java
 from backstory.stores.connect.moved_rows import MovedStates
-from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.literals import column, micros_of, quote
 from backstory.stores.iceberg.moved_rows import MovedRows, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.metadata.catalogs import metadata_of
 from backstory.strategies.frames import comparable, holds_map
 
 if TYPE_CHECKING:
@@ -89,88 +89,6 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
     return ordered.select(*map(column, types), *(each.alias(name) for name, each in of_commit.items()))
 
 
-_FIRST: Final = "moved: first"
-_MOVE: Final = "moved: move"
-
-
-def recorded_changes(
-    store: IcebergStore,
-    table: IcebergTable,
-    since: datetime | None,
-    until: datetime | None,
-    *,
-    net: bool,
-    current: bool,
-) -> "DataFrame":
-    """The changes recorded after one time and up to another, from the rows of a table of layout `versions`.
-
-    A row has two steps of its end: `end_before` from `recorded_at`, `valid_to` from `ended_at` (V6). Each
-    step was a commit. Commit versions are NULL if the snapshot has expired. Raises UsageError
-    (`known-pruned`) if the table no longer records these times.
-    """
-    require_knowledge(table, since or EPOCH)
-    feed = feed_rows(table, current=current)
-    if not current:
-        feed = replace(feed, condition=any_row)  # a memory row was a version before
-    steps = _steps(store, table, since)
-    if since is not None:
-        steps = steps.where(column(NUMBER) > micros_of(since))
-    if until is not None:
-        steps = steps.where(column(NUMBER) <= micros_of(until))
-    return feed_frame(_with_commits(store, table, steps), feed, table.rows, net=net, only_added=False)
-
-
-def _steps(store: IcebergStore, table: IcebergTable, since: datetime | None) -> "DataFrame":
-    """The rows added and removed, with the recorded time, when each statement began and ended to hold.
-
-    A row whose end moves again leaves a copy, and takes its former step as its recorded time (V7). With
-    `since`, rows that were neither recorded nor ended after that time are left out, except such copies.
-    """
-    from pyspark.sql.functions import array, explode, lit, struct, unix_micros, when
-
-    role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
-    row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
-    goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
-    condition = NO_FACT.format(role=role)
-    if since is not None:
-        time = SPARK.at(micros_of(since))
-        condition += f" AND ({recorded} > {time} OR {moved} > {time} OR {role} = '{Role.PAST}')"
-    source = (
-        f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {quote(_FIRST)}"  # noqa: S608 - quoted names
-        f" FROM {store.sql_name(table.shape.table)} WHERE {condition})"
-    )
-    stated = store.spark.sql(lifetimes_sql(table, history_of(table), source, stated=True))
-    moves = (
-        struct(unix_micros(column(time)).alias(NUMBER), lit(sign).cast("tinyint").alias(SIGN))
-        for time, sign in ((STATED_FROM, 1), (STATED_TO, -1))
-    )
-    stated = stated.withColumn(_MOVE, explode(array(*moves))).where(column(_MOVE)[NUMBER].isNotNull())
-    own = {
-        VALID_TO: column(ENDED),
-        RECORDED_AT: when(column(internal_name("step")) == 1, column(_FIRST)).otherwise(column(RECORDED_AT)),
-        IS_CURRENT: column(ENDED).isNull(),
-        NUMBER: column(_MOVE)[NUMBER],
-        SIGN: column(_MOVE)[SIGN],
-    }
-    names = (*table.shape.names, NUMBER, SIGN)
-    return stated.select(*((own[name] if name in own else column(name)).alias(name) for name in names))
-
-
-def _with_commits(store: IcebergStore, table: IcebergTable, steps: "DataFrame") -> "DataFrame":
-    """Add the version and time of the commits; for an expired commit NULL and the recorded time."""
-    from pyspark.sql.functions import broadcast, coalesce, timestamp_micros
-
-    recorded_commits = [
-        (micros_of(parse_instant(recorded)), int(each.java.sequenceNumber()), micros_of(each.committed_at))
-        for each in snapshots.ancestry(table)
-        if (recorded := each.get_property(RECORDED))
-    ]
-    schema = f"`{NUMBER}` bigint, `{VERSION}` bigint, `{TIME}` bigint"
-    commits = store.spark.createDataFrame(recorded_commits, schema)
-    joined = steps.join(broadcast(commits), NUMBER, "left")
-    return joined.withColumn(TIME, timestamp_micros(coalesce(column(TIME), column(NUMBER))))
-
-
 @dataclass(frozen=True)
 class ChangeFeed:
     """The rows that changed after commit `since` up to commit `until`; both are versions, None if expired.
@@ -196,6 +114,77 @@ class ChangeFeed:
             self.move()
 
 
+# The rows added and removed when each statement began and ended to hold, with commit and recorded time.
+_MOVES: Final = """
+SELECT /*+ BROADCAST(kept_commits) */ {names}, {sign}, {number}, version AS {version},
+  timestamp_micros(COALESCE(time, {number})) AS {time}
+FROM (
+  SELECT {columns}, {sign}, unix_micros(IF({sign} > 0, {stated_from}, {stated_to})) AS {number}
+  FROM ({stated}) AS stated CROSS JOIN (VALUES (1Y), (-1Y)) AS signs ({sign})
+) AS moves LEFT JOIN kept_commits ON recorded = {number}
+WHERE {number} IS NOT NULL AND {within}
+"""
+
+
+def _recorded_feed(
+    store: IcebergStore, table: IcebergTable, lineage: Lineage, request: ChangesRequest
+) -> ChangeFeed:
+    """The changes recorded after one time and up to another, from the rows of a table of layout `versions`.
+
+    A row has two steps of its end: `end_before` from `recorded_at`, `valid_to` from `ended_at` (V6). Each
+    step was a commit. A row whose end moves again leaves a copy, and takes its former step as its recorded
+    time (V7). Commit versions are NULL if the snapshot has expired. Raises UsageError (`known-pruned`) if the
+    table no longer records these times.
+    """
+    since, until = (
+        None if isinstance(end, int | None) else instant_of(end) for end in (request.since, request.until)
+    )
+    require_knowledge(table, since or EPOCH)
+    feed = feed_rows(table, current=request.current)
+    if not request.current:
+        feed = replace(feed, condition=any_row)  # a memory row was a version before
+    role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
+    row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
+    goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
+    condition, within, number = NO_FACT.format(role=role), ["TRUE"], quote(NUMBER)
+    if since is not None:  # rows neither recorded nor ended after that time do not count, except such copies
+        time = SPARK.at(micros_of(since))
+        condition += f" AND ({recorded} > {time} OR {moved} > {time} OR {role} = '{Role.PAST}')"
+        within.append(f"{number} > {micros_of(since)}")
+    if until is not None:
+        within.append(f"{number} <= {micros_of(until)}")
+    name, first, ended = store.sql_name(table.shape.table), quote("moved: first"), quote(ENDED)
+    source = f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {first} FROM {name} WHERE {condition})"  # noqa: S608
+    own = {
+        VALID_TO: ended,
+        RECORDED_AT: f"IF({quote(internal_name('step'))} = 1, {first}, {recorded})",
+        IS_CURRENT: f"{ended} IS NULL",
+    }
+    names = table.shape.names
+    query = _MOVES.format(
+        names=", ".join(map(quote, names)),
+        columns=", ".join(f"{own.get(each, quote(each))} AS {quote(each)}" for each in names),
+        stated=lifetimes_sql(table, history_of(table), source, stated=True),
+        stated_from=quote(STATED_FROM),
+        stated_to=quote(STATED_TO),
+        within=" AND ".join(within),
+        sign=quote(SIGN),
+        number=number,
+        version=quote(VERSION),
+        time=quote(TIME),
+    )
+    commits = [
+        (micros_of(parse_instant(each.recorded)), each.version, each.millis * 1000)
+        for each in lineage.commits
+        if each.recorded
+    ]
+    known = store.spark.createDataFrame(commits, "recorded bigint, version bigint, time bigint")
+    moves = query_frames(query, kept_commits=known)
+    frame = feed_frame(moves, feed, table.rows, net=request.net, only_added=False)
+    newest = lineage.newest if until is None else None
+    return ChangeFeed(frame, None, newest, lambda: None, lambda: None)
+
+
 def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> ChangeFeed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
@@ -205,13 +194,10 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
     if request.cursor is not None and not store.has_java:
         raise needs_java("A cursor")
     stored = existing(store, table)
-    rows, lineage = feed_rows(stored, current=request.current), lineage_of(store, stored)
-    try:
-        commits = commit_range(stored, lineage, request)
-    except Refused:
-        if not rows_cover_range(stored, request):
-            raise
-        return _recorded_feed(store, stored, lineage, request)
+    rows, described = feed_rows(stored, current=request.current), metadata_of(store, stored)
+    commits = commit_range(described, request)
+    if commits is None:
+        return _recorded_feed(store, stored, lineage_of(described), request)
     moved = _moved_rows(store, stored, commits)
     frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_added=moved.only_adds)
 
@@ -226,14 +212,3 @@ def _moved_rows(store: IcebergStore, table: IcebergTable, commits: Range) -> "Mo
     if store.has_java:
         return moved_rows(store, table, commits.before, commits.commits)
     return MovedStates(table, commits.before, commits.commits)
-
-
-def _recorded_feed(
-    store: IcebergStore, table: IcebergTable, lineage: Lineage, request: ChangesRequest
-) -> ChangeFeed:
-    since, until = (
-        None if isinstance(end, int | None) else instant_of(end) for end in (request.since, request.until)
-    )
-    frame = recorded_changes(store, table, since, until, net=request.net, current=request.current)
-    newest = lineage.newest if until is None else None
-    return ChangeFeed(frame, None, newest, lambda: None, lambda: None)

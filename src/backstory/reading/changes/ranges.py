@@ -5,28 +5,22 @@ table property records the cursor too, which distinguishes a cursor with an expi
 (native.md, V103 and V108 to V113).
 """
 
-import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import date, datetime, timedelta
-from typing import TYPE_CHECKING, Any, Final, Protocol
+from typing import Any, Final
 
-from backstory.errors import Refused, TryAgain, UsageError, option
+from backstory.errors import Refused, TryAgain, UsageError, bad_option, option
 from backstory.model.change import Change, Note, Tag
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG, CommitName, Cursor, Start
 from backstory.model.instant import EPOCH, instant_of, milliseconds_of, parse_instant
 from backstory.model.table import TableName
 from backstory.model.versions_layout import CURSOR_MAX_AGE, RECORDED
-from backstory.stores.branches import ancestors
-from backstory.stores.iceberg.jvm import metadata_json
-from backstory.stores.iceberg.moved_rows import GAP
-from backstory.stores.iceberg.scripts import SnapshotLine, commits_of
+from backstory.stores.iceberg.moved_rows import GAP, SnapshotLine
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
-from backstory.stores.port import TableLike
-
-if TYPE_CHECKING:
-    from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.table_metadata import TableMetadata
 
 BEFORE_ALL: Final = 0
 
@@ -93,36 +87,19 @@ class Range:
     commits: Sequence[SnapshotLine]
 
 
-def lineage_of(store: IcebergStore, table: IcebergTable) -> Lineage:
-    """The commits behind the present state of the table, from Iceberg's Java if there is any."""
-    name = table.shape.table
-    if store.has_java:
-        return _lineage(name, *commits_of(store.jvm, table.iceberg))
-    return _lineage_of_json(name, json.loads(metadata_json(store.jvm, table.iceberg)))
-
-
-def lineage_of_metadata(table: "TableMetadata") -> Lineage:
-    """The commits behind the present state of a table, from its metadata, without Spark."""
-    return _lineage_of_json(table.shape.table, table.metadata)
-
-
-def _lineage_of_json(table: TableName, metadata: Mapping[str, Any]) -> Lineage:
-    ours = [*map(_line, ancestors(metadata, metadata.get("current-snapshot-id")))]
-    ids = {each.id for each in ours}
-    others = [_line(each) for each in metadata.get("snapshots") or [] if each["snapshot-id"] not in ids]
-    return _lineage(table, ours, others)
+def lineage_of(table: TableMetadata) -> Lineage:
+    """The commits behind the present state of a table."""
+    commits = [_line(each) for each in table.ancestry][::-1]
+    whole = not commits or commits[0].parent is None
+    every = [] if whole else map(_line, table.metadata["snapshots"])
+    older = [each for each in every if each.version < commits[0].version]
+    return Lineage(table.shape.table, commits, whole, older)
 
 
 def _line(snapshot: Mapping[str, Any]) -> SnapshotLine:
     summary, parent = snapshot.get("summary") or {}, snapshot.get("parent-snapshot-id")
-    numbers = (snapshot["snapshot-id"], snapshot["sequence-number"], snapshot["timestamp-ms"])
+    numbers = (snapshot["snapshot-id"], snapshot.get("sequence-number", 0), snapshot["timestamp-ms"])
     return SnapshotLine(*numbers, summary.get("operation", ""), parent, summary.get(RECORDED, ""))
-
-
-def _lineage(table: TableName, ancestry: Sequence[SnapshotLine], others: Sequence[SnapshotLine]) -> Lineage:
-    whole = not ancestry or ancestry[-1].parent is None
-    older = [] if whole else [each for each in others if each.version < ancestry[-1].version]
-    return Lineage(table, ancestry[::-1], whole, older)
 
 
 def range_of(
@@ -150,11 +127,6 @@ def range_of(
     return Range(before.version, end, before.id, commits.commits[first:last])
 
 
-def bad_option(message: str, remedy: str) -> UsageError:
-    """The error for options that exclude each other or name nothing."""
-    return UsageError("bad-option", message, remedy)
-
-
 def expired_error(table: TableName) -> Refused:
     """The error for a range whose snapshots have expired."""
     return Refused(
@@ -171,15 +143,7 @@ _NOTE: Final = Note("native", "")
 _BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('start', 'first')}."
 
 
-class TaggedTable(TableLike, Protocol):
-    """A table with names for snapshots."""
-
-    @property
-    def tags(self) -> Mapping[str, int]:
-        """Names for snapshots."""
-
-
-def cursor_version(table: TaggedTable, commits: Lineage, cursor: str, start: Start | None) -> int:
+def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: Start | None) -> int:
     """The version up to which a cursor has read; for a new cursor, or with `start`, where it begins.
 
     Raises Refused if the tag of the cursor has expired, or its commit is no longer in the table.
@@ -215,8 +179,8 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
     def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal same
         latest = existing(store, name)
-        commits = lineage_of(store, latest)
-        snapshot = _snapshot(commits, version)
+        commits = lineage_of(metadata_of(store, latest))
+        snapshot = next((each.id for each in commits.commits if each.version == version), None)
         if latest.iceberg.uuid() != uuid or (snapshot is None and commits.commits):
             raise _lost_error(name, cursor)
         same = latest.tags.get(_tag(cursor)) == before
@@ -231,14 +195,27 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
         )
 
 
-def advance_cursor(store: IcebergStore, name: TableName, cursor: str, version: int) -> Cursor:
-    """Move a cursor to a commit, from any place, or create it there."""
+def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
+    """Move a cursor to a commit, from any place, or create it there; without a version, drop it.
+
+    Raises UsageError if no cursor is named, or the cursor to drop does not exist.
+    """
+    if cursor is None:
+        raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
     reached = version
 
     def plan() -> tuple[IcebergTable, Change | None]:
         nonlocal reached
         table = existing(store, name)
-        commits = lineage_of(store, table)
+        tag, mark = _tag(cursor), CURSOR_MARK + cursor
+        if version is None:
+            if tag not in table.tags and mark not in table.properties:
+                raise UsageError(
+                    "unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags)
+                )
+            tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
+            return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
+        commits = lineage_of(metadata_of(store, table))
         place = commits.place_of(version)
         if not place:
             raise bad_option(
@@ -253,40 +230,12 @@ def advance_cursor(store: IcebergStore, name: TableName, cursor: str, version: i
     return Cursor(str(name), cursor, reached)
 
 
-def drop_cursor(store: IcebergStore, name: TableName, cursor: str) -> Cursor:
-    """Remove a cursor; UsageError if it does not exist."""
-
-    def plan() -> tuple[IcebergTable, Change]:
-        table = existing(store, name)
-        tag, mark = _tag(cursor), CURSOR_MARK + cursor
-        if tag not in table.tags and mark not in table.properties:
-            raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags))
-        tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
-        return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
-
-    _commit(store, name, plan)
-    return Cursor(str(name), cursor, None)
-
-
-def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
-    """Move a cursor to a version, or drop it without one; UsageError if no cursor is named."""
-    if cursor is None:
-        raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
-    return (
-        drop_cursor(store, name, cursor) if version is None else advance_cursor(store, name, cursor, version)
-    )
-
-
 def _commit(
     store: IcebergStore, name: TableName, plan: Callable[[], tuple[IcebergTable, Change | None]]
 ) -> None:
     from backstory.engine.deliver import TableChange, deliver
 
     deliver(store, TableChange([name], _NOTE, plan))
-
-
-def _snapshot(commits: Lineage, version: int) -> int | None:
-    return next((each.id for each in commits.commits if each.version == version), None)
 
 
 def _change(table: IcebergTable, cursor: str, version: int, snapshot: int) -> Change | None:

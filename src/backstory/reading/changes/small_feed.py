@@ -8,19 +8,19 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from backstory.errors import Refused
 from backstory.model.change_feed import CHANGE_COLUMNS, NUMBER, SIGN
 from backstory.model.instant import EPOCH
 from backstory.model.table import TableName
 from backstory.reading.arrow.versions import StoredColumns, query_rows
-from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
-from backstory.reading.changes.ranges import lineage_of_metadata
 from backstory.reading.changes.request import (
+    COMMIT,
+    LAST,
+    TYPE,
     ChangesRequest,
     FeedRows,
+    changes_query,
     commit_range,
     feed_rows,
-    rows_cover_range,
 )
 from backstory.reading.lifetimes import DUCKDB
 from backstory.stores.iceberg.moved_rows import GAP
@@ -48,14 +48,8 @@ class SmallFeed:
 def read_changes(files: TableReader, request: ChangesRequest) -> SmallFeed:
     """The rows that changed, as by `changes` of `feed.py`; Unreadable if only Spark can read them."""
     table = files.table
-    feed, lineage = feed_rows(table, current=request.current), lineage_of_metadata(table)
-    try:
-        range_ = commit_range(table, lineage, request)
-    except Refused:
-        if not rows_cover_range(table, request):
-            raise
-        raise Unreadable("snapshots that have expired") from None
-    if any(each.operation == GAP for each in range_.commits):
+    feed, range_ = feed_rows(table, current=request.current), commit_range(table, request)
+    if range_ is None or any(each.operation == GAP for each in range_.commits):
         raise Unreadable("snapshots that have expired")
     names, stored = _identity(table, feed), StoredColumns()
     feed.condition(DUCKDB, stored)  # it names the columns that are read

@@ -17,17 +17,6 @@ from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.dialect import Dialect
 
 _TIME, _UUID = ColumnType(Kind.STRING, foreign="time"), ColumnType(Kind.STRING, foreign="uuid")
-_LOGICAL: Final = {
-    Datatype.INTEGER: ColumnType(Kind.INT),
-    Datatype.BIGINT: ColumnType(Kind.LONG),
-    Datatype.FLOAT: ColumnType(Kind.DOUBLE),
-    Datatype.BOOLEAN: ColumnType(Kind.BOOLEAN),
-    Datatype.DATE: ColumnType(Kind.NAIVE_DATE),
-    Datatype.TIME: _TIME,
-    Datatype.TIMESTAMP: ColumnType(Kind.UTC_DATETIME),
-    Datatype.BINARY: ColumnType(Kind.BINARY),
-    Datatype.UUID: _UUID,
-}
 # Types by the first word of their names in databases; the times of a model are in UTC in all of them.
 _NAMES: Final = {
     "smallint": ColumnType(Kind.SHORT),
@@ -57,9 +46,9 @@ def database_type(sql_type: str) -> ColumnType:
 
 def key_type(column: SqlColumn) -> ColumnType:
     """The type of a model's column."""
-    if column.datatype is Datatype.DECIMAL:
-        return ColumnType(Kind.DECIMAL, column.decimal_precision or MAX_PRECISION, column.decimal_scale or 0)
-    return _LOGICAL.get(column.datatype, ColumnType(Kind.STRING))
+    decimal = f"decimal({column.decimal_precision or MAX_PRECISION},{column.decimal_scale or 0})"
+    names = {Datatype.FLOAT: "double", Datatype.BINARY: "blob", Datatype.DECIMAL: decimal}
+    return database_type(names.get(column.datatype, column.datatype.value))
 
 
 def key_literal(dialect: Dialect, name: str, key_value: object, type_: ColumnType) -> str:

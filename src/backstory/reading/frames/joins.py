@@ -6,33 +6,35 @@ halves the valid axis instead. A statement is cut into the largest halves that i
 one half do not overlap in recorded time. So a long history costs a few sorts.
 """
 
+# ruff: noqa: S608 - all names in these queries are quoted
+
 import sys
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import reduce
+from functools import partial, reduce
 from operator import and_
 from typing import TYPE_CHECKING, Final, Literal
 
-from backstory.errors import UsageError
+from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
 from backstory.reading.frames.versions import (
     NATIVE,
     frame_instant,
-    frame_instant_sql,
     native_rows,
+    query_frames,
     statements,
     versions,
 )
 from backstory.reading.histories import shown_key
-from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO
+from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 
 if TYPE_CHECKING:
-    from pyspark.sql import Column, DataFrame
+    from pyspark.sql import DataFrame
 
 # One row in `_STEP` is sampled; a record with more than `_MANY` sampled rows has a long history.
 _STEP: Final = 32
@@ -58,23 +60,42 @@ class Join:
     inner: bool = False
     known_at: str = ""
 
-    @property
-    def keys(self) -> dict[str, str]:
-        """The columns of the key: their names in both sides, by the names that the plans use."""
-        return {f"backstory: key {number}": name for number, name in enumerate(self.on)}
+    def ask(self, query: str, of_frame: Sequence[str], of_history: Sequence[str]) -> "DataFrame":
+        """The answer to a query with these columns of both sides, under the names of the answer."""
+        pairs = zip([*of_frame, *of_history], self.names, strict=True)
+        listed = ", ".join(f"{sql} AS {quote(name)}" for sql, name in pairs)
+        return query_frames(f"SELECT {listed} {query}", frame=self.frame, history=self.history)
 
-    def name_columns(self, columns: "Iterable[Column]") -> "list[Column]":
-        """Give the columns of the answer their names."""
-        return [each.alias(name) for each, name in zip(columns, self.names, strict=True)]
+    def ask_in_order(self, text: str) -> "DataFrame":
+        """The answer to a query for `row`, and for its `version`, which is NULL if there is none."""
+        keys = {f"`backstory: key {number}`": name for number, name in enumerate(self.on)}
+        types, row = self.history.schema, partial(quote, "frame")
+        casts = (
+            f"CAST({row(name)} AS {types[name].dataType.simpleString()}) AS {key}"
+            for key, name in keys.items()
+        )
 
-    def name_versions(self, joined: "DataFrame") -> "DataFrame":
-        """The answer from the columns `row` and `version`, which is NULL for a row without a version."""
-        from pyspark.sql.functions import col
+        def struct(names: Sequence[str]) -> str:
+            return f"struct({', '.join(map(quote, names))})"
 
-        if self.inner:
-            joined = joined.where(col("version").isNotNull())
-        of_row = [col("row")[name] for name in self.frame.columns]
-        return joined.select(*self.name_columns([*of_row, *(col("version")[name] for name in self.shown)]))
+        filled = text.format(
+            keys=", ".join(keys),
+            frame_keys=", ".join(casts),
+            history_keys=", ".join(f"{quote(name)} AS {key}" for key, name in keys.items()),
+            missing=" OR ".join(f"{row(name)} IS NULL" for name in (*self.on, self.at)),
+            at=frame_instant(self.frame, self.at),
+            known_at=frame_instant(self.frame, self.known_at) if self.known_at else "",
+            row=struct(self.frame.columns),
+            shown=struct(self.shown),
+            **{name: quote(each) for name, each in _ENDS.items()},
+        )
+        condition = " WHERE version IS NOT NULL" if self.inner else ""
+        of_row, of_version = (partial(quote, side) for side in ("row", "version"))
+        columns = [*map(of_row, self.frame.columns)], [*map(of_version, self.shown)]
+        return self.ask(f"FROM ({filled}) AS joined{condition}", *columns)
+
+
+_ENDS: Final = {"start": VALID_FROM, "end": VALID_TO, "stated": STATED_FROM, "until": STATED_TO}
 
 
 def join_pairs(join: Join) -> "DataFrame":
@@ -82,30 +103,21 @@ def join_pairs(join: Join) -> "DataFrame":
 
     A row appears once if at most one version is true at any time.
     """
-    from pyspark.sql.functions import expr
-
-    aliases = {name: f"backstory: column {number}" for number, name in enumerate(join.history.columns)}
-    history = join.history.select(*(column(name).alias(alias) for name, alias in aliases.items()))
-    columns = {name: column(alias) for name, alias in aliases.items()}
-
-    def within(time: str, start: str, end: str) -> "Column":
-        instant = frame_instant(join.frame, time)
-        return (columns[start] <= instant) & (columns[end].isNull() | (instant < columns[end]))
-
-    matches = reduce(and_, (column(name) == columns[name] for name in join.on))
-    if join.known_at and STATED_FROM not in columns:
-        recorded, moved, before = NATIVE
-        names = {"moved": moved, "end_before": before, "end": VALID_TO}
-        until = frame_instant_sql(join.frame, join.known_at)
-        end = END_THEN.format(until=until, **{part: quote(aliases[name]) for part, name in names.items()})
-        matches &= columns[recorded] <= expr(until)
-        columns[VALID_TO] = expr(end)
-    elif join.known_at:
-        matches &= within(join.known_at, STATED_FROM, STATED_TO)
-    matches &= within(join.at, VALID_FROM, VALID_TO)
-    joined = join.frame.join(history, matches, "inner" if join.inner else "left")
-    of_history = (columns[name] for name in join.shown)
-    return joined.select(*join.name_columns([*map(column, join.frame.columns), *of_history]))
+    row, version = partial(quote, "frame"), partial(quote, "history")
+    matches, end = [f"{row(name)} = {version(name)}" for name in join.on], version(VALID_TO)
+    known = frame_instant(join.frame, join.known_at) if join.known_at else ""
+    if known and STATED_FROM in join.history.columns:
+        matches.append(TRUE_AT.format(started=version(STATED_FROM), ended=version(STATED_TO), at=known))
+    elif known:
+        recorded, moved, before = map(version, NATIVE)
+        matches.append(f"{recorded} <= {known}")
+        end = END_THEN.format(until=known, moved=moved, end_before=before, end=end)
+    instant = frame_instant(join.frame, join.at)
+    matches.append(TRUE_AT.format(started=version(VALID_FROM), ended=end, at=instant))
+    of_history = [end if name == VALID_TO else version(name) for name in join.shown]
+    how = "INNER" if join.inner else "LEFT"
+    query = f"FROM frame {how} JOIN history ON {' AND '.join(matches)}"
+    return join.ask(query, [*map(row, join.frame.columns)], of_history)
 
 
 def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
@@ -124,21 +136,86 @@ def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
     return (row["most"] or 0) <= _MANY
 
 
-# The most statements of a record that are compared one by one.
-FEW: Final = 32
+# The last version before each row, if it lasts. A version that begins at the time of a row sorts before it.
+_LAST: Final = """
+SELECT number, row, CASE WHEN newest.until IS NULL OR newest.until > instant THEN newest.shown END AS version
+FROM (
+  SELECT *, LAST(version, TRUE) OVER (
+    PARTITION BY {keys}, part ORDER BY instant, row IS NOT NULL ROWS UNBOUNDED PRECEDING
+  ) AS newest FROM both_sides
+) AS ordered WHERE row IS NOT NULL
+"""
+# Rows that match nothing are spread over some partitions.
+_IN_ORDER: Final = f"""
+WITH both_sides AS (
+  SELECT {{history_keys}}, NULL AS part, {{start}} AS instant, NULL AS number, NULL AS row,
+    struct({{end}} AS until, {{shown}} AS shown) AS version FROM history
+  UNION ALL
+  SELECT {{frame_keys}}, CASE WHEN {{missing}} THEN monotonically_increasing_id() % 64 END, {{at}}, NULL,
+    {{row}}, NULL FROM frame
+) {_LAST}
+"""
 _NONE: Final = "CAST(array() AS array<struct<level: int, node: int>>)"
 # The largest halves that `[first, last)` fills, from the smallest size on.
-_CUT: Final = f"""aggregate(sequence(0, length(bin(most))), struct(first AS a, last AS b, {_NONE} AS found),
+_CUT: Final = f"""aggregate(sequence(0, length(bin(most))), struct(first AS a, last AS b, {_NONE} AS halves),
     (s, size) -> struct(
         shiftright(s.a + (s.a & 1), 1) AS a, shiftright(s.b - (s.b & 1), 1) AS b,
-        concat(s.found,
+        concat(s.halves,
             if(s.a < s.b AND (s.a & 1) = 1, array(struct(size AS level, s.a AS node)), {_NONE}),
             if(s.a < s.b AND (s.b & 1) = 1, array(struct(size AS level, s.b - 1 AS node)), {_NONE})
-        ) AS found),
-    s -> s.found)"""
+        ) AS halves),
+    s -> s.halves)"""
 # The half of each size that contains a place.
 _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
+# Borders are the instants at which any statement of a record begins or ends, numbered from 0. In each half,
+# the last statement recorded by the recorded time of a row counts.
+_HALVES: Final = f"""
+WITH stated AS (
+  SELECT {{history_keys}}, {{start}} AS starts, {{end}} AS ends, {{stated}} AS instant,
+    struct({{until}} AS until, {{shown}} AS shown) AS version FROM history
+), borders AS (
+  SELECT *, MAX(place) OVER (PARTITION BY {{keys}}) AS most FROM (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY {{keys}} ORDER BY border) - 1 AS place FROM (
+      SELECT DISTINCT * FROM (SELECT {{keys}}, explode(array(starts, ends)) AS border FROM stated)
+      WHERE border IS NOT NULL
+    )
+  )
+), placed AS (
+  SELECT {{keys}}, instant, version, most, first, COALESCE(following, most + 1) AS last FROM stated
+  JOIN (SELECT {{keys}}, border AS starts, place AS first, most FROM borders) USING ({{keys}}, starts)
+  LEFT JOIN (SELECT {{keys}}, border AS ends, place AS following FROM borders) USING ({{keys}}, ends)
+), located AS (
+  SELECT {{keys}}, border, instant, number, row, MAX(most) OVER (PARTITION BY {{keys}}) AS most,
+    LAST(place, TRUE) OVER (
+      PARTITION BY {{keys}} ORDER BY border, row IS NOT NULL ROWS UNBOUNDED PRECEDING
+    ) AS place
+  FROM (
+    SELECT {{keys}}, border, NULL AS instant, NULL AS number, NULL AS row, most, place FROM borders
+    UNION ALL
+    SELECT {{frame_keys}}, {{at}}, {{known_at}}, monotonically_increasing_id(), {{row}}, NULL, NULL FROM frame
+  )
+), both_sides AS (
+  SELECT {{keys}}, part, instant, NULL AS number, NULL AS row, version
+  FROM (SELECT *, explode({_CUT}) AS part FROM placed)
+  UNION ALL
+  SELECT {{keys}}, part, instant, number, row, NULL FROM (
+    SELECT *, explode_outer(CASE WHEN place IS NOT NULL AND border IS NOT NULL THEN {_WITHIN} END) AS part
+    FROM located WHERE row IS NOT NULL
+  )
+) SELECT FIRST(row) AS row, FIRST(version, TRUE) AS version FROM ({_LAST}) AS candidates GROUP BY number
+"""
+# The most statements of a record that are compared one by one.
+FEW: Final = 32
+
+
+def join_in_order(join: Join) -> "DataFrame":
+    """Sort rows and versions together by time, and take the last version before each row.
+
+    One sort serves any number of rows or versions of a key. If versions overlap, the version that began last
+    counts.
+    """
+    return join.ask_in_order(_IN_ORDER)
 
 
 def join_statements(join: Join, few: int = FEW) -> "DataFrame":
@@ -146,122 +223,28 @@ def join_statements(join: Join, few: int = FEW) -> "DataFrame":
 
     A Spark job first finds the records with more than `few` statements.
     """
-    from pyspark.sql.functions import col, count, lit
-
-    keys = join.keys
-    counted = join.history.groupBy(*(column(name).alias(key) for key, name in keys.items()))
-    many = counted.agg(count(lit(1)).alias("statements")).where(col("statements") > few).drop("statements")
+    keys = ", ".join(f"{quote(name)} AS `backstory: key {number}`" for number, name in enumerate(join.on))
+    groups = ", ".join(map(quote, join.on))
+    many = query_frames(
+        f"SELECT {keys} FROM history GROUP BY {groups} HAVING COUNT(*) > {few}", history=join.history
+    )
     if many.isEmpty():
         return join_pairs(join)
-    same = reduce(and_, (column(name) == column(key) for key, name in keys.items()))
+    same = reduce(
+        and_, (column(name) == column(key) for name, key in zip(join.on, many.columns, strict=True))
+    )
 
     def part(how: str) -> Join:
-        sides = (join.frame, join.history)
-        frame, history = (each.join(many, same, how) for each in sides)
-        return replace(join, frame=frame, history=history)
+        return replace(
+            join, frame=join.frame.join(many, same, how), history=join.history.join(many, same, how)
+        )
 
-    return join_pairs(part("left_anti")).unionAll(_join_halves(part("left_semi")))
-
-
-def _join_halves(join: Join) -> "DataFrame":
-    """Find, in each half, the last statement recorded by the row's recorded time, if it still held."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import col, first, last, when
-
-    keys = [column(key) for key in join.keys]
-    borders = _borders(join)
-    order = Window.partitionBy(*keys, "level", "node").orderBy("known", col("row").isNotNull())
-    newest = last("version", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, 0))
-    both = _cut_statements(join, borders).unionByName(_place_rows(join, borders), allowMissingColumns=True)
-    rows = both.withColumn("newest", newest).where(col("row").isNotNull())
-    lasts = col("newest.until").isNull() | (col("newest.until") > col("known"))
-    joined = (
-        rows.withColumn("version", when(lasts, col("newest.shown")))
-        .groupBy("number")
-        .agg(first("row").alias("row"), first("version", ignorenulls=True).alias("version"))
-    )
-    return join.name_versions(joined)
-
-
-def _borders(join: Join) -> "DataFrame":
-    """The instants at which any statement of a record begins or ends, numbered from 0 for each record."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import array, col, explode, row_number
-    from pyspark.sql.functions import max as greatest
-
-    keys = (column(name).alias(key) for key, name in join.keys.items())
-    ends = array(column(VALID_FROM), column(VALID_TO))
-    times = join.history.select(*keys, explode(ends).alias("time")).where(col("time").isNotNull()).distinct()
-    record = Window.partitionBy(*map(column, join.keys))
-    borders = times.withColumn("place", row_number().over(record.orderBy("time")) - 1)
-    return borders.withColumn("most", greatest("place").over(record))
-
-
-def _cut_statements(join: Join, borders: "DataFrame") -> "DataFrame":
-    """A row for each half that a statement fills: `level`, `node`, `known`, and the statement."""
-    from pyspark.sql.functions import coalesce, col, explode, expr, struct
-
-    keys = list(join.keys)
-    statements = join.history.select(
-        *(column(name).alias(key) for key, name in join.keys.items()),
-        column(VALID_FROM).alias("starts"),
-        column(VALID_TO).alias("ends"),
-        column(STATED_FROM).alias("known"),
-        struct(column(STATED_TO).alias("until"), struct(*map(column, join.shown)).alias("shown")).alias(
-            "version"
-        ),
-    )
-    starts = borders.withColumnsRenamed({"time": "starts", "place": "first"})
-    ends = borders.withColumnsRenamed({"time": "ends", "place": "end"}).drop("most")
-    placed = statements.join(starts, [*keys, "starts"]).join(ends, [*keys, "ends"], "left")
-    placed = placed.withColumn("last", coalesce(col("end"), col("most") + 1))
-    columns = [column(name) for name in (*keys, "known", "version")]
-    halves = placed.select(*columns, explode(expr(_CUT)).alias("half"))
-    return halves.select(*columns, col("half.level"), col("half.node"))
-
-
-def _place_rows(join: Join, borders: "DataFrame") -> "DataFrame":
-    """A row for each half that contains the instant of a row of the frame; at least one."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import (
-        col,
-        explode_outer,
-        expr,
-        last,
-        monotonically_increasing_id,
-        struct,
-        when,
-    )
-    from pyspark.sql.functions import max as greatest
-
-    frame, types = join.frame, join.history.schema
-    rows = frame.select(
-        *(column(name).cast(types[name].dataType).alias(key) for key, name in join.keys.items()),
-        frame_instant(frame, join.at).alias("time"),
-        frame_instant(frame, join.known_at).alias("known"),
-        monotonically_increasing_id().alias("number"),
-        struct(*map(column, frame.columns)).alias("row"),
-    )
-    columns = [column(name) for name in (*join.keys, "known", "number", "row")]
-    record = Window.partitionBy(*map(column, join.keys))
-    order = record.orderBy("time", col("row").isNotNull()).rowsBetween(Window.unboundedPreceding, 0)
-    placed = borders.unionByName(rows, allowMissingColumns=True).select(
-        *columns,
-        col("time"),
-        last("place", ignorenulls=True).over(order).alias("place"),
-        greatest("most").over(record).alias("most"),
-    )
-    halves_of_row = when(col("place").isNotNull() & col("time").isNotNull(), expr(_WITHIN))
-    rows = placed.where(col("row").isNotNull())
-    halves = rows.select(*columns, explode_outer(halves_of_row).alias("half"))
-    return halves.select(*columns, col("half.level"), col("half.node"))
+    return join_pairs(part("left_anti")).unionAll(part("left_semi").ask_in_order(_HALVES))
 
 
 How = Literal["left", "inner"]
 # Layouts whose doors write at most one true version at a time. In event logs all events may stay true.
 _ORDERED: Final = frozenset({Layout.VERSIONS, Layout.HIST, Layout.FIVETRAN_HISTORY})
-# The number of partitions for rows that match nothing.
-_PLACES: Final = 64
 
 
 @dataclass(frozen=True)
@@ -294,9 +277,7 @@ def join_as_of(
     for missing columns and for columns without times, and the errors of `versions`.
     """
     if how not in {"left", "inner"}:
-        raise UsageError(
-            "bad-option", f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'."
-        )
+        raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")
     stored = existing(store, table)
     _require(stored.shape, frame, on, times)
 
@@ -321,39 +302,6 @@ def join_as_of(
     short = one_at_a_time and has_short_histories(store, stored)
     join = join_to(versions(store, table, times.known_at))
     return join_pairs(join) if short else join_in_order(join)
-
-
-def join_in_order(join: Join) -> "DataFrame":
-    """Sort rows and versions together by time, and take the last version before each row.
-
-    One sort serves any number of rows or versions of a key. If versions overlap, the version that began last
-    counts.
-    """
-    from pyspark.sql import Window
-    from pyspark.sql.functions import col, last, monotonically_increasing_id, struct, when
-
-    frame, history, keys = join.frame, join.history, join.keys
-    row, version = struct(*map(column, frame.columns)), struct(*map(column, join.shown))
-    can_match = reduce(and_, (column(name).isNotNull() for name in (*join.on, join.at)))
-    rows = frame.select(
-        *(column(name).cast(history.schema[name].dataType).alias(key) for key, name in keys.items()),
-        when(~can_match, monotonically_increasing_id() % _PLACES).alias("place"),
-        frame_instant(frame, join.at).alias("time"),
-        row.alias("row"),
-    )
-    starts = history.select(
-        *(column(name).alias(key) for key, name in keys.items()),
-        column(VALID_FROM).alias("time"),
-        version.alias("version"),
-    )
-    # A version that begins at the time of a row is true then, so it sorts before the row.
-    order = Window.partitionBy(*map(column, keys), "place").orderBy("time", col("row").isNotNull())
-    newest = last("version", ignorenulls=True).over(order.rowsBetween(Window.unboundedPreceding, 0))
-    both = starts.unionByName(rows, allowMissingColumns=True).withColumn("newest", newest)
-    lasts = col("newest")[VALID_TO].isNull() | (col("newest")[VALID_TO] > col("time"))
-    match = when(lasts & col("place").isNull(), col("newest"))
-    joined = both.where(col("row").isNotNull()).select("row", match.alias("version"))
-    return join.name_versions(joined)
 
 
 def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTimes) -> None:

@@ -7,9 +7,10 @@ that a plan and its commit are tied to each other. A new table is created with i
 import json
 import uuid
 from collections import Counter
-from collections.abc import Iterator, Mapping
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import replace
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
@@ -20,21 +21,21 @@ from backstory.formats.delivered import arrow_schema
 from backstory.model.change import COLUMNS_STATE, Change, Commit, Note, RowBatches
 from backstory.model.layout import FILE, POSITION, ROW_ID, YEAR, Layout
 from backstory.model.table import Shape, TableName
+from backstory.model.types import added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, frame_of_arrow
-from backstory.stores.branches import BRANCH, MAIN, PENDING, ancestors, head_of, pending_properties
+from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING, ancestors, head_of
 from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.commit import require_for_branch
 from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.frames import LINEAGE_SINCE, keeps_row_ids, spark_fields, without_row_ids
+from backstory.stores.iceberg.frames import spark_fields, without_row_ids
 from backstory.stores.iceberg.literals import column, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
-from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
 from backstory.stores.port import refuse_names
 from backstory.stores.refusals import conflict
@@ -42,8 +43,6 @@ from backstory.stores.refusals import conflict
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The beginning of names of branches, each of which is of one delivery.
-DELIVERY: Final = "backstory_delivery_"
 # The setting of a session that its commits contain as a property.
 NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
@@ -52,6 +51,7 @@ _ACTION: Final = "backstory action"
 # Names for both in a statement, which no column has: a column would be found first.
 _TABLE, _OURS = "`backstory stored`", "`backstory staged`"
 _AT_PLACE: Final = f"{_TABLE}.{FILE} = {_OURS}.{FILE} AND {_TABLE}.{POSITION} = {_OURS}.{POSITION}"
+_OUR_PROPERTIES: Final = "backstory."
 MERGE_MODE: Final = "write.merge.mode"
 _UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
 # Texts in Spark's errors that mean that another writer was faster.
@@ -78,7 +78,7 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
         return _move_branches(store, table, change)
     if store.branch is not None:
         table = require_for_branch(store.branch, table, change)
-    _require_sql(store, table, change)
+    _require_sql(table, change)
     shape, added = change.into or cast("IcebergTable", table).shape, _arrow(change.added)
     count = 0 if added is None else len(added)
     if change.expected not in {None, count}:
@@ -90,18 +90,14 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     if table is None:
         snapshot = _create(store, shape, change.properties, added, notes)
     else:
-        if store.branch is not None:
-            head = newest_snapshot(table)
-            pending = pending_properties(None if head is None else head.get_property(PENDING))
-            notes |= {BRANCH: store.branch, PENDING: json.dumps({**pending, **change.properties})}
-        snapshot = _change(store, table, shape, change.removed, added, notes)
+        snapshot = _change(store, table, replace(change, into=shape), added, notes)
     with translate_faults(shape.table):
         store.refresh(shape.table)
     COMMITS.inc()
     return Commit(snapshot, counts)
 
 
-def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change) -> None:
+def _require_sql(table: IcebergTable | None, change: Change) -> None:
     """Raise UsageError for a change that SQL does not make by one visible commit."""
     into = change.into or (None if table is None else table.shape)
     plain = all(isinstance(rows, _PLAIN) for rows in (change.added, change.removed))
@@ -110,16 +106,9 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
         raise needs_java("This change of a table")
     if into.layout not in {Layout.VERSIONS, Layout.RUN_LOG}:
         raise needs_java(f"A table of layout {into.layout}")
-    if store.format_version < LINEAGE_SINCE if table is None else not keeps_row_ids(table):
-        raise needs_java("A table whose rows have no ids, as in Iceberg's format version 2,")
     if table is None:
         return
-    if into.table != table.shape.table or into.layout is not table.shape.layout:
-        raise needs_java("Another name or layout of a table")
-    if any(into.column(each.name) != each for each in table.shape.columns):
-        raise needs_java("Another name or type of a column")
-    if store.branch is None and _sets_properties(table, change):
-        raise needs_java("A delivery that changes properties of its table")
+    _require_alterable(table, change, into)
     if table.properties.get(MERGE_MODE) != PROPERTIES[MERGE_MODE]:
         raise needs_java("A table whose files are written again by each MERGE")
     if table.iceberg.currentSnapshot() is None:
@@ -209,99 +198,232 @@ def _frame(session: "SparkSession", rows: pa.Table) -> "DataFrame":
 def _change(
     store: ConnectStore,
     table: IcebergTable,
-    shape: Shape,
-    removed: Any,
+    change: Change,
     added: pa.Table | None,
     notes: Mapping[str, str],
 ) -> int:
-    """Add columns, then change rows; returns the snapshot."""
+    """Add columns, change rows, then set properties; returns the snapshot."""
     from pyspark.errors import PySparkException
 
+    shape, pending = cast("Shape", change.into), _new_properties(table, change.properties)
     name, base = table.shape.table, int(table.iceberg.currentSnapshot().snapshotId())
     branch = DELIVERY + uuid.uuid4().hex
     of_table, onto = replace(store, branch=None), store.branch or MAIN
     # Until the branch is published, the commit does not count as one of the table.
-    with _session(store, name, {BRANCH: branch, **notes}) as session:
+    if store.branch is not None:  # a preview: its properties stay pending, and the table does not follow it
+        notes = {**notes, BRANCH: store.branch, PENDING: json.dumps({**table.pending, **change.properties})}
+    else:
+        notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
+    with _session(store, name, notes) as session:
         session.sql(f"REFRESH TABLE {of_table.sql_name(name)}")
         if store.metadata_location(name, session) != table.metadata:
             raise conflict(name)
-        _add_columns(of_table, session, table, shape)
+        if table.pending and onto == MAIN:
+            # A delivery was interrupted: it is completed, then this one is planned again.
+            _set_properties(store, session, name, table.pending)
+            _drop_branches(store, session, name, table.finished)
+            raise conflict(name)
+        before = _reshape(of_table, session, table, shape, change.renamed)
         # Branches that began before: none of them can be published once this one is the table.
         refs = table.iceberg.refs() if onto == MAIN else ()
         others = [other for other in refs if other.startswith(DELIVERY)]
         session.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
-        over = [branch]
-        try:
+        with ExitStack() as undo:
+            undo.callback(_drop_branches, of_table, session, name, [branch])
             with time_stage("write"):
-                rows = _staged_rows(session, store, table, removed, added, shape)
-                snapshot = _merge(of_table, session, shape, rows, branch, base)
-            with time_stage("commit"):
-                _publish(of_table, session, name, onto, branch, snapshot)
-            over += others
-            return snapshot
-        finally:
+                rows = _staged_rows(session, store, table, change.removed, added, shape)
+                snapshot = _write(of_table, session, shape, rows, branch, base)
+                if onto == MAIN:
+                    _require_properties(store, name, before)
+            undo.pop_all()
+        # From here on the table may have followed the branch: the next commit does what fails here.
+        with time_stage("commit"):
+            _publish(of_table, session, name, onto, branch, snapshot)
             with suppress(PySparkException):
-                for each in over:
-                    session.sql(f"ALTER TABLE {of_table.sql_name(name)} DROP BRANCH IF EXISTS {quote(each)}")
+                if pending and onto == MAIN and _has_branch(store, session, name, branch):
+                    _set_properties(store, session, name, pending)
+                _drop_branches(of_table, session, name, [*others, branch])
+        return snapshot
 
 
-def _add_columns(store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape) -> None:
-    """Add the columns of the new shape; a kill before the rows leaves columns without values.
+def _new_properties(table: IcebergTable, properties: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The properties whose value the table does not have yet."""
+    return {name: value for name, value in properties.items() if table.properties.get(name) != value}
 
-    The properties are set first, so that a new column is never taken for another one of its source.
+
+def _require_properties(store: ConnectStore, table: TableName, before: Mapping[str, str]) -> None:
+    """Raise TryAgain if another writer has set properties; a REST catalog makes a snapshot then."""
+    if store.setting(f"spark.sql.catalog.{store.catalog}.type") == "rest":
+        return
+    now = store.find(table)
+    if now is None or any(
+        now.properties().get(name) != before.get(name)
+        for name in {*before, *now.properties()}
+        if name.startswith(_OUR_PROPERTIES)
+    ):
+        raise conflict(table)
+
+
+def _has_branch(store: ConnectStore, session: "SparkSession", table: TableName, branch: str) -> bool:
+    """Whether the table still has this branch: another writer that completes a delivery drops its branch."""
+    session.sql(f"REFRESH TABLE {store.sql_name(table)}")
+    return bool(session.table(store.sql_name(table, "refs")).where(f"name = '{branch}'").count())
+
+
+def _drop_branches(
+    store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
+) -> None:
+    """Drop branches in this order; after a failure the next commit drops the rest."""
+    from pyspark.errors import PySparkException
+
+    with suppress(PySparkException):
+        for each in branches:
+            session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
+
+
+def _set_properties(
+    store: ConnectStore, session: "SparkSession", table: TableName, properties: Mapping[str, str | None]
+) -> None:
+    """Set properties of the table; None removes one."""
+    altering = f"ALTER TABLE {store.sql_name(table)}"
+    pairs = [
+        f"{text_literal(name)} = {text_literal(value)}"
+        for name, value in properties.items()
+        if value is not None
+    ]
+    removed = [text_literal(name) for name, value in properties.items() if value is None]
+    if removed:
+        session.sql(f"{altering} UNSET TBLPROPERTIES IF EXISTS ({', '.join(removed)})")
+    if pairs:
+        session.sql(f"{altering} SET TBLPROPERTIES ({', '.join(pairs)})")
+
+
+def _reshape(
+    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape, renamed: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Give the table the columns of the new shape; a kill before the rows leaves columns without new values.
+
+    The properties are set first, so that a new column is never taken for another one of its source. Returns
+    the table's properties.
     """
     refuse_names(store.reserves, into.names)
-    new = [each for each in into.columns if table.shape.column(each.name) is None]
-    state = str(max(map(int, table.iceberg.schemas())) + 1 if new else table.schema_id)
+    altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
+    statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
+    state = str(max(map(int, table.iceberg.schemas())) + len(statements) if statements else table.schema_id)
     properties = {SOURCE_NAMES: source_names(into), COLUMNS_STATE: state}
     if source_names(into) == source_names(table.shape):
         del properties[SOURCE_NAMES]
     if table.properties.get(COLUMNS_STATE) in {None, state}:
         del properties[COLUMNS_STATE]
-    altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
-    if properties:
-        pairs = (f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
-        session.sql(f"{altering} SET TBLPROPERTIES ({', '.join(pairs)})")
-    if new:
-        before = dict(
-            zip(into.columns, ("FIRST", *(f"AFTER {quote(name)}" for name in into.names)), strict=False)
-        )
-        columns = (
-            f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {before[each]}"
-            for each in new
-        )
-        session.sql(f"{altering} ADD COLUMNS ({', '.join(columns)})")
+    _set_properties(store, session, table.shape.table, properties)
+    for statement in statements:
+        session.sql(statement)
+    return {**table.properties, **properties}
 
 
-def _merge(
+def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iterator[str]:
+    """The clauses that change the columns, each of which leaves a table that can be read.
+
+    A type is widened before its comment, which contains it, and which is valid only for a type that fits.
+    """
+    for old, new in renamed.items():
+        if old != new:
+            yield f"RENAME COLUMN {quote(old)} TO {quote(new)}"
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    wider = [
+        each
+        for each in into.columns
+        if each.name in known and each.type != known[each.name] and widens(known[each.name], each.type)
+    ]
+    types = [
+        f"{quote(each.name)} TYPE {spark_type(each.type)}"
+        for each in wider
+        if spark_type(each.type) != spark_type(known[each.name])
+    ]
+    if types:
+        yield f"ALTER COLUMN {', '.join(types)}"
+    if wider:
+        yield "ALTER COLUMN " + ", ".join(
+            f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each in wider
+        )
+    places = ("FIRST", *(f"AFTER {quote(name)}" for name in into.names))
+    # New columns come first, because copies remember their ids.
+    added = [
+        f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {place}"
+        for each, place in zip(into.columns, places, strict=False)
+        if each.name not in known
+    ]
+    added += [
+        f"{'.'.join(map(quote, (each.name, *part.within, part.name)))} {spark_type(part.type)}"
+        for each in into.columns
+        if each.name in known
+        for part in added_fields(known[each.name], each.type) or ()
+    ]
+    if added:
+        yield f"ADD COLUMNS ({', '.join(added)})"
+
+
+def _require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
+    """Raise UsageError for a shape to which no series of statements leads that may end at any time."""
+    before, renamed = table.shape, {old: new for old, new in change.renamed.items() if old != new}
+    if into.table != before.table or into.layout is not before.layout:
+        raise needs_java("Another name or layout of a table")
+    settings = _new_properties(table, change.properties)
+    texts = [*settings.values(), *(table.properties.get(name) for name in settings)]
+    names_one = any(
+        json.dumps(name, ensure_ascii=False) in (text or "")
+        for name in chain(*renamed.items())
+        for text in texts
+    )
+    if {*renamed} & {*before.key} or {*renamed.values()} & {*before.names} or names_one:
+        raise needs_java("A new name for a key column, or for a column that options of the table name,")
+    if any(column.source_name for column in before.columns if column.name in renamed):
+        raise needs_java("Another source of a column")
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    if [name for name in into.names if name in known] != [*known]:
+        raise needs_java("A dropped column, or another order of columns,")
+    for each in into.columns:
+        type_ = known.get(each.name, each.type)
+        if not (widens(type_, each.type) or added_fields(type_, each.type)):
+            raise needs_java(f"A type of column {each.name} to which its own does not widen")
+
+
+def _write(
     store: ConnectStore, session: "SparkSession", shape: Shape, rows: pa.Table, branch: str, base: int
 ) -> int:
     """Change the rows of the branch by one statement; returns its snapshot.
 
-    A row that is removed and added with the same id is updated, and keeps its id. Raises TryAgain if the
-    branch is gone, and Failed if the snapshot does not have exactly these rows.
+    A row that is removed and added with the same id is updated, and keeps its id. A MERGE reads the table;
+    new rows alone need none. Raises TryAgain if the branch is gone, and Failed if the snapshot does not have
+    exactly these rows.
     """
-    name = shape.table
+    name, actions = shape.table, Counter(rows[_ACTION].to_pylist())
     _frame(session, rows).createOrReplaceTempView(_ROWS)
     values = {
         each.name: f"CAST({_OURS}.{quote(each.name)} AS {spark_type(each.type)})" for each in shape.columns
     }
-    session.sql(
-        f"MERGE INTO {store.sql_name(name, f'branch_{branch}')} AS {_TABLE} "  # noqa: S608 - quoted names
-        f"USING {_ROWS} AS {_OURS} ON {_AT_PLACE} "
-        f"WHEN MATCHED AND {_OURS}.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
-        f"{', '.join(f'{_TABLE}.{quote(each)} = {value}' for each, value in values.items())} "
-        f"WHEN MATCHED THEN DELETE "
-        f"WHEN NOT MATCHED AND {_OURS}.{quote(_ACTION)} = '{_INSERT}' "
-        f"THEN INSERT ({', '.join(map(quote, values))}) VALUES ({', '.join(values.values())})"
-    )
+    target, names = store.sql_name(name, f"branch_{branch}"), ", ".join(map(quote, values))
+    if {*actions} <= {_INSERT}:
+        statement = (
+            f"INSERT INTO {target} ({names}) SELECT {', '.join(values.values())} FROM {_ROWS} AS {_OURS}"  # noqa: S608
+        )
+    else:
+        statement = (
+            f"MERGE INTO {target} AS {_TABLE} "  # noqa: S608 - quoted names
+            f"USING {_ROWS} AS {_OURS} ON {_AT_PLACE} "
+            f"WHEN MATCHED AND {_OURS}.{quote(_ACTION)} = '{_UPDATE}' THEN UPDATE SET "
+            f"{', '.join(f'{_TABLE}.{quote(each)} = {value}' for each, value in values.items())} "
+            f"WHEN MATCHED THEN DELETE "
+            f"WHEN NOT MATCHED AND {_OURS}.{quote(_ACTION)} = '{_INSERT}' "
+            f"THEN INSERT ({names}) VALUES ({', '.join(values.values())})"
+        )
+    session.sql(statement)
     made = session.sql(
         f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
         f"JOIN {store.sql_name(name, 'refs')} AS r ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
     ).collect()
     if not made or made[0].parent_id != base:
         raise conflict(name)  # another delivery dropped the branch, and the statement may have begun one
-    actions = Counter(rows[_ACTION].to_pylist())
     sums = {each: int(made[0].summary.get(each, 0)) for each in _SUMS}
     added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
     if (added, gone) != (sums[_ADDED], sums[_GONE] - sums[_BACK]):

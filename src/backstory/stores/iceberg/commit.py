@@ -15,7 +15,7 @@ from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
-from backstory.stores.branches import BRANCH, MAIN, PENDING, pending_properties, refuse_on_branch
+from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
     Deletions,
@@ -27,11 +27,10 @@ from backstory.stores.iceberg.data_files import (
 )
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import without_row_ids
-from backstory.stores.iceberg.jvm import every_row
+from backstory.stores.iceberg.jvm import every_row, set_properties
 from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
-from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
 from backstory.stores.port import DISORDER, refuse_names
 from backstory.stores.read_ahead import read_ahead
@@ -99,9 +98,7 @@ def _commit_to_branch(
     Raises Refused for any other change.
     """
     table = require_for_branch(branch, table, change)
-    head = newest_snapshot(table)
-    pending = pending_properties(None if head is None else head.get_property(PENDING))
-    more = {BRANCH: branch, PENDING: json.dumps({**pending, **change.properties})}
+    more = {BRANCH: branch, PENDING: json.dumps({**table.pending, **change.properties})}
     rows = replace(change, into=None)
     with translate_faults(table.shape.table):
         transaction = table.begin()
@@ -368,12 +365,12 @@ def stage(store: IcebergStore, table: IcebergTable, change: Change) -> Any:
         transaction.replaceSortOrder().commit()  # a table of an earlier version
         sort_by_key(store, transaction, table.shape)
     if change.properties:
-        _set_properties(transaction, change.properties)
+        set_properties(transaction, change.properties)
     state = str(transaction.table().schema().schemaId())
     if change.into is not None or (
         COLUMNS_STATE in table.properties and table.properties[COLUMNS_STATE] != state
     ):
-        _set_properties(transaction, {COLUMNS_STATE: state})
+        set_properties(transaction, {COLUMNS_STATE: state})
     if change.tags:
         _set_tags(transaction, table.tags, change.tags)
     return transaction
@@ -406,17 +403,7 @@ def _set_shape_properties(transaction: Any, before: Shape, into: Shape) -> None:
         properties[SOURCE_NAMES] = source_names(into)
     if before.layout is not into.layout:
         properties |= {LAYOUT: into.layout.value, DISORDER: None}
-    _set_properties(transaction, properties)
-
-
-def _set_properties(transaction: Any, properties: Mapping[str, str | None]) -> None:
-    update = transaction.updateProperties()
-    for name, value in properties.items():
-        if value is None:
-            update.remove(name)
-        else:
-            update.set(name, value)
-    update.commit()
+    set_properties(transaction, properties)
 
 
 def _set_tags(transaction: Any, known: Mapping[str, int], tags: Mapping[str, Tag | None]) -> None:

@@ -5,6 +5,9 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
 from backstory.model.change import Change
 from backstory.model.layout import ACTIVE, END, START, VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
@@ -28,28 +31,22 @@ def grouping_columns(rows: "DataFrame", names: Sequence[str]) -> "list[Column]":
 
 def refuse_repeated(table: TableName, rows: "DataFrame", key: Sequence[str], by: Sequence[str]) -> None:
     """Raise Refused, which names `key`, if several rows have the same values in the columns `by`."""
-    from pyspark.sql.functions import count, lit
-    from pyspark.sql.functions import sum as total
-
     repeats = f"repeats {uuid.uuid4()}"
     with translate_faults(table):
-        counted = rows.groupBy(*grouping_columns(rows, by)).agg(count(lit(1)).alias(repeats))
+        counted = rows.groupBy(*grouping_columns(rows, by)).agg(sf.count(sf.lit(1)).alias(repeats))
         shared = counted.where(column(repeats) > 1)
-        keys, shares = shared.agg(count(lit(1)), total(column(repeats))).collect()[0]
+        keys, shares = shared.agg(sf.count(sf.lit(1)), sf.sum(column(repeats))).collect()[0]
     if keys:
         raise repeated_key(table, key, keys, shares)
 
 
 def versions_overlap(table: TableName, rows: "DataFrame", by: Sequence[str]) -> bool:
     """Whether versions with the same values in `by`, except the start, overlap or follow an open one."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import lag
-
     record = grouping_columns(rows, [name for name in by if name != START])
     before = Window.partitionBy(*record).orderBy(column(START))
     covered = f"covered {uuid.uuid4()}"
-    reaches = lag(column(END)).over(before) >= column(START)
-    versions = rows.withColumn(covered, reaches | lag(column(ACTIVE)).over(before))
+    reaches = sf.lag(column(END)).over(before) >= column(START)
+    versions = rows.withColumn(covered, reaches | sf.lag(column(ACTIVE)).over(before))
     with translate_faults(table):
         return not versions.where(column(covered) & column(START).isNotNull()).isEmpty()
 

@@ -23,7 +23,6 @@ from backstory.model.instant import EPOCH
 from backstory.model.layout import FILE, POSITION, ROW_ID, START
 from backstory.spark.frame_files import constant_columns
 from backstory.spark.versions import rewrites_by_options
-from backstory.stores.deletion_vectors import vector_bytes
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
 from backstory.stores.iceberg.literals import quote
@@ -31,6 +30,7 @@ from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
+from backstory.stores.metadata.deletes import vector_bytes
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 

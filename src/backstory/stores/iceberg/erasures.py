@@ -15,6 +15,11 @@ from typing import TYPE_CHECKING, Any, Final
 from urllib.parse import unquote
 from uuid import uuid4
 
+from py4j.protocol import Py4JJavaError
+from pyspark.errors import PySparkException
+from pyspark.sql import functions as sf
+from pyspark.sql.types import StructField, StructType
+
 from backstory.model.layout import FILE
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_of_tasks
@@ -180,13 +185,9 @@ class _FileSearch:
 
     def search_strays(self, files: Sequence[str]) -> tuple[set[str], frozenset[str]]:
         """The strays with such rows, and the strays that cannot be read."""
-        from py4j.protocol import Py4JJavaError
-        from pyspark.errors import PySparkException
-        from pyspark.sql.functions import col
-
         if not files:
             return set(), frozenset()
-        path, holding = col("_metadata.file_path").alias("file"), set[str]()
+        path, holding = sf.col("_metadata.file_path").alias("file"), set[str]()
         try:
             for schema in self.readings:
                 with _by_ids(self.store.spark):
@@ -239,8 +240,6 @@ def columns_with_ids(
     store: IcebergStore, table: IcebergTable, wanted: Mapping[str, tuple[str, ...]]
 ) -> "StructType":
     """Columns of the table with their ids, for Spark's reader of files; of a struct only the named parts."""
-    from pyspark.sql.types import StructField, StructType
-
     known = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
     schema, fields = store.spark.table(store.sql_name(table.shape.table)).schema, list[StructField]()
     for name, parts in wanted.items():
@@ -253,8 +252,6 @@ def columns_with_ids(
 
 
 def _field_with_id(name: str, type_: Any, id_: int) -> Any:
-    from pyspark.sql.types import StructField
-
     return StructField(name, type_, nullable=True, metadata={ID: id_})
 
 
@@ -262,8 +259,6 @@ def _reading_schemas(
     store: IcebergStore, table: IcebergTable, columns: "StructType"
 ) -> "Iterator[StructType]":
     """The columns by their ids, and by each name that they have or had, or that a name mapping contains."""
-    from pyspark.sql.types import StructField, StructType
-
     yield columns
     ids = {field.name: int(field.metadata[ID]) for field in columns}
     mapping = json.loads(table.properties.get(NAME_MAPPING) or "[]")
@@ -288,8 +283,6 @@ def _reading_schemas(
 
 def _without_ids(type_: Any) -> Any:
     """The type without field ids, so that Spark matches its fields by name."""
-    from pyspark.sql.types import StructField, StructType
-
     if isinstance(type_, StructType):
         return StructType([StructField(part.name, _without_ids(part.dataType), True) for part in type_])
     return type_

@@ -161,6 +161,13 @@ def metadata_json(jvm: Any, table: Any) -> str:
     return str(_iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
 
 
+def has_branch(table: Any, beginning: str) -> bool:
+    """Whether a branch or tag of the table has a name with this beginning."""
+    refs = table.refs()
+    names = " ".join(refs) if isinstance(refs, dict) else str(refs.keySet().toString())
+    return beginning in names
+
+
 def table_of_json(jvm: Any, table: Any, text: str) -> Any:
     """A table with this metadata in place of its own, which cannot be committed to."""
     if isinstance(jvm, NoJava):
@@ -300,6 +307,17 @@ def _iceberg(jvm: Any, name: str) -> Any:
     """A class of `NEEDED`, to call."""
     assert name in NEEDED, name
     return _java(jvm, f"{ICEBERG}.{name}")
+
+
+def set_properties(transaction: Any, properties: Mapping[str, str | None]) -> None:
+    """Set properties of the table in a transaction; None removes one."""
+    update = transaction.updateProperties()
+    for name, value in properties.items():
+        if value is None:
+            update.remove(name)
+        else:
+            update.set(name, value)
+    update.commit()
 
 
 def texts_of(texts: Any) -> dict[str, str]:

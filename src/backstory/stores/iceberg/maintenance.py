@@ -11,6 +11,9 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.sql import Window
+from pyspark.sql import functions as sf
+
 from backstory.model.change import NOTHING
 from backstory.model.layout import YEAR
 from backstory.stores.iceberg.commit import discarding, finish, manifests_of, settle
@@ -136,11 +139,9 @@ def _sort_rows(table: IcebergTable, rows: "DataFrame", size: int) -> "DataFrame"
 
 
 def _partition_columns(table: IcebergTable) -> "list[Column]":
-    from pyspark.sql.functions import year
-
     fields = {(str(field.transform()), field.sourceId()) for field in table.iceberg.spec().fields()}
     transforms = [(kind, str(table.iceberg.schema().findColumnName(id_))) for kind, id_ in sorted(fields)]
-    return [year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
+    return [sf.year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
 
 
 def _order_names(table: IcebergTable) -> Sequence[str]:
@@ -164,9 +165,6 @@ class Compacted:
 
 def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
     """The data files worth rewriting: several small ones in a partition, and ones with many hidden rows."""
-    from pyspark.sql.functions import col, count, lit
-    from pyspark.sql.functions import sum as total
-
     if table.iceberg.currentSnapshot() is None:
         return []
     with translate_faults(table.shape.table):
@@ -174,21 +172,20 @@ def scattered_files(store: IcebergStore, table: IcebergTable) -> list[str]:
         parts = ["spec_id", *(["partition"] if "partition" in files.columns else [])]
         deletes = store.spark.table(store.sql_name(table.shape.table, "delete_files"))
         hidden = (
-            deletes.where(col("referenced_data_file").isNotNull())
-            .groupBy(col("referenced_data_file").alias("file_path"))
-            .agg(total("record_count").alias("hidden"))
+            deletes.where(sf.col("referenced_data_file").isNotNull())
+            .groupBy(sf.col("referenced_data_file").alias("file_path"))
+            .agg(sf.sum("record_count").alias("hidden"))
         )
         counts = files.select("file_path", "file_size_in_bytes", "record_count", *parts).join(
             hidden, "file_path", "left"
         )
-        holey = col("hidden") > HIDDEN * col("record_count")
-        small = col("file_size_in_bytes") < int(SMALL * target_size(table))
+        holey = sf.col("hidden") > HIDDEN * sf.col("record_count")
+        small = sf.col("file_size_in_bytes") < int(SMALL * target_size(table))
         rows = counts.select("file_path", holey.alias("holey"), small.alias("small"), *parts).where(
             "holey OR small"
         )
-        from pyspark.sql import Window
 
-        in_partition = count(lit(1)).over(Window.partitionBy(*parts))
+        in_partition = sf.count(sf.lit(1)).over(Window.partitionBy(*parts))
         scattered = rows.withColumn("in_partition", in_partition).where("holey OR in_partition > 1")
         return [row["file_path"] for row in scattered.select("file_path").collect()]
 
@@ -295,7 +292,7 @@ def erase(
 
 def _clear_mark(table: IcebergTable, foreign: Collection[str]) -> None:
     """Remove the mark, and record the files that still exist outside of the table's folder."""
-    io, update = table.iceberg.io(), table.iceberg.updateProperties().remove(UNFINISHED)
+    io, update = table.iceberg.io(), (table.base or table.iceberg).updateProperties().remove(UNFINISHED)
     existing_files = {
         location for location in foreign if not is_location(location) or io.newInputFile(location).exists()
     }

@@ -30,7 +30,6 @@ from backstory.stores.iceberg.positions import (
 )
 from backstory.stores.iceberg.scripts import (
     FileLine,
-    SnapshotLine,
     files_between,
     files_of_commit,
     files_of_scan,
@@ -53,6 +52,18 @@ QUIET: Final = "replace"
 GAP: Final = "gap"
 # A split size for which Iceberg leaves a file whole that has no offsets of row groups.
 _WHOLE: Final = 1 << 62
+
+
+@dataclass(frozen=True, slots=True)
+class SnapshotLine:
+    """A commit; `parent` is None for the first one, and `recorded` is its recorded time or empty."""
+
+    id: int
+    version: int
+    millis: int
+    operation: str
+    parent: int | None
+    recorded: str = ""
 
 
 # The values of `MOVE_COLUMNS`.

@@ -18,13 +18,13 @@ from backstory.errors import Refused
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
-from backstory.stores.deletion_vectors import vector_positions
 from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, positions_by_file
 from backstory.stores.iceberg.frames import metadata_rows
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.scripts import FileLine
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
+from backstory.stores.metadata.deletes import vector_positions
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:

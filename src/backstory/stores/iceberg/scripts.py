@@ -8,7 +8,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from backstory.model.versions_layout import RECORDED
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.jvm import ICEBERG, script
 
@@ -26,31 +25,6 @@ try {{
   }}
 }} finally {{ tasks.close(); }}
 return byLocation;
-"""
-_COMMITS: Final = f"""
-StringBuilder text = new StringBuilder();
-java.util.Set ancestors = new java.util.HashSet();
-java.util.List commits = new java.util.ArrayList();
-{ICEBERG}.Snapshot each = table.currentSnapshot();
-while (each != null) {{
-  commits.add(each);
-  ancestors.add(Long.valueOf(each.snapshotId()));
-  each = each.parentId() == null ? null : table.snapshot(each.parentId().longValue());
-}}
-for (java.util.Iterator others = table.snapshots().iterator(); others.hasNext();) {{
-  each = ({ICEBERG}.Snapshot) others.next();
-  if (!ancestors.contains(Long.valueOf(each.snapshotId()))) commits.add(each);
-}}
-for (java.util.Iterator all = commits.iterator(); all.hasNext();) {{
-  each = ({ICEBERG}.Snapshot) all.next();
-  text.append(ancestors.contains(Long.valueOf(each.snapshotId()))).append('\\t')
-    .append(each.snapshotId()).append('\\t').append(each.sequenceNumber()).append('\\t')
-    .append(each.timestampMillis()).append('\\t').append(each.operation()).append('\\t')
-    .append(each.parentId() == null ? "" : each.parentId().toString()).append('\\t');
-  Object recorded = each.summary() == null ? null : each.summary().get("{RECORDED}");
-  text.append(recorded == null ? "" : recorded).append('\\n');
-}}
-return text.toString();
 """
 # Appends the line of a file: `sign` says whether it was added or removed. `FileLine` has the fields.
 _TELL: Final = f"""
@@ -216,35 +190,10 @@ class FileLine:
     first_row: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotLine:
-    """A commit; `parent` is None for the first one, and `recorded` is its recorded time or empty."""
-
-    id: int
-    version: int
-    millis: int
-    operation: str
-    parent: int | None
-    recorded: str = ""
-
-
 def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     """Iceberg's scan tasks of the data files at these locations, without files that no longer exist."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
     return dict(ask(table.newScan(), _java_set(jvm, locations)))
-
-
-def commits_of(jvm: Any, table: Any) -> tuple[list[SnapshotLine], list[SnapshotLine]]:
-    """The ancestors of the present snapshot, newest first, up to an expired one; and all other commits."""
-    text: str = script(jvm, _COMMITS, "java.lang.String", table=f"{ICEBERG}.Table")(table)
-    ours: list[SnapshotLine] = []
-    others: list[SnapshotLine] = []
-    for line in text.split("\n")[:-1]:
-        ancestor, id_, version, millis, operation, parent, recorded = line.split("\t")
-        of = int(parent) if parent else None
-        commit = SnapshotLine(int(id_), int(version), int(millis), operation, of, recorded)
-        (ours if ancestor == "true" else others).append(commit)
-    return ours, others
 
 
 def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[FileLine]:

@@ -113,11 +113,11 @@ def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
 
 
 def references(table: IcebergTable) -> list[Reference]:
-    """The branches and tags of a table, without its main branch."""
+    """The branches and tags of a table, without its main branch and branches that the next commit drops."""
     branches_and_tags = []
     for name, ref in dict(table.iceberg.refs()).items():
         snapshot = _snapshot_or_none(table.iceberg.snapshot(ref.snapshotId()))
-        if name != MAIN and snapshot is not None:
+        if name not in {MAIN, *table.finished} and snapshot is not None:
             reference = Reference(str(name), snapshot.id, snapshot.committed_at, ref.maxRefAgeMs())
             branches_and_tags.append(reference)
     return branches_and_tags

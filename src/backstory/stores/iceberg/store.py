@@ -22,17 +22,27 @@ from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.late_session import LateSpark, activate
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
-from backstory.stores.branches import no_branch, on_branch
+from backstory.stores.branches import (
+    DELIVERY,
+    MAIN,
+    finished_deliveries,
+    in_effect,
+    no_branch,
+    on_branch,
+    pending_in,
+)
 from backstory.stores.embedded_catalog import remember_if_writable
 from backstory.stores.iceberg.faults import is_missing, translate_faults
 from backstory.stores.iceberg.jvm import (
     build_catalog,
     catalog,
     gateway,
+    has_branch,
     identifier,
     is_reserved,
     metadata_json,
     namespace,
+    set_properties,
     table_of_json,
     texts_of,
     uncached_catalog,
@@ -207,7 +217,8 @@ class IcebergTable:
     """A table as it was when it was loaded: its shape, and Iceberg's object for it.
 
     `metadata` is the location of its metadata at that time; Iceberg's object may have been refreshed since.
-    On a branch, `iceberg` is the table as if the branch were its present state, and `base` the table itself.
+    With pending properties, and on a branch, `iceberg` is the table as every reader takes it, and `base` the
+    table itself. The next commit sets the properties and drops the `finished` branches of deliveries.
     """
 
     shape: Shape
@@ -215,12 +226,20 @@ class IcebergTable:
     metadata: str | None = None
     files: TableFiles = field(default_factory=TableFiles, compare=False)
     base: Any = None
+    pending: Mapping[str, str | None] = field(default_factory=dict)
+    finished: Sequence[str] = ()
 
     def begin(self) -> Any:
         """A transaction on the table as it was loaded; TryAgain if another writer committed first."""
         transaction = (self.base or self.iceberg).newTransaction()
         if transaction.startMetadata().metadataFileLocation() != self.metadata:
             raise conflict(self.shape.table)
+        if self.finished:
+            set_properties(transaction, self.pending)
+            references = transaction.manageSnapshots()
+            for name in self.finished:
+                references.removeBranch(name)
+            references.commit()
         return transaction
 
     def read_file(self, location: str, offset: int, length: int) -> bytes:
@@ -313,7 +332,8 @@ class IcebergTable:
 
         A commit to a REST catalog contains only the snapshot and the schema that it began with.
         """
-        return str(self.iceberg.operations().getClass().getSimpleName()) != "RESTTableOperations"
+        operations = (self.base or self.iceberg).operations()
+        return str(operations.getClass().getSimpleName()) != "RESTTableOperations"
 
 
 def _names_by_id(schema: Any) -> dict[int, str]:
@@ -334,21 +354,24 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
             folders.require_table(table, str(iceberg.location()), iceberg.properties())
         metadata = iceberg.operations().current().metadataFileLocation()
         refresh(store, table, metadata)  # after the load, so that the session reads no older state
-        base = None
-        if store.branch is not None:
-            iceberg, base = _on_branch(store, table, iceberg), iceberg
-        return IcebergTable(
-            shape_of(store, table, iceberg), iceberg, metadata, files_of(base or iceberg), base
-        )
+        if store.branch is None and not has_branch(iceberg, DELIVERY):
+            return IcebergTable(shape_of(store, table, iceberg), iceberg, metadata, files_of(iceberg))
+        return _load_in_effect(store, table, iceberg, metadata)
 
 
-def _on_branch(store: IcebergStore, table: TableName, iceberg: Any) -> Any:
-    """Iceberg's object of a table as if the store's branch were its present state; UsageError without it."""
-    assert store.branch is not None
-    metadata = on_branch(json.loads(metadata_json(store.jvm, iceberg)), store.branch)
-    if metadata is None:
-        raise no_branch(table, store.branch)
-    return table_of_json(store.jvm, iceberg, json.dumps(metadata))
+def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, location: str) -> IcebergTable:
+    """The table with its pending properties, on the store's branch if it has one; UsageError without it."""
+    metadata = json.loads(metadata_json(store.jvm, iceberg))
+    branch = store.branch or MAIN
+    now = in_effect(metadata) if store.branch is None else on_branch(metadata, branch)
+    if now is None:
+        raise no_branch(table, branch)
+    base, files = iceberg, files_of(iceberg)
+    if now is not metadata:
+        iceberg = table_of_json(store.jvm, iceberg, json.dumps(now))
+    shape, pending = shape_of(store, table, iceberg), pending_in(metadata, branch)
+    finished = finished_deliveries(metadata) if store.branch is None else ()
+    return IcebergTable(shape, iceberg, location, files, base, pending, finished)
 
 
 def require_here(store: IcebergStore, table: TableName) -> embedded_catalog.WarehouseFolders | None:

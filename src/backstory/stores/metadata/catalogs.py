@@ -104,6 +104,12 @@ def _metadata(table: TableName, location: str) -> dict[str, Any]:
     return metadata
 
 
+def metadata_of(store: iceberg.IcebergStore, stored: iceberg.IcebergTable) -> TableMetadata:
+    """The metadata of a table that a session has loaded."""
+    metadata = json.loads(metadata_json(store.jvm, stored.iceberg))
+    return table_of_metadata(stored.shape.table, metadata, stored.metadata or "")
+
+
 @dataclass(frozen=True, slots=True)
 class SessionCatalog:
     """The tables of a session's catalog."""
@@ -122,11 +128,7 @@ class SessionCatalog:
     def describe(self, table: TableName) -> TableMetadata | None:
         """The current metadata of a table, or None if it does not exist."""
         stored = iceberg.load(self.store, table)
-        if stored is None:
-            return None
-        return table_of_metadata(
-            table, json.loads(metadata_json(self.store.jvm, stored.iceberg)), stored.metadata or ""
-        )
+        return None if stored is None else metadata_of(self.store, stored)
 
     def count(self, table: TableMetadata) -> Counts:
         """The rows, from the commit's properties if these suffice.

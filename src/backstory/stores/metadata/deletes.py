@@ -1,11 +1,12 @@
-"""The deleted rows of data files: from deletion vectors, or from the position delete files before them."""
+"""The deleted rows of data files: deletion vectors as bytes, and the position delete files before them."""
 
+import struct
+import zlib
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import IO, TYPE_CHECKING, Any
+from typing import IO, TYPE_CHECKING, Any, Final
 
-from backstory.stores.deletion_vectors import vector_positions
 from backstory.stores.metadata.table_metadata import POSITIONS, VECTOR
 from backstory.stores.table_files import TableFiles
 
@@ -95,3 +96,26 @@ def _add_positions(deleted: DeletedPositions, file: "DataFile", source: IO[bytes
         by_path[path].append(position)
     for path, positions in by_path.items():
         deleted.add(path, BitMap64(positions))
+
+
+_MAGIC: Final = bytes.fromhex("d1d33964")
+
+
+def vector_bytes(positions: "BitMap64") -> bytes:
+    """The bytes of a deletion vector: length, bitmap, checksum."""
+    bitmap = _MAGIC + positions.serialize()
+    return struct.pack(">I", len(bitmap)) + bitmap + _checksum(bitmap)
+
+
+def vector_positions(content: bytes) -> "BitMap64 | None":
+    """The positions in a deletion vector; None if the bytes are damaged or not a deletion vector."""
+    from pyroaring import BitMap64
+
+    bitmap, checksum = content[4:-4], content[-4:]
+    if bitmap[:4] != _MAGIC or checksum != _checksum(bitmap):
+        return None
+    return BitMap64.deserialize(bitmap[4:])
+
+
+def _checksum(bitmap: bytes) -> bytes:
+    return struct.pack(">I", zlib.crc32(bitmap))

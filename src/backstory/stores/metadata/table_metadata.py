@@ -16,7 +16,7 @@ from backstory.model.change import COLUMNS_STATE, DOOR, foreign_writes
 from backstory.model.layout import MEMORY, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import ROLE
-from backstory.stores.branches import BRANCH, ancestors
+from backstory.stores.branches import BRANCH, ancestors, in_effect
 from backstory.stores.iceberg.schema import columns_of_fields, names_of_property
 from backstory.stores.iceberg.store import SOURCE_NAMES, shape_of_properties
 from backstory.stores.refusals import no_table
@@ -175,6 +175,7 @@ class ReadableCatalog(Catalog, Protocol):
 
 def table_of_metadata(table: TableName, metadata: Mapping[str, Any], location: str) -> TableMetadata:
     """The table with this metadata, which is stored at the location."""
+    metadata = in_effect(metadata)
     properties = metadata.get("properties") or {}
     columns = columns_of_fields(_fields(metadata), names_of_property(table, properties, SOURCE_NAMES, {}))
     return TableMetadata(shape_of_properties(table, columns, properties), metadata, location)

@@ -5,6 +5,8 @@ from contextlib import contextmanager
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.sql import functions as sf
+
 from backstory.spark.versions import persist_on_disk
 from backstory.strategies.events.sides import LEAD, OP, PLACE, ROW, TIME, sort_columns
 from backstory.strategies.events.terms import EventTerms
@@ -19,18 +21,14 @@ OFFSET: Final = "offset"
 
 def struct_field(struct: str, name: str) -> "Column":
     """A field of a struct. Its name may contain dots."""
-    from pyspark.sql.functions import col
-
-    return col(struct).getField(name)
+    return sf.col(struct).getField(name)
 
 
 def sort_order(terms: EventTerms, row_fields: Sequence[Any]) -> "list[Column]":
     """The columns by which events are sorted; the events have these fields in `ROW`."""
-    from pyspark.sql.functions import col
-
     names = sort_columns(terms, [field.name for field in row_fields if not holds_map(field.dataType)])
     system = {OP, TIME, LEAD, PLACE}
-    return [(col(name) if name in system else struct_field(ROW, name)).asc_nulls_first() for name in names]
+    return [(sf.col(name) if name in system else struct_field(ROW, name)).asc_nulls_first() for name in names]
 
 
 @contextmanager
@@ -38,16 +36,13 @@ def number_events(
     events: "DataFrame", rows: int, by: "Sequence[Column]", start: int
 ) -> "Iterator[DataFrame]":
     """The events in sort order, with a column `offset` that counts from `start` without gaps."""
-    from pyspark.sql.functions import lit
-    from pyspark.sql.functions import monotonically_increasing_id as placed_id
-
     if rows <= ROWS_IN_PARTITION:
         sorted_ = events.coalesce(1).sortWithinPartitions(*by)
-        yield sorted_.withColumn(OFFSET, placed_id() + lit(start))
+        yield sorted_.withColumn(OFFSET, sf.monotonically_increasing_id() + sf.lit(start))
         return
     parts = -(-rows // ROWS_IN_PARTITION)
     placed = events.repartitionByRange(parts, *by).sortWithinPartitions(*by)
-    placed = persist_on_disk(placed.withColumn(OFFSET, placed_id()))
+    placed = persist_on_disk(placed.withColumn(OFFSET, sf.monotonically_increasing_id()))
     try:
         yield close_gaps(placed, OFFSET, start)
     finally:
@@ -59,10 +54,8 @@ def close_gaps(rows: "DataFrame", name: str, start: int = 0) -> "DataFrame":
 
     Rows are counted first, so they must be in the same partitions each time they are read.
     """
-    from pyspark.sql.functions import col, element_at, lit, shiftright
-
-    part = shiftright(name, 33)
+    part = sf.shiftright(name, 33)
     sizes = {row["part"]: row["count"] for row in rows.groupBy(part.alias("part")).count().collect()}
     begins = list(accumulate((sizes.get(n, 0) for n in range(max(sizes, default=0))), initial=start))
-    first = element_at(lit(begins), (part + 1).cast("int"))
-    return rows.withColumn(name, first + col(name).bitwiseAND(lit((1 << 33) - 1)))
+    first = sf.element_at(sf.lit(begins), (part + 1).cast("int"))
+    return rows.withColumn(name, first + sf.col(name).bitwiseAND(sf.lit((1 << 33) - 1)))

@@ -77,7 +77,8 @@ class States:
     def _places(self) -> Mapping[str, np.ndarray]:
         terms = self.effects.terms
         return {
-            name: self._fill_places(self.effects.asserts(name), self._last_clear) for name in _lasting(terms)
+            name: self._fill_places(self.effects.asserts(name), self._last_clear)
+            for name in (*terms.tracked, *terms.overwritten)
         }
 
     def place(self, name: str) -> np.ndarray:
@@ -171,10 +172,6 @@ class Runs:
     begin: np.ndarray
     newest: np.ndarray
     end: np.ndarray
-
-
-def _lasting(terms: FeedTerms) -> Sequence[str]:
-    return (*terms.tracked, *terms.overwritten)
 
 
 def _latest(flags: np.ndarray) -> np.ndarray:

@@ -125,9 +125,9 @@ def is_absent(pair: Pair, alias: str = "h") -> str:
     )
 
 
-def has_no_open(pair: Pair, alias: str = "r") -> str:
+def has_no_open(pair: Pair) -> str:
     """SQL for whether a base row's record has no open version."""
-    same = f"{pair.same_key('o', alias)} AND {pair.is_open('o')}"
+    same = f"{pair.same_key('o', 'r')} AND {pair.is_open('o')}"
     return f"NOT EXISTS (SELECT 1 FROM {pair.table} AS o WHERE {same})"
 
 

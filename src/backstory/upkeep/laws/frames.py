@@ -1,210 +1,143 @@
 """The laws of a table's rows, checked by Spark in one scan, and by plain Python in its tasks."""
 
-from collections.abc import Mapping, Sequence
-from functools import partial, reduce
-from operator import or_
-from typing import TYPE_CHECKING, Any, Final
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Final
+
+import pyarrow as pa
 
 from backstory.errors import MAX_KEYS
-from backstory.journal.chain import WATERMARK, snapshots
 from backstory.journal.log_table import log_rows
-from backstory.model.layout import MEMORY
-from backstory.model.table import Shape
-from backstory.model.versions_layout import RECORDED, ROLE, Role
-from backstory.reading.histories import identity_names, system_columns
-from backstory.reading.lifetimes import SPARK, TIMELY
+from backstory.model.table import TableName
+from backstory.reading.frames.versions import query_frame
+from backstory.reading.lifetimes import SPARK
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.snapshots import ancestry
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
+from backstory.stores.metadata.catalogs import metadata_of
+from backstory.upkeep.laws import checks
 from backstory.upkeep.laws.queries import (
     LAW_OF,
+    OFFSET,
     SUSPECT,
-    Steps,
+    LawQuery,
     TableSql,
-    laws_of_events,
-    laws_of_keys,
-    laws_of_lives,
-    layout_columns,
+    nest_steps,
+    query_of_rows,
 )
-from backstory.upkeep.laws.table_terms import (
-    TableTerms,
-    log_facts,
-    misplaced_query,
-    numbers_of,
-    read_row_hashes,
-    terms_of_keys,
-    terms_of_versions,
-    wrong_offsets,
-)
+from backstory.upkeep.laws.table_terms import TableTerms, misplaced_query
 from backstory.upkeep.laws.tally import FOUND, Broken, add_up, examine
-from backstory.upkeep.laws.terms import PREFIX, Law
+from backstory.upkeep.laws.terms import PREFIX
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame, Observation
+    from pyspark.sql import DataFrame
+
+    from backstory.stores.sql.row_hashes import RowHash
 
 # The column that is true if a row's record breaks a law, or is suspected.
-_BROKEN: Final = PREFIX + "broken"
-_OFFSET: Final = PREFIX + "offset"
+_BROKEN: Final = quote(f"{PREFIX}broken")
+_HASH: Final = f"{PREFIX}hash"
+
+
+def broken_in_table(store: IcebergStore, table: IcebergTable) -> Broken:
+    """How often the rows of a table break each law, with up to ten keys of each."""
+    logged = partial(log_rows, store, table.shape.table)
+    return checks.broken_laws(metadata_of(store, table), partial(_read_rows, store, table), logged)
 
 
 def read_terms(store: IcebergStore, table: IcebergTable) -> TableTerms:
     """The terms of a table of versions, by its layout, properties, commits and marks."""
-    newest = next((text for commit in ancestry(table) if (text := commit.get_property(RECORDED))), None)
-    table_terms = terms_of_versions(table, _hashes(store, table), newest, _numbers(store, table))
-    if not table_terms.valued:
-        return table_terms
-    from pyspark.sql.functions import expr
-
-    # Iceberg prunes by the key, which is NULL in marks only.
-    rows = _rows(store, table)
-    rows = rows.where(column(table.shape.key[0]).isNull() & (column(MEMORY)[ROLE] == Role.FACT))
-    with translate_faults(table.shape.table):
-        known = layout_columns(TableSql(SPARK, quote, ()), table_terms)
-        marks = rows.select(*(expr(sql).alias(PREFIX + name) for name, sql in known.items()))
-        return table_terms.with_marks(arrow_of(marks).to_pylist())
-
-
-def _rows(store: IcebergStore, table: IcebergTable) -> "DataFrame":
-    return store.spark.table(store.sql_name(table.shape.table))
-
-
-def _numbers(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
-    return numbers_of(fields_of(store.jvm, table.iceberg.schema()))
-
-
-def _hashes(store: IcebergStore, table: IcebergTable) -> tuple[str, ...]:
-    """The hashes that a row may have, as Spark SQL."""
-    if not (ways := read_row_hashes(table, _numbers(store, table))):
-        return ()
-    from backstory.stores.sql.dialects import Spark
-
-    return tuple(way.sql(Spark(), quote) for way in ways)
-
-
-def find_suspects(rows: "DataFrame", table_terms: TableTerms) -> "DataFrame":
-    """The rows of records that break a law or are suspected, with the columns of the first and last step."""
-    from pyspark.sql.functions import expr
-
-    key, shape, span = (
-        list(map(quote, table_terms.identity)),
-        table_terms.shape,
-        table_terms.shape.layout.span,
-    )
-    engine = TableSql(SPARK, quote, key)
-    assert span is not None
-    written = shape.column(span.written)
-    if written is not None and written.type.kind in TIMELY:  # a repair needs it
-        rows = rows.withColumn(f"{PREFIX}written", expr(engine.micros(shape, span.written)))
-    steps = laws_of_lives(engine, table_terms)
-    return _of_broken_records(rows, key, steps, f"{PREFIX}start")
-
-
-def _of_broken_records(rows: "DataFrame", key: Sequence[str], steps: Steps, order: str) -> "DataFrame":
-    """The rows of records with a suspected row or a broken law, sorted by record, with all laws."""
-    from pyspark.sql import Window
-    from pyspark.sql.functions import expr
-    from pyspark.sql.functions import max as greatest
-
-    known, laws = [*rows.columns, *steps[0]], [*steps[-1]]
-    for step in steps:
-        rows = rows.withColumns({name: expr(sql) for name, sql in step.items()})
-    record = Window.partitionBy(*key)
-    rows = rows.withColumn(_BROKEN, greatest(reduce(or_, map(column, laws))).over(record))
-    if SUSPECT in laws:
-        rows = rows.withColumn(SUSPECT, greatest(SUSPECT).over(record))
-    rows = rows.where(column(_BROKEN)).sortWithinPartitions(*key, quote(order))
-    return rows.select(*map(quote, dict.fromkeys([*known, *laws])))
-
-
-def broken_spans(store: IcebergStore, table: IcebergTable) -> Broken:
-    """The laws that versions break, how often, and up to ten keys of each."""
-    return broken_in_frame(_rows(store, table), read_terms(store, table))
+    return checks.read_terms(metadata_of(store, table), partial(_read_rows, store, table))[1]
 
 
 def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
-    """The laws that versions in a frame break, how often, and up to ten keys of each."""
-    suspects = find_suspects(rows, table_terms)
-    judge = table_terms.count_broken if table_terms.terms.remembers else None
-    own = table_terms.terms.tracked if table_terms.valued else ()
-    columns = [each for each in suspects.columns if each.startswith(PREFIX) and (judge or each in LAW_OF)]
-    suspects = suspects.select(
-        *map(quote, dict.fromkeys([*table_terms.identity, *table_terms.naming, *own, *columns]))
-    )
-    return _run(
-        table_terms.shape, suspects, partial(examine, judge, table_terms.identity, table_terms.naming)
-    )
+    """How often versions in a frame break each law, with up to ten keys of each."""
+    return FrameRows(rows, table_terms.shape.table).count(query_of_rows(table_terms))
 
 
-def broken_rows(store: IcebergStore, table: IcebergTable) -> Broken:
-    """The laws of keys and hashes that rows break in a table with one row for each record."""
-    table_terms = terms_of_keys(table, _hashes(store, table))
-    if not (identity := table_terms.identity):
-        return {}
-    key = list(map(quote, identity))
-    steps = laws_of_keys(TableSql(SPARK, quote, key), table_terms)
-    rows = _of_broken_records(_rows(store, table), key, steps, f"{PREFIX}keyed")
-    rows = rows.select(*map(quote, dict.fromkeys([*identity, *table_terms.naming, *steps[-1]])))
-    return _run(table_terms.shape, rows, partial(examine, None, identity, table_terms.naming))
+def find_suspects(rows: "DataFrame", laws: LawQuery) -> "DataFrame":
+    """The rows of records that break a law or are suspected, sorted by record.
 
-
-def broken_log(store: IcebergStore, table: IcebergTable) -> Broken:
-    """The laws that a dataset's rows break, how often, and up to ten keys of each."""
-    from pyspark.sql import Observation
-
-    names, shape = system_columns(table), table.shape
-    newest = next((text for commit in ancestry(table) if (text := commit.get_property(WATERMARK))), None)
-    log = log_facts(table, names, newest)
-    identity = list(shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
-    shown, key = shape.key or (names["offset"],), list(map(quote, identity))
-    steps = laws_of_events(TableSql(SPARK, quote, key), shape, names, log)
-    observation = Observation()
-    columns = [names[each] for each in ("offset", "op", "event_time", "observed") if names[each] is not None]
-    rows = _rows(store, table).select(*map(quote, dict.fromkeys([*columns, *identity, *shown])))
-    rows = _observe_offsets(rows, steps[0][_OFFSET], observation)
-    suspects = _of_broken_records(rows, key, steps, _OFFSET)
-    suspects = suspects.select(*map(quote, dict.fromkeys([*identity, *shown, *steps[-1]])))
-    broken = _run(shape, suspects, partial(examine, None, identity, shown))
-    offsets = _offsets(store, table, names["offset"], observation.get)
-    return broken | ({Law.OFFSETS.value: offsets} if offsets[0] else {})
-
-
-def _observe_offsets(rows: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
-    """The rows, with an observation of the count and the XOR of hashes of their offsets."""
-    from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
-
-    hashed = rows.withColumn(f"{PREFIX}hash", xxhash64(expr(offset)))
-    observed = hashed.observe(
-        seen, count(lit(1)).alias("rows"), bit_xor(quote(f"{PREFIX}hash")).alias("hash")
-    )
-    return observed.drop(f"{PREFIX}hash")
-
-
-def _offsets(
-    store: IcebergStore, table: IcebergTable, offset: str, seen: Mapping[str, Any]
-) -> tuple[int, list[str]]:
-    """How many offsets are missing, repeated or in no block, and the first ten of them.
-
-    Count and hash of the right offsets are known; only if the log has others is it read again.
+    They also have the columns of the first and the last step.
     """
-    from pyspark.sql.functions import bit_xor, xxhash64
-
-    wrong_blocks, wanted = wrong_offsets(log_rows(store, table.shape.table), snapshots(table), seen["rows"])
-    (whole,) = store.spark.range(wanted).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
-    if (seen["rows"], seen["hash"]) == (wanted, whole["hash"]):
-        return len(wrong_blocks), wrong_blocks[:MAX_KEYS]
-    source = f"(SELECT CAST({quote(offset)} AS BIGINT) AS place FROM {store.sql_name(table.shape.table)})"
-    wrong = store.spark.sql(misplaced_query(source, wanted))
-    with translate_faults(table.shape.table):
-        keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
-        (total,) = wrong.selectExpr("sum(times) AS times").collect()
-    return int(total["times"] or 0) + len(wrong_blocks), keys
+    key = list(map(quote, laws.identity))
+    steps, of_record = laws.steps(TableSql(SPARK, quote, key)), f"OVER (PARTITION BY {', '.join(key)})"
+    names = list(map(quote, dict.fromkeys([*rows.columns, *steps[0], *steps[-1]])))
+    whole = {quote(SUSPECT): f"MAX({quote(SUSPECT)}) {of_record} AS {quote(SUSPECT)}"}
+    anything = f"MAX({' OR '.join(map(quote, steps[-1]))}) {of_record} AS {_BROKEN}"
+    listed = ", ".join([*(whole.get(name, name) for name in names), anything])
+    text = f"SELECT {listed} FROM {nest_steps(steps, SPARK)} AS judged"
+    text = f"SELECT {', '.join(names)} FROM ({text}) AS records WHERE {_BROKEN}"
+    return query_frame(rows, text).sortWithinPartitions(*key, quote(laws.order))
 
 
-def _run(shape: Shape, rows: "DataFrame", check: Any) -> Broken:
-    """Run a check in the tasks of a frame, and add up its results."""
-    with translate_faults(shape.table):
-        return add_up(arrow_of(map_batches(rows, check, FOUND)).to_pylist())
+def _read_rows(store: IcebergStore, table: IcebergTable, names: Sequence[str]) -> "FrameRows":
+    """The rows of a table; Spark itself leaves out columns that no query needs."""
+    del names
+    return FrameRows(store.spark.table(store.sql_name(table.shape.table)), table.shape.table)
+
+
+@dataclass(frozen=True, slots=True)
+class FrameRows:
+    """Rows of a table as a frame."""
+
+    rows: "DataFrame"
+    table: TableName
+
+    @property
+    def engine(self) -> TableSql:
+        """The SQL of the columns in Spark."""
+        return TableSql(SPARK, quote, ())
+
+    def ask(self, query: str) -> pa.Table:
+        """The answer to a query of the rows."""
+        with translate_faults(self.table):
+            return arrow_of(query_frame(self.rows, query))
+
+    def hashes(self, ways: "Sequence[RowHash]") -> tuple[str, ...]:
+        """The hashes that a row may have, as SQL."""
+        from backstory.stores.sql.dialects import Spark
+
+        return tuple(way.sql(Spark(), quote) for way in ways)
+
+    def count(self, laws: LawQuery) -> Broken:
+        """How often rows break each law, counted in tasks."""
+        suspects = find_suspects(self.rows, laws)
+        judged = laws.judge is not None
+        columns = [
+            each for each in suspects.columns if each.startswith(PREFIX) and (judged or each in LAW_OF)
+        ]
+        names = dict.fromkeys([*laws.identity, *laws.naming, *laws.values, *columns])
+        counts = map_batches(suspects.select(*map(quote, names)), partial(examine, laws), FOUND)
+        with translate_faults(self.table):
+            return add_up(arrow_of(counts).to_pylist())
+
+    def count_events(
+        self, laws: LawQuery, offset: str, wanted: Callable[[int], int]
+    ) -> tuple[Broken, int, list[str]]:
+        """As `count`, and the number of wrong offsets, with the first ten of them.
+
+        The scan of the laws also computes the count and a hash of all offsets. Only if these are wrong is the
+        log read again.
+        """
+        from pyspark.sql import Observation
+        from pyspark.sql.functions import bit_xor, count, expr, lit, xxhash64
+
+        number, observation = laws.steps(self.engine)[0][OFFSET], Observation()
+        rows = self.rows.withColumn(_HASH, xxhash64(expr(number)))
+        whole = bit_xor(quote(_HASH)).alias("hash")
+        rows = rows.observe(observation, count(lit(1)).alias("rows"), whole).drop(_HASH)
+        broken, seen = FrameRows(rows, self.table).count(laws), observation.get
+        right = wanted(seen["rows"])
+        (hashes,) = rows.sparkSession.range(right).agg(bit_xor(xxhash64("id")).alias("hash")).collect()
+        if (seen["rows"], seen["hash"]) == (right, hashes["hash"]):
+            return broken, 0, []
+        source = f"(SELECT CAST({quote(offset)} AS BIGINT) AS place FROM {SPARK.rows})"
+        wrong = query_frame(self.rows, misplaced_query(source, right))
+        with translate_faults(self.table):
+            keys = [str(row["place"]) for row in wrong.orderBy("place").limit(MAX_KEYS).collect()]
+            (total,) = wrong.selectExpr("sum(times) AS times").collect()
+        return broken, int(total["times"] or 0), keys

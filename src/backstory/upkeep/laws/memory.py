@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from backstory.model.versions_layout import FactKind, Role
-from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import INFINITY, Law, LawTerms, RecordRow
 
 MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
 EVENTS = frozenset({FactKind.UPSERT, FactKind.DELETE})
@@ -106,32 +106,17 @@ def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
 
     Marks have no key: they are repeated if kind, instant, sequence and scope are the same (V43).
     """
-    events = Counter(
-        _place(row.start, row.time, row.sequence)
-        for row in rows
-        if row.keyed and is_fact(row) and _is_event(row)
-    )
-    marks = Counter(
-        (_place(row.start, row.time, row.sequence), row.kind, row.scope)
-        for row in rows
-        if not row.keyed and is_fact(row)
-    )
-    cleared = {
-        _place(mark.at, mark.time, mark.sequence)
-        for mark in _marks_of(rows, terms)
-        if mark.kind == FactKind.TRUNCATE
-    }
+    facts = [row for row in rows if is_fact(row)]
+    events = Counter(_place(row) for row in facts if row.keyed and row.kind in EVENTS)
+    marks = Counter((_place(row), row.kind, row.scope) for row in facts if not row.keyed)
+    cleared = {_place(mark) for mark in _marks_of(rows, terms) if mark.kind == FactKind.TRUNCATE}
     repeated = sum(times - 1 for counted in (events, marks) for times in counted.values())
     return repeated + len(cleared & set(events))
 
 
-def _place(at: int | None, time: int | None, sequence: tuple[Any, ...]) -> tuple[Any, ...]:
+def _place(row: RecordRow) -> tuple[Any, ...]:
     """The identity of a fact of a record: instant and sequence, or in a log only the position (V133)."""
-    return (at if time is None else None, time is not None, sequence)
-
-
-def _is_event(row: RecordRow) -> bool:
-    return row.kind in EVENTS
+    return (row.start if row.time is None else None, row.time is not None, row.sequence)
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +166,10 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
     )
     events: dict[int, list[RecordRow]] = {}
     for row in rows:
-        if is_fact(row) and row.start is not None and _is_event(row):
+        if is_fact(row) and row.start is not None and row.kind in EVENTS:
             events.setdefault(row.start, []).append(row)
     marks = _marks_of(rows, terms)
-    copied = {mark.at for mark in marks if mark.kind == FactKind.COPY}
+    copied = {mark.start or 0 for mark in marks if mark.kind == FactKind.COPY}
     cleared: dict[int, list[tuple[Any, ...]]] = {}
     for mark in marks:
         if mark.kind == FactKind.TRUNCATE:
@@ -195,36 +180,29 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
 
 
 def _instant_in_log(
-    mark: RememberedMark, marks: Sequence[RememberedMark], rows: Sequence[RecordRow], terms: LawTerms
+    mark: RecordRow, marks: Sequence[RecordRow], rows: Sequence[RecordRow], terms: LawTerms
 ) -> int | None:
     """The instant of a truncate for this record; None if the record is settled beyond it (V131, V135)."""
     if mark.time is None:
-        return mark.at
-    log = [row for row in rows if is_fact(row) and _is_event(row) and row.time is not None]
+        return mark.start
+    log = [row for row in rows if is_fact(row) and row.kind in EVENTS and row.time is not None]
     if any(row.sequence > mark.sequence and is_settled(row.start, terms) for row in log):
         return None
-    before = [each.at for each in marks if each.time is not None and each.sequence < mark.sequence]
-    return max([mark.at, *before, *(row.start or 0 for row in log if row.sequence < mark.sequence)])
+    before = [*log, *(each for each in marks if each.time is not None)]
+    starts = (each.start or 0 for each in before if each.sequence < mark.sequence)
+    return max([mark.start or 0, *starts])
 
 
-def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RememberedMark]:
+def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """The marks that apply to a record and are not void for it (V72)."""
     # The void of a truncate has an empty list of columns, and the void of a copy none.
     voided = {
-        (
-            _place(row.start, row.time, row.sequence),
-            row.columns is not None and not row.columns,
-            row.scope,
-        )
+        (_place(row), row.columns is not None and not row.columns, row.scope)
         for row in rows
         if is_fact(row) and row.kind == FactKind.VOID
     }
-    return [
-        mark
-        for mark in terms.marks
-        if (_place(mark.at, mark.time, mark.sequence), mark.kind == FactKind.TRUNCATE, mark.scope)
-        not in voided
-    ]
+    marks = ((mark, mark.kind == FactKind.TRUNCATE) for mark in terms.marks)
+    return [mark for mark, clears in marks if (_place(mark), clears, mark.scope) not in voided]
 
 
 def same_state(one: State, other: State) -> bool:

@@ -7,23 +7,30 @@ column `SUSPECT` is true in rows whose records the laws of memory (`memory.py`) 
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, Final
+
+import pyarrow as pa
 
 from backstory.model import versions_layout as memory
 from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.table import Shape
 from backstory.model.versions_layout import FactKind, Role
+from backstory.reading.histories import identity_names
 from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax, operation_sql
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
 
 SUSPECT: Final = PREFIX + "suspect"
+OFFSET: Final = PREFIX + "offset"
 HALF: Final = "half"  # a pair of operations without its second row
 # The law of each column of the last step.
 LAW_OF: Final = {PREFIX + law: law for law in Law} | {PREFIX + HALF: Law.OPERATIONS}
 Step = dict[str, str]
 Steps = list[Step]
+# Counts how often the rows of one record break the laws that no query checks.
+Judge = Callable[[pa.Table], Mapping[str, int]]
 
 _ODD_LETTER: Final = {
     DUCKDB: "regexp_matches({hash}, '[^0-9a-f]')",
@@ -109,7 +116,7 @@ def layout_columns(engine: TableSql, table_terms: TableTerms) -> Step:
     return columns | values | engine.hash_columns(table_terms)
 
 
-def laws_of_lives(engine: TableSql, table_terms: TableTerms) -> Steps:
+def laws_of_lives(table_terms: TableTerms, engine: TableSql) -> Steps:
     """The laws of versions; in each record they are ordered by start."""
     terms = table_terms.terms
     is_open, version, until, opened, endless = "{end} IS NULL", "{keyed}", "{end}", "{version} AND {open}", ""
@@ -249,7 +256,7 @@ def _surely_folded(table_terms: TableTerms) -> str:
 def _is_copied(instant: str, terms: LawTerms) -> str:
     if not terms.marks:
         return "FALSE"
-    return f"COALESCE({instant} IN ({', '.join(str(mark.at) for mark in terms.marks)}), FALSE)"
+    return f"COALESCE({instant} IN ({', '.join(str(mark.start) for mark in terms.marks)}), FALSE)"
 
 
 def _is_settled(instant: str, terms: LawTerms) -> str:
@@ -260,7 +267,7 @@ def _is_settled(instant: str, terms: LawTerms) -> str:
     return f"COALESCE({instant} <= {last}{since}, FALSE)"
 
 
-def laws_of_keys(engine: TableSql, table_terms: TableTerms) -> Steps:
+def laws_of_keys(table_terms: TableTerms, engine: TableSql) -> Steps:
     """The laws of tables with one row for each record."""
     laws: Step = {Law.NULL_KEY: "NOT {keyed}", Law.UNIQUE_KEY: "{keyed} AND {nth} > 1"}
     laws |= {Law.ROW_HASH: f"NOT {engine.valid_hash(table_terms)}"} if table_terms.terms.hashed else {}
@@ -268,7 +275,7 @@ def laws_of_keys(engine: TableSql, table_terms: TableTerms) -> Steps:
     return engine.steps(known, {"nth": "ROW_NUMBER() OVER (PARTITION BY {key} ORDER BY {keyed})"}, laws)
 
 
-def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log: LogFacts) -> Steps:
+def laws_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts, engine: TableSql) -> Steps:
     """The laws of events, by their order in a record (odf-ingest.md 2.10); `names` are the system columns."""
     known = {
         "op": operation_sql(engine.column, names),
@@ -304,10 +311,43 @@ def laws_of_events(engine: TableSql, shape: Shape, names: Mapping[str, Any], log
     return engine.steps(known, *steps, laws)
 
 
-def nest_steps(steps: Steps) -> str:
-    """The steps as one nested DuckDB query."""
-    text = DUCKDB.rows
+def nest_steps(steps: Steps, syntax: SqlSyntax) -> str:
+    """The steps as one nested relation."""
+    text = syntax.rows
     for step in steps:
-        more = ", ".join(f"{sql} AS {DUCKDB.name(name)}" for name, sql in step.items())
+        more = ", ".join(f"{sql} AS {syntax.name(name)}" for name, sql in step.items())
         text = f"(SELECT *, {more} FROM {text})"
     return text
+
+
+@dataclass(frozen=True, slots=True)
+class LawQuery:
+    """The steps of a query in an engine, and the columns by which records are identified, shown and sorted.
+
+    The `judge` counts the laws that no query checks, by the columns `values` too, of records that the query
+    suspects.
+    """
+
+    steps: Callable[[TableSql], Steps]
+    identity: Sequence[str]
+    naming: Sequence[str]
+    order: str
+    judge: Judge | None = None
+    values: Sequence[str] = ()
+
+
+def query_of_rows(table_terms: TableTerms) -> LawQuery:
+    """The laws of a table of versions, or with one row for each record."""
+    names = (table_terms.identity, table_terms.naming)
+    if table_terms.shape.layout.span is None:
+        return LawQuery(partial(laws_of_keys, table_terms), *names, f"{PREFIX}keyed")
+    judge = table_terms.count_broken if table_terms.terms.remembers else None
+    values = table_terms.terms.tracked if table_terms.valued else ()
+    return LawQuery(partial(laws_of_lives, table_terms), *names, f"{PREFIX}start", judge, values)
+
+
+def query_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts) -> LawQuery:
+    """The laws of an event log, except the law `offsets`; `names` are the system columns."""
+    identity = (shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
+    steps = partial(laws_of_events, shape, names, log)
+    return LawQuery(steps, identity, shape.key or (names["offset"],), OFFSET)

@@ -12,17 +12,27 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 
+from backstory.journal.chain import WATERMARK
 from backstory.journal.verify import read_history
 from backstory.model.instant import parse_instant
 from backstory.model.layout import HIST_SUFFIX, KEY_SUFFIX, MEMORY, Layout
 from backstory.model.table import Shape
-from backstory.model.versions_layout import IGNORE, OVERWRITE, SEQUENCE, SETTLED, TRACK, FactKind
+from backstory.model.versions_layout import (
+    IGNORE,
+    OVERWRITE,
+    RECORDED,
+    SEQUENCE,
+    SETTLED,
+    TRACK,
+    FactKind,
+)
 from backstory.stores.iceberg.literals import micros_of
+from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.memory import broken_together
-from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow, RememberedMark
+from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow
 
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
@@ -78,11 +88,10 @@ class TableTerms:
 
     def with_marks(self, rows: Iterable[Mapping[str, Any]]) -> "TableTerms":
         """The terms with the marks in these rows, which have no key."""
-        known = (self.row(0, values) for values in rows)
         marks = tuple(
-            RememberedMark(row.start, row.kind, row.sequence, row.scope, row.time)
-            for row in known
-            if row.kind is not None and row.start is not None and row.ended_at is None
+            row
+            for values in rows
+            if (row := self.row(0, values)).kind and row.start is not None and row.ended_at is None
         )
         return replace(self, terms=replace(self.terms, marks=marks))
 
@@ -102,38 +111,25 @@ class TableTerms:
         return Counter(law.value for law in broken_together(rows, self.terms))
 
 
-def terms_of_versions(
-    table: TableLike, hashes: Sequence[str], newest: str | None, numbers: Mapping[str, int]
-) -> TableTerms:
-    """The terms of a table of versions without its marks, by layout, properties and commits.
-
-    `newest` is the newest recorded time, `numbers` are the ids of fields.
-    """
+def terms_of(table: TableMetadata) -> TableTerms:
+    """The terms of a table's rows, without its marks and hashes."""
     shape, span = table.shape, table.shape.layout.span
-    assert span is not None
-    terms = LawTerms(
-        flagged=bool(span.flag),
-        stated=bool(span.state),
-        hashed=Law.ROW_HASH in LAWS[shape.layout],
-        grain=span.grain,
-        far=span.far,
-    )
+    hashed = Law.ROW_HASH in LAWS[shape.layout]
+    if span is None:
+        return TableTerms(shape, LawTerms(hashed=hashed))
+    terms = LawTerms(bool(span.flag), bool(span.state), hashed, span.grain, span.far)
     if shape.layout is not Layout.VERSIONS:
-        return TableTerms(shape, terms, hashes=tuple(hashes) if terms.hashed else ())
+        return TableTerms(shape, terms)
+    newest = table.newest_property(RECORDED)
     known = None if newest is None else micros_of(parse_instant(newest))
     terms = replace(terms, remembers=True, newest=known, settled=settled_interval(table))
     if table.properties.get(SETTLED) is None:
         return TableTerms(shape, terms)
-    return TableTerms(shape, replace(terms, tracked=tracked_columns(table), numbers=numbers), valued=True)
+    tracked, numbers = tracked_columns(table), {each["name"]: int(each["id"]) for each in table.fields}
+    return TableTerms(shape, replace(terms, tracked=tracked, numbers=numbers), valued=True)
 
 
-def terms_of_keys(table: TableLike, hashes: Sequence[str]) -> TableTerms:
-    """The terms of a table with one row for each record."""
-    hashed = Law.ROW_HASH in LAWS[table.shape.layout]
-    return TableTerms(table.shape, LawTerms(hashed=hashed), hashes=tuple(hashes) if hashed else ())
-
-
-def read_row_hashes(table: TableLike, numbers: Mapping[str, int]) -> "tuple[RowHash, ...]":
+def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
     """The ways in which rows may be hashed.
 
     Empty if rows have no hashes, if the table does not record all ways, or if sqlglot is not installed.
@@ -142,13 +138,8 @@ def read_row_hashes(table: TableLike, numbers: Mapping[str, int]) -> "tuple[RowH
         return ()
     from backstory.stores.sql.row_hashes import ROW_HASHES, hashes_of_property
 
-    names = {number: name for name, number in numbers.items()}
+    names = {int(each["id"]): each["name"] for each in table.fields}
     return tuple(hashes_of_property(table.properties.get(ROW_HASHES), names) or ())
-
-
-def numbers_of(fields: Iterable[Mapping[str, Any]]) -> dict[str, int]:
-    """The ids of fields by their names."""
-    return {field["name"]: int(field["id"]) for field in fields}
 
 
 def settled_interval(table: TableLike) -> tuple[int | None, int] | None:
@@ -219,8 +210,9 @@ class LogFacts:
         return op in (_FOLLOWING if self.paired else _UNPAIRED)[before]
 
 
-def log_facts(table: TableLike, names: Mapping[str, Any], newest: str | None) -> LogFacts:
-    """The settings of a log by its properties and system columns; `newest` is its newest watermark."""
+def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
+    """The settings of a log by its properties and system columns."""
+    newest = table.newest_property(WATERMARK)
     watermark = None if newest is None else micros_of(parse_instant(newest))
     keyed, paired = bool(table.shape.key), names["op"] is not None
     corrects = keyed and paired and bool(names["events"])

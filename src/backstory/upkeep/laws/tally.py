@@ -2,7 +2,7 @@
 
 import json
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any, Final
@@ -17,14 +17,12 @@ from backstory.model.layout import FILE, MEMORY, POSITION, RECORDED_AT, ROW_ID
 from backstory.model.values import key_text
 from backstory.stores.metadata.values import values_of
 from backstory.upkeep.laws.mending import mend_rows
-from backstory.upkeep.laws.queries import LAW_OF, SUSPECT
+from backstory.upkeep.laws.queries import LAW_OF, SUSPECT, LawQuery
 from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.terms import PREFIX, REMEMBERED, Law, RecordRow
 
 FOUND: Final = "law string, violations bigint, keys array<string>"
 _FOUND: Final = pa.schema({"law": pa.string(), "violations": pa.int64(), "keys": pa.list_(pa.string())})
-# Counts how often the rows of one record break the laws that no query checks.
-Judge = Callable[[pa.Table], Mapping[str, int]]
 Broken = dict[str, tuple[int, list[str]]]
 
 
@@ -44,20 +42,16 @@ def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Itera
         yield pending
 
 
-def examine(
-    judge: Judge | None, identity: Sequence[str], shown: Sequence[str], batches: Iterable[pa.RecordBatch]
-) -> Iterator[pa.RecordBatch]:
-    """Count how often rows, ordered by record, break each law, with up to ten keys of each.
-
-    A `judge` counts the laws of the records that the query suspects.
-    """
+def examine(laws: LawQuery, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
+    """Count how often rows, ordered by record, break each law, with up to ten keys of each."""
+    judge = laws.judge
     counts: Counter[str] = Counter()
     keys: dict[str, dict[str, None]] = {}
 
     def add(law: str, times: int, rows: pa.Table) -> None:
         counts[law] += times
         texts = keys.setdefault(law, {})
-        for text in _key_texts(rows, shown):
+        for text in _key_texts(rows, laws.naming):
             if len(texts) == MAX_KEYS:
                 break
             texts[text] = None
@@ -70,7 +64,7 @@ def examine(
                     add(LAW_OF[name], times, rows.filter(rows[name]))
             yield rows.filter(rows[SUSPECT]) if judge else rows.slice(0, 0)
 
-    for life in split_records(suspects(), identity):
+    for life in split_records(suspects(), laws.identity):
         for law, times in judge(life).items() if judge else ():
             add(law, times, life)
     results = [{"law": law, "violations": times, "keys": [*keys[law]]} for law, times in counts.items()]

@@ -4,7 +4,7 @@ Instants and recorded times are microseconds since 1970.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, fields
 from enum import StrEnum
 from typing import Any, Final
 
@@ -12,11 +12,6 @@ from backstory.model.layout import Layout
 
 INFINITY: Final = (1 << 63) - 1
 PREFIX: Final = "law "  # no column of a table begins like this
-# The columns by which versions are checked, without the prefix.
-FIELDS: Final = (
-    *("start", "end", "written", "ended_at", "end_before", "time", "keyed", "flag", "state", "hash"),
-    *("rightly", "role", "kind", "scope", "columns", "sequence"),
-)
 # The words of models for the states of versions.
 NEW, CHANGED, DELETED = "new", "changed", "deleted"
 WORDS: Final = frozenset({NEW, CHANGED, DELETED})
@@ -63,40 +58,6 @@ LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
 
 
 @dataclass(frozen=True, slots=True)
-class RememberedMark:
-    """A remembered copy or truncate, which applies to every key."""
-
-    at: int
-    kind: str
-    sequence: tuple[Any, ...] = ()
-    scope: str | None = None
-    time: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LawTerms:
-    """The facts that hold for all records of a table.
-
-    `flagged` and `stated`: a flag, or a state, of each row records whether it is open. `grain` and `far` come
-    from the layout's span. If the table `remembers`, rows have a recorded time and may be memory. Then
-    `newest` is the newest commit's recorded time, `settled` the settled interval, and `marks` apply to every
-    key. `tracked` are the columns whose change begins a version, and `numbers` their field ids.
-    """
-
-    flagged: bool = False
-    stated: bool = False
-    hashed: bool = False
-    grain: int = 0
-    far: int | None = None
-    remembers: bool = False
-    newest: int | None = None
-    settled: tuple[int | None, int] | None = None
-    marks: tuple[RememberedMark, ...] = ()
-    tracked: tuple[str, ...] = ()
-    numbers: Mapping[str, int] = field(default_factory=dict)
-
-
-@dataclass(frozen=True, slots=True)
 class RecordRow:
     """A stored row of one record.
 
@@ -126,3 +87,31 @@ class RecordRow:
     values: Mapping[str, Any] = field(default_factory=dict)
     twin: object = None
     row_id: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class LawTerms:
+    """The facts that hold for all records of a table.
+
+    `flagged` and `stated`: a flag, or a state, of each row records whether it is open. `grain` and `far` come
+    from the layout's span. If the table `remembers`, rows have a recorded time and may be memory. Then
+    `newest` is the newest commit's recorded time, and `settled` the settled interval. `marks` are remembered
+    copies and truncates, which apply to every key. `tracked` are the columns whose change begins a version,
+    and `numbers` their field ids.
+    """
+
+    flagged: bool = False
+    stated: bool = False
+    hashed: bool = False
+    grain: int = 0
+    far: int | None = None
+    remembers: bool = False
+    newest: int | None = None
+    settled: tuple[int | None, int] | None = None
+    marks: tuple[RecordRow, ...] = ()
+    tracked: tuple[str, ...] = ()
+    numbers: Mapping[str, int] = field(default_factory=dict)
+
+
+# The columns by which versions are checked, without the prefix.
+FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id"}

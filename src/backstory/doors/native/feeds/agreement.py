@@ -42,9 +42,10 @@ from backstory.doors.native.feeds.ordering import (
     stored_types,
 )
 from backstory.doors.native.instants import FeedMemory
-from backstory.doors.native.options import ApplyRequest, Expression, bad_option
+from backstory.doors.native.options import ApplyRequest, Expression
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.doors.native.sources import SourceRows
+from backstory.errors import bad_option
 from backstory.formats.rows import column_of_kept
 from backstory.model.layout import MEMORY
 from backstory.model.table import Shape, TableName, spelling_hint

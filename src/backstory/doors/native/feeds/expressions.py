@@ -13,9 +13,10 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import expr, lit
 from pyspark.sql.types import NullType, StructField, StructType
 
-from backstory.doors.native.options import Expression, bad_option
+from backstory.doors.native.options import Expression
 from backstory.doors.native.sources import SourceRows
-from backstory.engine.frame_size import few_rows, hold_frame
+from backstory.engine.driver import few_rows, hold_frame
+from backstory.errors import bad_option
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.spark.parsed_queries import is_of_each_row
 from backstory.spark.versions import arrow_of

@@ -13,21 +13,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.doors.native.feeds.expressions import read_feed_rows
-from backstory.doors.native.options import ApplyRequest, bad_option
+from backstory.doors.native.options import ApplyRequest
 from backstory.doors.native.sources import SourceRows, rows_of_arrow
 from backstory.engine.runner import plan_here_or_in_tasks
 from backstory.engine.staging import local_fields, stage_rows, storable_schema, with_void_columns
 from backstory.engine.tasks import buckets_of, by_bucket
-from backstory.errors import UsageError
+from backstory.errors import UsageError, bad_option
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.log_positions import refuse_several
-from backstory.formats.envelopes.log_source import LogSource
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
 from backstory.formats.envelopes.structs import as_type, joint_column
 from backstory.formats.envelopes.unavailable import UNAVAILABLE
-from backstory.formats.envelopes.unwrapped import Unwrapped
+from backstory.formats.envelopes.unwrapped import FEED, LogSource, Unwrapped
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
@@ -55,7 +54,6 @@ FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-FEED: Final = "The feed"
 Batches = Iterator[pa.RecordBatch]
 LINES: Final = pa.schema([(VALUE, pa.string())])
 LINES_AT_ONCE: Final = 1 << 14
@@ -220,14 +218,14 @@ def _for_workers(request: ApplyRequest) -> ApplyRequest:
 def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
     describe = partial(_describe, request, key)
     described = map_batches(messages, describe, "columns binary, also string").collect()
-    parts = [(_schema(row["columns"]), json.loads(row["also"])) for row in described]
+    parts = [(pa.ipc.read_schema(pa.py_buffer(row["columns"])), json.loads(row["also"])) for row in described]
     parts = [part for part in parts if part[1]["events"]]
     if not parts:
         return None
     logs = [LogSource(*map(frozenset, also["log"])) for _, also in parts if also["log"] is not None]
     log = reduce(LogSource.join, logs) if logs else None
     if log is not None:
-        refuse_several(log, FEED)
+        refuse_several(log)
     names = dict.fromkeys(name for schema, _ in parts for name in schema.names)
     types_by_name = {
         name: [schema.field(name).type for schema, _ in parts if name in schema.names] for name in names
@@ -238,10 +236,6 @@ def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, .
     joint |= {KEEPS.format(name): pa.bool_() for name in own if len(types_by_name[name]) < len(parts)}
     images = frozenset(name for _, also in parts for name in also["images"])
     return MessageTypes(pa.schema(list(joint.items())), own, tuple(parts[0][1]["order"]), images, log)
-
-
-def _schema(columns: bytes) -> pa.Schema:
-    return pa.ipc.read_schema(pa.py_buffer(columns))
 
 
 def _describe(request: ApplyRequest, key: tuple[str, ...], batches: Batches) -> Batches:

@@ -12,8 +12,8 @@ from typing import Final
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.options import ApplyRequest, Expression, bad_option
-from backstory.errors import Refused, UsageError
+from backstory.doors.native.options import ApplyRequest, Expression
+from backstory.errors import Refused, UsageError, bad_option
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.types import ColumnType, Kind

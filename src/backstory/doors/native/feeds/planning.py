@@ -12,7 +12,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
-from pyspark.sql.functions import bit_xor, coalesce, count_if, least, lit, struct, unix_micros, when, xxhash64
+from pyspark.sql import functions as sf
 
 from backstory.doors.native.feeds.agreement import FeedInputs
 from backstory.doors.native.feeds.events import EventMapping, event_columns, events_of, typed_events
@@ -269,20 +269,17 @@ def _event_frame(feed: FeedInputs, events: _Events, schema: pa.Schema) -> DataFr
 
 def _log_span(feed: FeedInputs, events: DataFrame, truncates: pa.Table) -> LogSpan | None:
     """The span of the events in their log; None if no event has a position."""
-    from pyspark.sql.functions import max as last
-    from pyspark.sql.functions import min as first
-
     if not feed.agreement.ordering.log:
         return None
     names = _numbered_columns(feed)
     at, fields = column(names[AT]), events.schema[names[FURTHER]].dataType.names[1:]  # type: ignore[attr-defined]
     parts = [column(names[FURTHER]).getField(name) for name in fields]
     there = reduce(and_, (value.isNotNull() for value in (*parts, at)))
-    place = struct(*(part.alias(name) for part, name in zip(parts, fields, strict=True)))
+    place = sf.struct(*(part.alias(name) for part, name in zip(parts, fields, strict=True)))
     if (known := feed.stored_log) is not None and known.former_logs is not None:
         type_ = events.select(place).schema[0].dataType.simpleString()
-        there &= ~_is_of_former_log(known.former_logs, unix_micros(at), place, type_)
-    aggregates = (first(place), last(place), first(unix_micros(at)), last(unix_micros(at)))
+        there &= ~_is_of_former_log(known.former_logs, sf.unix_micros(at), place, type_)
+    aggregates = (sf.min(place), sf.max(place), sf.min(sf.unix_micros(at)), sf.max(sf.unix_micros(at)))
     row = (
         events.where(there)
         .agg(*(aggregate.alias(f"a{n}") for n, aggregate in enumerate(aggregates)))
@@ -301,7 +298,7 @@ def _is_of_former_log(former: FormerLogs, at: Column, place: Column, type_: str)
     known = at <= former.latest
     if former.last is not None:
         _, *last = former.last  # without the log's number
-        known |= place > struct(*map(lit, last)).cast(type_)
+        known |= place > sf.struct(*map(sf.lit, last)).cast(type_)
     return (at <= former.until) & known
 
 
@@ -327,25 +324,21 @@ def _describe_events(
     feed: FeedInputs, events: DataFrame
 ) -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
     """The number of events and upserts, a digest, the first and last instant, and the truncates."""
-    from pyspark.sql.functions import count
-    from pyspark.sql.functions import max as last
-    from pyspark.sql.functions import min as first
-
     names = _numbered_columns(feed)
-    at, kind = unix_micros(column(names[AT])), column(names[KIND])
+    at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
     # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
     settled = feed.terms(None).settled
     timely = at
     if settled and not feed.agreement.ordering.log:
         inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
-        timely = when(~inside, at)
-    hashed = xxhash64(*(column(name).cast("string") for name in names.values()))
+        timely = sf.when(~inside, at)
+    hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
     row = events.agg(
-        count(lit(1)).alias("count"),
-        count_if(kind == FactKind.UPSERT.value).alias("upserts"),
-        coalesce(bit_xor(hashed), lit(0)).alias("content"),
-        first(timely).alias("first"),
-        last(at).alias("last"),
+        sf.count(sf.lit(1)).alias("count"),
+        sf.count_if(kind == FactKind.UPSERT.value).alias("upserts"),
+        sf.coalesce(sf.bit_xor(hashed), sf.lit(0)).alias("content"),
+        sf.min(timely).alias("first"),
+        sf.max(at).alias("last"),
     ).collect()[0]
     truncates = arrow_of(events.where(kind == FactKind.TRUNCATE.value))
     back = {number: name for name, number in names.items()}
@@ -411,7 +404,7 @@ def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, sche
     rows = rows.where(column(terms.key[0]).isNotNull())
     types = {col.name: spark_type(col.type) for col in terms.columns}
     there = {*rows.columns}
-    values = (column(name) if name in there else lit(None).cast(types[name]) for name in schema.names)
+    values = (column(name) if name in there else sf.lit(None).cast(types[name]) for name in schema.names)
     return rows.select(*values)
 
 
@@ -421,14 +414,12 @@ def _as_text(field: pa.Field) -> pa.Field:
 
 def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -> int:
     """The first instant that can change for any record, as `first_moving_instant` (V134)."""
-    from pyspark.sql.functions import min as first
-
     if low is None:
         return since
     assert feed.table is not None
     rows = live_frame(feed.store, feed.table, since, low)
-    own = least(unix_micros(VALID_FROM), unix_micros(column(MEMORY).getField(OWN_TIME)))
-    (row,) = rows.where(behind_place(rows, low)).agg(first(own)).collect()
+    own = sf.least(sf.unix_micros(VALID_FROM), sf.unix_micros(column(MEMORY).getField(OWN_TIME)))
+    (row,) = rows.where(behind_place(rows, low)).agg(sf.min(own)).collect()
     return since if row[0] is None else min(since, row[0])
 
 

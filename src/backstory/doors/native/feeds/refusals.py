@@ -4,9 +4,9 @@ from collections.abc import Callable, Mapping
 from datetime import datetime
 
 from backstory.doors.native.feeds.ordering import Ordering
-from backstory.doors.native.options import ApplyRequest, bad_option
+from backstory.doors.native.options import ApplyRequest
 from backstory.doors.native.refusals import refuse_null_keys, refuse_spoilt
-from backstory.errors import Refused, option
+from backstory.errors import Refused, bad_option, option
 from backstory.model.instant import iso
 from backstory.strategies.feeds.arrival import (
     CONFLICT,

@@ -1,6 +1,5 @@
 """The merge section of a manifest, and its terms (section 1.8, with the extensions of decision O14)."""
 
-from collections.abc import Sequence
 from enum import StrEnum
 from typing import Annotated, Final, Literal
 
@@ -116,7 +115,7 @@ def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: 
             terms = EventTerms(
                 Strategy.SNAPSHOT,
                 **common,  # type: ignore[arg-type]
-                compare=None if watched is None else _names_without(watched, time),
+                compare=None if watched is None else tuple(name for name in watched if name != time),
                 compare_time=watched is None or time in watched,
                 max_retract=merge.max_retract,
             )
@@ -131,7 +130,3 @@ def terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: 
 def key_of(merge: Merge) -> tuple[str, ...]:
     """The columns of the primary key, or an empty tuple for Append."""
     return () if isinstance(merge, Append) else merge.primary_key
-
-
-def _names_without(names: Sequence[str], name: str) -> tuple[str, ...]:
-    return tuple(candidate for candidate in names if candidate != name)

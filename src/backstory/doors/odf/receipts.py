@@ -1,48 +1,34 @@
-"""The ingestion of one file into a dataset: the run, the file, the dataset's head, and the receipt."""
+"""The results of pulls and pushes, and the state of a dataset that they start from."""
 
-import hashlib
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from pathlib import Path
 from posixpath import normpath
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal
 
+from backstory.doors.odf.lints import Lint
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import SetPollingSource
-from backstory.doors.odf.registry import RegisteredDataset
-from backstory.engine.staging import StagedRows
-from backstory.errors import BackstoryError, Refused
-from backstory.journal.chain import Block, canonical, sha3, walk
-from backstory.journal.log_table import newest_block
+from backstory.errors import BackstoryError, UsageError
+from backstory.journal.chain import Block, canonical, sha3
 from backstory.model.instant import parse_instant
 from backstory.model.receipt import NOT_IN_JSON, Receipt
 from backstory.model.table import TableName
 from backstory.settings import Rights
-from backstory.sources.source import FetchedFile, SourceState
-from backstory.stores.iceberg.store import IcebergStore
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
+from backstory.sources.source import Progress, SourceState, ignore_progress
 
 # The name of a polling source.
 DEFAULT_SOURCE: Final = "default"
 # The fields of a fetch step that determine the location of its data, not their order or the schedule of
 # fetches.
 PLACE_FIELDS: Final = {"kind", "url", "headers", "path"}
-
 COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
 
 
 def ignore_stage(_stage: str) -> None:
     """Do nothing with the stage of a delivery."""
-
-
-def cache_of(store: IcebergStore, dataset: TableName) -> Path:
-    """The folder of a dataset's downloads: in the embedded warehouse, or else in the user's cache folder."""
-    return cache_in(store.folder or Path.home() / ".cache" / "backstory" / store.catalog, dataset)
 
 
 def cache_in(folder: Path, dataset: TableName) -> Path:
@@ -59,49 +45,6 @@ class PullRun:
     dry_run: bool = False
     rights: Rights = field(default_factory=Rights)
     stage: Callable[[str], None] = ignore_stage
-
-
-@dataclass(frozen=True, slots=True)
-class DatasetFile:
-    """A file that was read for a dataset.
-
-    `after` is the dataset's number of polls when the source was fetched, or None for a push. `token`
-    identifies a repeated run. `read` are the file's rows. `frame` are its rows after preprocess, or None if
-    no columns are known. `declared` is true if the manifest declares the columns. `content` is the digest of
-    a strict changelog's file. `dataset` loads the current dataset.
-    """
-
-    store: IcebergStore
-    source: DatasetSource
-    fetched: FetchedFile
-    after: int | None
-    run: PullRun
-    token: str | None
-    read: StagedRows | None
-    frame: "DataFrame | None"
-    declared: bool
-    content: str | None
-    dataset: Callable[[], RegisteredDataset]
-
-    @property
-    def source_name(self) -> str:
-        """The name of the source."""
-        return getattr(self.source, "source_name", DEFAULT_SOURCE)
-
-
-def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
-    """The token by which a file of a run is recognized if the run is repeated (R81).
-
-    It is None without a run id. It contains the place of a polled file, or the name and content of a pushed
-    file, whose folder may differ in a second attempt.
-    """
-    if run.run_id is None:
-        return None
-    place_or_content = fetch_hash(source)
-    if place_or_content is None:
-        with fetched.path.open("rb") as file:
-            place_or_content = hashlib.file_digest(file, "sha3_256").hexdigest()
-    return f"{run.run_id} {getattr(source, 'source_name', DEFAULT_SOURCE)} {fetched.name} {place_or_content}"
 
 
 def fetch_hash(source: DatasetSource | None) -> str | None:
@@ -173,47 +116,6 @@ class Head:
         return self.block.system_time if self.block else None
 
 
-def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
-    """The head of a dataset, for a commit that follows it.
-
-    Raises Refused if the table has more rows than the newest known commit counts, because offsets would be
-    used twice. This happens if other programs expire a commit before the log contains it. Fewer rows are
-    refused if commits are known only from the log.
-    """
-    head = head_of(store, dataset)
-    rows, counted = (dataset.table.rows if dataset.table else 0), head.next_offset
-    if (
-        dataset.table is None
-        or rows == counted
-        or (rows < counted and next(walk(dataset.table), None) is not None)
-    ):
-        return head
-    name = dataset.dataset.name
-    raise Refused(
-        "log-behind" if rows > counted else "rows-lost",
-        f"The table of {name} holds {rows} rows, but its newest known commit counts {counted}.",
-        "Nothing was written; restore table and log from a backup, or add the manifest under another name.",
-    )
-
-
-def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
-    """The head of a dataset. It is empty if the dataset has no table."""
-    return Head(None if dataset.table is None else newest_block(store, dataset.table))
-
-
-@dataclass(frozen=True, slots=True)
-class Ingestion:
-    """A file, and the current dataset that it is ingested into. `now` is the commit's system time."""
-
-    file: DatasetFile
-    dataset: RegisteredDataset
-    head: Head
-    now: datetime
-
-
-Status = Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
-
-
 @dataclass(frozen=True, slots=True, repr=False)
 class DatasetReceipt(Receipt):
     """The result of a pull or push for a dataset.
@@ -224,7 +126,7 @@ class DatasetReceipt(Receipt):
     """
 
     dataset: str
-    status: Status
+    status: Literal["updated", "up-to-date", "uncacheable", "disabled", "failed"]
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(COUNTS, 0))
     offsets: tuple[int, int] | None = None
     watermark: datetime | None = None
@@ -253,3 +155,42 @@ def sum_up(receipts: "list[DatasetReceipt]", before: DatasetReceipt) -> DatasetR
         last.system_time,
         notes=tuple(note for receipt in receipts for note in receipt.notes),
     )
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Added(Receipt):
+    """The receipt for an added manifest, with its lints.
+
+    The name is None if the manifest could not be read.
+    """
+
+    dataset: str | None
+    file: Path | None
+    status: Literal["added", "updated", "unchanged", "failed"]
+    lints: tuple[Lint, ...] = ()
+    error: BackstoryError | None = None
+
+
+def ignore(_: Any) -> None:
+    """Do nothing with an event."""
+
+
+@dataclass(frozen=True, slots=True)
+class Watcher:
+    """Callbacks of a pull: a manifest was added, a dataset begins, its progress, and its receipt."""
+
+    added: Callable[[Added], None] = ignore
+    begun: Callable[[str], None] = ignore
+    progress: Progress = ignore_progress
+    ended: Callable[[DatasetReceipt], None] = ignore
+
+
+UNWATCHED = Watcher()
+
+
+def report_receipt(receipt: DatasetReceipt, watcher: Watcher, *, alone: bool) -> DatasetReceipt:
+    """Pass the receipt to the watcher and return it. If the dataset is `alone`, raise its UsageError."""
+    if isinstance(receipt.error, UsageError) and alone:
+        raise receipt.error
+    watcher.ended(receipt)
+    return receipt
