@@ -71,7 +71,9 @@ def is_view(store: IcebergStore, name: TableName) -> bool:
     from py4j.protocol import Py4JJavaError
 
     if not store.has_java:
-        return name.name in (views_of(store, name.schema) or ())
+        schemas = store.spark.sql(f"SHOW NAMESPACES IN {quote(store.catalog)}").collect()
+        known = name.schema in {row[0] for row in schemas}
+        return known and name.name in (views_of(store, name.schema) or ())
     catalog = store.iceberg()
     try:
         return holds_views(store.jvm, catalog) and bool(catalog.viewExists(store.identifier(name)))
