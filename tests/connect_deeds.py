@@ -7,17 +7,20 @@ Connect.
 import os
 import subprocess
 import sys
+from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
 from pathlib import Path
 from random import Random
 
 import pyarrow as pa
+from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parent / "doors" / "native"))
 
 from depth import deep
+from specification.change_feed import Changed, changes_of_commits, net
 from specification.copies import Copy, take
 from specification.stored import StoredVersions
 from test_snapshot import Native, by_rule, randomly
@@ -158,6 +161,222 @@ def feeds(session, warehouse):
     assert [each for each in table.check() if each["violations"]] == []
 
 
+def changes():
+    """The feed is the rule's, of each commit and net, over a compaction, other columns and expired commits."""
+    session, warehouse = opened()
+    options = {"into": "feed.c", "key": "id"}
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.feed.c")
+    first = warehouse.snapshot(copy("1:Bonn", "2:Ulm"), at="2026-01-01", **options)
+    more = copy("1:Köln", "3:Rom", "4:Ulm").append_column("more", pa.array([1, None, 2], pa.int32()))
+    warehouse.snapshot(more, at="2026-02-01", **options)
+    name = f"{CATALOG}.feed.c"
+    session.sql(f"CALL {CATALOG}.system.rewrite_data_files('feed.c', options => map('rewrite-all', 'true'))")
+    session.sql(f"ALTER TABLE {name} RENAME COLUMN city TO town")
+    session.sql(f"ALTER TABLE {name} ALTER COLUMN more TYPE bigint")
+    renamed = copy("1:Köln", "4:Ulm").rename_columns(["id", "town"])
+    warehouse.snapshot(renamed, at="2026-03-01", **options)
+    session.sql(f"REFRESH TABLE {name}")
+    versions = session.table(f"{name}.snapshots").orderBy("committed_at").collect()
+    states = [[], *(states_at(session, name, each.snapshot_id) for each in versions)]
+    table, rule = warehouse.table("feed.c"), changes_of_commits(states, start)
+    assert by_feed(table) == sorted(map(line, rule))
+    assert by_feed(table, since=1) == sorted(line(each) for each in rule if each.version > 1)
+    netted = net(changes_of_commits(states[1:], start, 2), start)
+    assert by_feed(table, since=1, net=True) == sorted(map(line, netted))
+    assert by_feed(table, since=4) == by_feed(table, since=2, until=3) == []
+    session.sql(f"ALTER TABLE {name} CREATE TAG first AS OF VERSION {versions[0].snapshot_id}")
+    session.sql(f"CALL {CATALOG}.system.expire_snapshots('feed.c', now(), 1)")
+    assert code_of(lambda: table.changes(since=1)) == "snapshots-expired"
+    expired = net(changes_of_commits([states[1], states[4]], start), start)
+    assert by_feed(table, since=1, net=True) == sorted(line(each, version=False) for each in expired)
+    by_rows = [line(each, version=each.version == 4) for each in rule if each.version > 1]
+    assert by_feed(table, since=first.recorded_at) == sorted(by_rows)
+    assert code_of(lambda: table.changes(cursor="c")) == "needs-java"
+    older = f"{CATALOG}.feed.older"
+    session.sql(f"DROP TABLE IF EXISTS {older}")
+    session.sql(f"CREATE TABLE {older} (v string) USING iceberg TBLPROPERTIES ('format-version' = '2')")
+    session.sql(f"INSERT INTO {older} VALUES ('x'), ('x'), (NULL)")
+    session.sql(f"UPDATE {older} SET v = 'y' WHERE v IS NULL")
+    with warehouse.table("feed.older").changes(since=1) as feed:
+        assert sorted((row["_change_type"], row["v"]) for row in feed.frame.collect()) == [
+            ("delete", None),
+            ("insert", "y"),
+        ]
+
+
+def states_at(session, name, snapshot):
+    """The versions at a snapshot, in the columns that the table has now."""
+    rows = session.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot} WHERE _memory.role IS NULL")
+    return [
+        {"town": row.pop("city", None), "more": None, **row}
+        for row in rows.drop("_memory").toArrow().to_pylist()
+    ]
+
+
+def start(row):
+    return row["id"], row["valid_from"]
+
+
+def line(change, *, version=True):
+    row = {name: str(value) for name, value in sorted(change.row.items())}
+    return str((str(change.type), change.version if version else None, row))
+
+
+def by_feed(table, **options):
+    with table.changes(**options) as feed:
+        rows = feed.frame.toArrow().to_pylist()
+    told = [Changed(row.pop("_change_type"), row.pop("_commit_version"), row) for row in rows]
+    assert all(each.row.pop("_commit_timestamp") is not None or each.version is None for each in told)
+    return sorted(map(line, told))
+
+
+def previews():
+    """A published preview is what its deliveries would have left; it is refused once the table has moved."""
+    session, warehouse = opened()
+    copies = copy("1:Bonn", "2:Ulm"), copy("1:Bonn", "2:Köln", "3:Rom"), copy("1:Bonn", "3:Rom")
+    plain, into = ({"into": f"preview.{name}", "key": "id"} for name in "ab")
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.preview.b")
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.preview.a")
+    for day, rows in enumerate(copies, 1):
+        warehouse.snapshot(rows, at=f"2026-01-0{day}", **plain)
+        warehouse.snapshot(rows, at=f"2026-01-0{day}", **into, branch="p" if day > 1 else None)
+    table, preview = warehouse.table("preview.b"), warehouse.branch("preview.b", "p")
+    assert plain_rows(preview) == plain_rows(warehouse.table("preview.a")) != plain_rows(table)
+    assert (len(table.log()), len(preview.log())) == (1, 3)
+    assert [each for each in preview.check() if each["violations"]] == []
+    wide = copy("1:Bonn").append_column("more", pa.array([1]))
+    assert code_of(lambda: warehouse.snapshot(wide, branch="p", **into)) == "not-on-branch"
+    with before_statement(
+        session,
+        "CALL",
+        f"INSERT INTO {CATALOG}.preview.b.branch_p SELECT * FROM {CATALOG}.preview.b WHERE false",
+    ):
+        published = warehouse.publish("preview.b", "p")
+    assert (published.commits, dict(published.counts)["changed"]) == (2, 1)
+    assert plain_rows(table) == plain_rows(warehouse.table("preview.a"))
+    assert [each for each in table.check() if each["violations"]] == []
+    assert branches(session, "preview.b") == ["p"]  # it got another commit meanwhile
+    assert warehouse.publish("preview.b", "p", discard=True).discarded
+    warehouse.snapshot(copies[1], at="2026-01-04", **into, branch="p", remember=True)
+    assert code_of(lambda: warehouse.publish("preview.b", "p")) == "needs-java"
+    warehouse.snapshot(copies[1], at="2026-01-05", **into)
+    assert code_of(lambda: warehouse.publish("preview.b", "p")) == "branch-behind"
+    assert warehouse.publish("preview.b", "p", discard=True).discarded
+    assert branches(session, "preview.b") == []
+    assert code_of(lambda: warehouse.branch("preview.b", "p")) == "no-branch"
+
+
+def plain_rows(table):
+    """The rows of a table without the times at which they were recorded."""
+    rows = table.store.spark.table(table.store.sql_name(table.name)).drop("recorded_at", "_memory")
+    return sorted(map(str, rows.toArrow().to_pylist()))
+
+
+@contextmanager
+def before_statement(session, word, other, *, instead=False):
+    """Run another statement right before the first one that contains a word, or instead of it."""
+    kind, run, others = type(session), type(session).sql, [other]
+
+    def sql(self, query, *rest, **more):
+        if others and word in query:
+            answer = run(session, others.pop())
+            if instead:
+                return answer
+        return run(self, query, *rest, **more)
+
+    kind.sql = sql
+    try:
+        yield
+    finally:
+        kind.sql = run
+    assert others == []
+
+
+def runs():
+    """A project as in any session, with its log; views, exports, frames of the server, a stream's function."""
+    session, warehouse = opened()
+    for name in ("run.customer", "run.daily", "run.twice", "run.event"):
+        session.sql(f"DROP TABLE IF EXISTS {CATALOG}.{name}")
+    entries = [
+        "run.customer: {source: customer.csv, key: id}",
+        "run.daily: {source: 'daily-{at:%Y-%m-%d}.csv', key: id}",
+        "run.twice: {source: 'twice.csv', key: id}",
+    ]
+    Path("histories.yaml").write_text("\n  ".join(["format: histories/1\ntables:", *entries]) + "\n")
+    for name, rows in (
+        ("customer", "1,Bonn"),
+        ("daily-2026-01-01", "1,Bonn"),
+        ("daily-2026-01-02", "1,Köln"),
+    ):
+        Path(f"{name}.csv").write_text(f"id,city\n{rows}\n2,Ulm\n", encoding="utf-8")
+    Path("twice.csv").write_text("id,v\n1,a\n1,b\n")
+    first = warehouse.run()
+    assert statuses(first) == ["changed", "changed", "refused"], first
+    assert statuses(warehouse.run(select=["run.customer", "run.daily"])) == ["unchanged", "unchanged"]
+    Path("twice.csv").write_text("id,v\n1,a\n")
+    assert statuses(warehouse.run(failed=True)) == ["changed"]
+    assert [each["changed"] for each in warehouse.runs()][:3] == [1, 0, 2]
+    table = warehouse.table("run.daily")
+    assert table.export("daily.csv").rows == 3
+    lines = Path("daily.csv").read_text(encoding="utf-8").splitlines()
+    assert [line.split(",")[1] for line in lines] == ['"city"', '"Bonn"', '"Köln"', '"Ulm"']
+    made = [view["made"] for _ in range(2) for view in table.views()]
+    assert made == [CATALOG == "rest"] * 2 + [False] + [CATALOG == "rest"] * 2 + [False]
+    if CATALOG == "rest":
+        assert session.table("rest.run.daily_current").count() == 2
+    events = session.sql("SELECT id, 'x' AS city, TIMESTAMP'2026-01-01' AS at, 'I' AS op FROM range(3)")
+    options = {"into": "run.event", "key": "id", "sequence_by": "at", "apply_as_deletes": "op = 'D'"}
+    write = cloudpickle.loads(cloudpickle.dumps(warehouse.apply_batch(**options)))
+    for number in (0, 1):
+        write(events, number)
+    assert [each["counts"]["began"] for each in warehouse.table("run.event").log()] == [3]
+    unsafe = {**options, "into": "run.no", "apply_as_deletes": "op = lower('D')"}
+    assert code_of(lambda: warehouse.apply(events, **unsafe)) == "needs-java"
+
+
+def statuses(receipts):
+    return [each.status for each in receipts]
+
+
+def streams():
+    """`foreachBatch` runs `apply_batch` in a process of the server; the same batches again make no commit."""
+    session, warehouse = opened()
+    session.sql(f"DROP TABLE IF EXISTS {CATALOG}.stream.s")
+    Path("in").mkdir()
+    write = warehouse.apply_batch(into="stream.s", key="id", sequence_by="at")
+    for day, checkpoint in ((1, "a"), (3, "a"), (2, "a"), (4, "b")):
+        Path(f"in/{day}.json").write_text(f'{{"id": 1, "city": "{day}", "at": "2026-01-0{day}T00:00:00Z"}}\n')
+        rows = session.readStream.schema("id long, city string, at timestamp").json(
+            str(Path("in").absolute())
+        )
+        place = str(Path(checkpoint).absolute())
+        stream = rows.writeStream.foreachBatch(write).option("checkpointLocation", place)
+        query = stream.trigger(availableNow=True).start()
+        assert query.awaitTermination(300)
+    table = warehouse.table("stream.s")
+    assert len(table.log()) == 4
+    for day in range(1, 5):
+        assert records(table.as_of(f"2026-01-0{day}")) == {1: str(day)}
+
+
+def doctor():
+    """Every ability works; one that does not is named, and nothing is left."""
+    session, warehouse = opened()
+    found = warehouse.doctor()
+    assert [each for each in found.abilities if each.error] == [], found
+    views = {"make views": "works" if CATALOG == "rest" else "absent"}
+    assert {each.ability: each.status for each in found.abilities if each.status != "works"} == {
+        name: status for name, status in views.items() if status != "works"
+    }
+    assert (found.exit_code, found.versions["spark"]) == (0, session.version)
+    assert all(found.versions.values())
+    with before_statement(session, "fast_forward(", "SELECT 1", instead=True):
+        found = {each.ability: each.status for each in warehouse.doctor().abilities}
+    assert found["move the table to its branch"] == "fails"
+    assert found["refuse a branch without the newest commit"] == found["read by Spark"] == "not tried"
+    assert "backstory_doctor" not in str(session.sql(f"SHOW NAMESPACES IN {CATALOG}").collect())
+
+
 def values(state):
     """Deliver records with the extreme values of each type. Some columns have the names of statements."""
     instant, naive = pa.timestamp("us", "UTC"), pa.timestamp("us")
@@ -254,18 +473,12 @@ def refusals():
         lambda: warehouse.snapshot(
             session.range(200_000).selectExpr("id", "'x' AS city"), at="2026-02-01", **options
         ),
-        lambda: warehouse.snapshot(copy("1:Bonn"), at="2026-02-01", branch="preview", **options),
-        lambda: table.changes(),
+        lambda: table.changes(cursor="c"),
         lambda: table.maintain(),
         lambda: table.forget(1, apply=True),
         lambda: table.drop(apply=True),
-        lambda: table.views(),
-        lambda: table.export("c.parquet"),
         lambda: warehouse.sql("SELECT 1"),
-        lambda: warehouse.apply_batch(**options),
-        lambda: warehouse.run(),
         lambda: warehouse.pull("x"),
-        lambda: warehouse.doctor(),
         lambda: warehouse.explore(),
         lambda: warehouse.serve(),
     ]

@@ -8,7 +8,7 @@ from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 
@@ -19,6 +19,8 @@ from backstory.model.table import TableName
 from backstory.reading.queries import translate_query_faults
 from backstory.spark.versions import arrow_of
 from backstory.stores.commit import commit
+from backstory.stores.connect.abilities import STATEMENTS, remove_at_end
+from backstory.stores.connect.store import iceberg_version
 from backstory.stores.iceberg import jvm
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing, load
@@ -26,6 +28,8 @@ from backstory.stores.iceberg.workers import map_batches
 from backstory.table import Table
 
 if TYPE_CHECKING:
+    from backstory.stores.connect.store import ConnectStore
+    from backstory.stores.iceberg.store import IcebergStore
     from backstory.warehouse import Warehouse
 
 SCHEMA: Final = "backstory_doctor"
@@ -67,7 +71,7 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
     probe = _Probe(warehouse, TableName(SCHEMA, f"t_{secrets.token_hex(4)}"))
     abilities = dict[str, Ability]()
     with _remove_at_end(probe):
-        for name, (needs, act) in _ABILITIES.items():
+        for name, (needs, act) in (_ABILITIES if warehouse.store.has_java else _BY_SQL).items():
             if any(abilities[needed].status != WORKS for needed in needs):
                 abilities[name] = Ability(name, UNTRIED)
             else:
@@ -76,8 +80,13 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
 
 
 def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
-    """The versions of backstory, Python, Java, Spark, Scala and Iceberg, and the class of the catalog."""
+    """The versions of backstory, Python, Java, Spark, Scala and Iceberg, and the class of the catalog.
+
+    Over Spark Connect those of the client, and of Spark and Iceberg on the server.
+    """
     store = warehouse.store
+    if not store.has_java:
+        return _versions_over_connect(store)
     java = store.jvm.java.lang.System
     return {
         "backstory": version("backstory"),
@@ -88,6 +97,19 @@ def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
         "iceberg": jvm.version(store.jvm),
         "catalog": f"{store.catalog}: {store.iceberg().getClass().getSimpleName()}",
         "session": "backstory's own" if warehouse.embedded else "yours",
+    }
+
+
+def _versions_over_connect(store: "IcebergStore") -> dict[str, str | None]:
+    kind = store.setting(f"spark.sql.catalog.{store.catalog}.type")
+    return {
+        "backstory": version("backstory"),
+        "python": platform.python_version(),
+        "pyspark": version("pyspark"),
+        "spark": str(store.spark.version),
+        "iceberg": iceberg_version(store.spark, store.catalog),
+        "catalog": f"{store.catalog}: {kind or 'of a class of its own'}",
+        "session": "Spark Connect",
     }
 
 
@@ -122,6 +144,10 @@ def _try_ability(name: str, act: Callable[[_Probe], str | None], probe: _Probe) 
 def _remove_at_end(probe: _Probe) -> Iterator[None]:
     """Drop the scratch table, its views and its schema at the end, if they exist."""
     store = probe.warehouse.store
+    if not store.has_java:
+        with remove_at_end(cast("ConnectStore", store), [probe.name, _by_sql(probe)]):
+            yield
+        return
     try:
         yield
     finally:
@@ -133,6 +159,11 @@ def _remove_at_end(probe: _Probe) -> Iterator[None]:
                 store.spark.sql(f"DROP VIEW {store.sql_name(TableName(SCHEMA, f'{probe.name.name}_{view}'))}")
         with suppress(Exception):  # the schema has other tables while two examinations run at once
             store.iceberg().dropNamespace(store.namespace(SCHEMA))
+
+
+def _by_sql(probe: _Probe) -> TableName:
+    """The scratch table of single statements."""
+    return TableName(SCHEMA, f"{probe.name.name}_sql")
 
 
 def _archive(probe: _Probe) -> TableName:
@@ -223,4 +254,19 @@ _ABILITIES: Final[Mapping[str, tuple[Sequence[str], Callable[[_Probe], str | Non
     "forget a record": (("end rows and add versions",), _forget),
     "rename a table": (("create a table and write rows",), _rename),
     "drop a table": (("create a table and write rows",), _drop),
+}
+
+
+def _of_statements(act: "Callable[[ConnectStore, TableName], None]") -> Callable[[_Probe], None]:
+    return lambda probe: act(cast("ConnectStore", probe.warehouse.store), _by_sql(probe))
+
+
+_DELIVERED: Final = "create a table and write rows"
+# The abilities over Spark Connect: each statement of a commit, then deliveries.
+_BY_SQL: Final[Mapping[str, tuple[Sequence[str], Callable[[_Probe], str | None]]]] = {
+    **{name: (needs, _of_statements(act)) for name, (needs, act) in STATEMENTS.items()},
+    _DELIVERED: ([*STATEMENTS], _create),
+    "end rows and add versions": ((_DELIVERED,), _change),
+    "read by Spark": (("end rows and add versions",), _read),
+    "make views": ((_DELIVERED,), _views),
 }

@@ -181,7 +181,6 @@ class Warehouse:
 
         A batch that was already committed is skipped and not read, even after a restart.
         """
-        self._require_java("A stream")
         from backstory.doors.native.door import batch_writer
         from backstory.doors.native.options import parse_feed_options
 
@@ -236,7 +235,6 @@ class Warehouse:
         datasets, unless a declaration has its own. Raises UsageError for a wrong file or selection. The
         receipt of a table that fails contains an error.
         """
-        self._require_java("A run of a project")
         from backstory.projects.declarations import read_project
         from backstory.projects.deliveries import RunTerms
         from backstory.projects.running import RunRequest, run_project
@@ -405,7 +403,6 @@ class Warehouse:
 
     def doctor(self) -> "Diagnosis":
         """The versions of all parts, and the abilities of session and catalog, tried on a scratch table."""
-        self._require_java("The doctor")
         from backstory.doctor import examine
 
         return examine(self)

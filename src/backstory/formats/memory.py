@@ -64,6 +64,10 @@ class Memory:
         self._lock = threading.Lock()
         self._held = 0
 
+    def __reduce__(self) -> tuple[type["Memory"], tuple[int]]:
+        """The same limit in another process, which holds nothing yet."""
+        return Memory, (self._most * CLEAR_TEXT_SHARE,)
+
     @contextmanager
     def lease(self) -> Iterator["MemoryLease"]:
         """Lease memory to one delivery within the block."""

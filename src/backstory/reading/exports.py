@@ -30,6 +30,7 @@ from backstory.reading.histories import HISTORIES, order_columns
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.reading.timelines import Axis, require_axis
+from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column
@@ -205,6 +206,9 @@ def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> E
 
 def _batches(rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
     """The rows; at most one of Spark's partitions is in memory at a time."""
+    if is_connect(rows.sparkSession):
+        yield from (batch for part in arrow_parts(rows) for batch in part.cast(schema).to_batches())
+        return
     parts = rows._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()  # noqa: SLF001 - Python has no name for it
     while parts.hasNext():
         yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)

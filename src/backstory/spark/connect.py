@@ -8,7 +8,8 @@ from backstory.errors import UsageError
 from backstory.spark.versions import condition_of
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    import pyarrow as pa
+    from pyspark.sql import DataFrame, SparkSession
 
 # Spark's name for the error of a use of Java.
 OF_JAVA: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
@@ -23,6 +24,16 @@ def session_id(spark: "SparkSession") -> str:
     """The id of a session. Several Python objects may represent the same session."""
     of_any: Any = spark
     return str(of_any.session_id if is_connect(spark) else of_any._jsparkSession.sessionUUID())  # noqa: SLF001
+
+
+def arrow_parts(frame: "DataFrame") -> Iterator["pa.Table"]:
+    """The rows of a frame of Spark Connect as Arrow tables, in their order and in the parts of the server."""
+    import pyarrow as pa
+
+    of_any: Any = frame
+    client, plan = of_any.sparkSession.client, of_any._plan  # noqa: SLF001 - pyspark has no name for it
+    parts = client.to_table_as_iterator(plan.to_proto(client), plan.observations)
+    return (part for part in parts if isinstance(part, pa.Table))
 
 
 def needs_java(work: str = "This") -> UsageError:

@@ -7,9 +7,10 @@ from backstory.errors import Refused, UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
 from backstory.reading.frames.versions import versions_sql
+from backstory.stores.iceberg.create import views_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import EXTENSIONS, holds_views
-from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.literals import text_literal
 from backstory.stores.iceberg.store import IcebergStore, existing, load
 
 CURRENT, VERSIONS = "_current", "_versions"
@@ -45,15 +46,13 @@ def make_views(
     """
     if not dry_run:
         _require_extensions(store)
-    may_make = not dry_run and holds_views(store.jvm, store.iceberg())
-    existing_names = _views_of(store, table.schema) if may_make else None
+    may_make = not dry_run and _may_hold_views(store)
+    existing_names = views_of(store, table.schema) if may_make else None
     can_make = existing_names is not None
     for name in queries if existing_names is not None else ():
         _require_free(store, table, name, existing_names or set())
     for name, sql in queries.items() if can_make else ():
-        marked = f"TBLPROPERTIES ('{OF}' = {text_literal(str(table))})"
-        with translate_faults(name):
-            store.spark.sql(f"CREATE OR REPLACE VIEW {store.sql_name(name)} {marked} AS {sql}")
+        can_make = can_make and _make_view(store, table, name, sql)
     return [{"view": str(name), "made": can_make, "sql": sql} for name, sql in queries.items()]
 
 
@@ -61,7 +60,7 @@ def _require_extensions(store: IcebergStore) -> None:
     """Raise UsageError if the catalog supports views, but the session's SQL cannot create them."""
     setting = "spark.sql.extensions"
     extensions = store.setting(setting) or ""
-    if EXTENSIONS not in extensions and holds_views(store.jvm, store.iceberg()):
+    if EXTENSIONS not in extensions and _may_hold_views(store):
         both = ",".join(filter(None, [extensions, EXTENSIONS]))
         raise UsageError(
             "no-extensions",
@@ -70,15 +69,24 @@ def _require_extensions(store: IcebergStore) -> None:
         )
 
 
-def _views_of(store: IcebergStore, schema: str) -> set[str] | None:
-    """The names of the schema's views, or None if the catalog does not support views."""
-    from pyspark.errors import AnalysisException, UnsupportedOperationException
+def _make_view(store: IcebergStore, table: TableName, name: TableName, sql: str) -> bool:
+    """Create or replace a view; returns whether the catalog supports views."""
+    from pyspark.errors import UnsupportedOperationException
 
-    namespace = ".".join(map(quote, (store.catalog, schema)))
-    try:
-        return {row["viewName"] for row in store.spark.sql(f"SHOW VIEWS IN {namespace}").collect()}
-    except (AnalysisException, UnsupportedOperationException):
-        return None
+    marked = f"TBLPROPERTIES ('{OF}' = {text_literal(str(table))})"
+    with translate_faults(name):
+        try:
+            store.spark.sql(f"CREATE OR REPLACE VIEW {store.sql_name(name)} {marked} AS {sql}")
+        except UnsupportedOperationException:
+            if store.has_java:
+                raise
+            return False
+    return True
+
+
+def _may_hold_views(store: IcebergStore) -> bool:
+    """Whether the catalog may support views; without Java only SHOW VIEWS shows it."""
+    return not store.has_java or holds_views(store.jvm, store.iceberg())
 
 
 def _definitions(store: IcebergStore, table: TableName) -> list[tuple[str, str]]:

@@ -34,11 +34,13 @@ from backstory.doors.native.whole_rows import refuse_feed
 from backstory.engine.deliver import deliver
 from backstory.engine.run_context import with_remark
 from backstory.errors import BackstoryError, UsageError
+from backstory.formats.memory import Memory
 from backstory.formats.source_files import SourceFiles, source_files
 from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database, parse_address
+from backstory.stores.connect.store import open_connect
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 from backstory.upkeep.previews import open_branch
 
@@ -99,9 +101,14 @@ def _place(store: IcebergStore, into: TableName, request: SnapshotRequest | Appl
 def batch_writer(
     store: IcebergStore, into: TableName, request: ApplyRequest
 ) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch` that applies a batch. Refused ends the query and changes no table."""
+    """A function for `foreachBatch` that applies a batch. Refused ends the query and changes no table.
+
+    Over Spark Connect the server runs a copy of the function, in a process and a session of its own.
+    """
     if request.branch is not None:
         raise UsageError("bad-option", "A stream has no preview.", "Omit `branch=`.")
+    if not store.has_java:
+        return partial(_write_on_server, (store.catalog, store.format_version, store.memory), into, request)
 
     def write(rows: DataFrame, number: int) -> None:
         session = rows.sparkSession
@@ -117,6 +124,16 @@ def batch_writer(
             raise _with_code(stop) from None
 
     return write
+
+
+def _write_on_server(
+    terms: tuple[str, int, Memory], into: TableName, request: ApplyRequest, rows: DataFrame, _: int
+) -> None:
+    """Apply a batch in its own session, without the id of its query, which only Java has."""
+    try:
+        apply(open_connect(rows.sparkSession, *terms), rows, into, request)
+    except BackstoryError as stop:
+        raise _with_code(stop) from None
 
 
 def _with_code(stop: BackstoryError) -> BackstoryError:

@@ -22,7 +22,7 @@ from backstory.model.layout import IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO
 from backstory.model.table import TableName
 from backstory.model.versions_layout import ENDED_AT, ROLE, Role
 from backstory.reading.changes.pairs import COMMIT, LAST, TYPE, changes_query
-from backstory.reading.changes.ranges import Lineage, lineage_of, move_cursor
+from backstory.reading.changes.ranges import Lineage, Range, lineage_of, move_cursor
 from backstory.reading.changes.request import (
     ChangesRequest,
     FeedRows,
@@ -41,8 +41,10 @@ from backstory.reading.lifetimes import (
     STATED_TO,
     internal_name,
 )
+from backstory.spark.connect import needs_java
+from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
-from backstory.stores.iceberg.moved_rows import moved_rows
+from backstory.stores.iceberg.moved_rows import MovedRows, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import metadata_of
 from backstory.strategies.frames import comparable, holds_map
@@ -70,7 +72,8 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
     changes = changes.select(*shown, *map(column, (SIGN, NUMBER)), commit)
     types = {name: changes.schema[name].dataType for name in feed.columns.values()}
     maps = {name: f"moved: {name}" for name, type_ in types.items() if holds_map(type_)}
-    changes = changes.withColumns({maps[name]: comparable(column(name), types[name]) for name in maps})
+    if maps:  # Spark Connect takes no empty mapping
+        changes = changes.withColumns({maps[name]: comparable(column(name), types[name]) for name in maps})
     identity = [feed.columns[name] for name in feed.identity] or list(types)
     record = [maps.get(name, name) for name in identity]
     content = [maps.get(name, name) for name in types if name not in identity]
@@ -183,14 +186,16 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
     Raises Refused if snapshots of the range have expired or the cursor is lost or expired, and UsageError for
-    options that exclude each other.
+    options that exclude each other, and for a cursor without Java.
     """
+    if request.cursor is not None and not store.has_java:
+        raise needs_java("A cursor")
     stored = existing(store, table)
     rows, described = feed_rows(stored, current=request.current), metadata_of(store, stored)
     commits = commit_range(described, request)
     if commits is None:
         return _recorded_feed(store, stored, lineage_of(described), request)
-    moved = moved_rows(store, stored, commits.before, commits.commits)
+    moved = _moved_rows(store, stored, commits)
     frame = feed_frame(moved.frame(store), rows, moved.rows, net=request.net, only_added=moved.only_adds)
 
     def move() -> None:
@@ -198,3 +203,9 @@ def changes(store: IcebergStore, table: TableName, request: ChangesRequest) -> C
             move_cursor(store, stored, request.cursor, commits.until)
 
     return ChangeFeed(frame, commits.since, commits.until, move, lambda: moved.release(store))
+
+
+def _moved_rows(store: IcebergStore, table: IcebergTable, commits: Range) -> "MovedRows | MovedStates":
+    if store.has_java:
+        return moved_rows(store, table, commits.before, commits.commits)
+    return MovedStates(table, commits.before, commits.commits)

@@ -26,9 +26,10 @@ from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import arrow_of, frame_of_arrow
-from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING
+from backstory.stores.branches import BRANCH, DELIVERY, MAIN, PENDING, ancestors, head_of
 from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.store import ConnectStore
+from backstory.stores.iceberg.commit import require_for_branch
 from backstory.stores.iceberg.create import PROPERTIES, refuse_paths, table_properties
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import spark_fields, without_row_ids
@@ -43,7 +44,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 # The setting of a session that its commits contain as a property.
-_NOTE: Final = "spark.sql.iceberg.snapshot-property."
+NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # The view of staged rows, and their columns besides the table's.
 _ROWS: Final = "backstory_rows"
 _ACTION: Final = "backstory action"
@@ -61,6 +62,7 @@ _CONFLICTS: Final = (
     "TABLE_OR_VIEW_ALREADY_EXISTS",
     "is not an ancestor of",
     "branch does not exist",
+    "already exists",
     "Ref does not exist",
 )
 
@@ -72,7 +74,11 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
     UsageError for a change that only Java makes. A failed commit may leave files, until snapshots expire.
     """
-    _require_sql(store, table, change)
+    if table is not None and (change.tags or change.back_to is not None):
+        return _move_branches(store, table, change)
+    if store.branch is not None:
+        table = require_for_branch(store.branch, table, change)
+    _require_sql(table, change)
     shape, added = change.into or cast("IcebergTable", table).shape, _arrow(change.added)
     count = 0 if added is None else len(added)
     if change.expected not in {None, count}:
@@ -91,14 +97,14 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     return Commit(snapshot, counts)
 
 
-def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change) -> None:
+def _require_sql(table: IcebergTable | None, change: Change) -> None:
     """Raise UsageError for a change that SQL does not make by one visible commit."""
     into = change.into or (None if table is None else table.shape)
     plain = all(isinstance(rows, _PLAIN) for rows in (change.added, change.removed))
     parts = Change(**{name: getattr(change, name) for name in _BY_SQL})
-    if store.branch is not None or not plain or into is None or change != parts:
+    if not plain or into is None or change != parts:
         raise needs_java("This change of a table")
-    if into.layout is not Layout.VERSIONS:
+    if into.layout not in {Layout.VERSIONS, Layout.RUN_LOG}:
         raise needs_java(f"A table of layout {into.layout}")
     if table is None:
         return
@@ -134,7 +140,7 @@ def _session(store: ConnectStore, table: TableName, notes: Mapping[str, str]) ->
         for name, value in OUR_SETTINGS.items():
             session.conf.set(name, value)
         for name, value in notes.items():
-            session.conf.set(_NOTE + name, value)
+            session.conf.set(NOTE + name, value)
         with translate_faults(table):
             try:
                 yield session
@@ -202,34 +208,41 @@ def _change(
     shape, pending = cast("Shape", change.into), _new_properties(table, change.properties)
     name, base = table.shape.table, int(table.iceberg.currentSnapshot().snapshotId())
     branch = DELIVERY + uuid.uuid4().hex
+    of_table, onto = replace(store, branch=None), store.branch or MAIN
     # Until the branch is published, the commit does not count as one of the table.
-    notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
+    if store.branch is not None:  # a preview: its properties stay pending, and the table does not follow it
+        notes = {**notes, BRANCH: store.branch, PENDING: json.dumps({**table.pending, **change.properties})}
+    else:
+        notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
     with _session(store, name, notes) as session:
-        session.sql(f"REFRESH TABLE {store.sql_name(name)}")
+        session.sql(f"REFRESH TABLE {of_table.sql_name(name)}")
         if store.metadata_location(name, session) != table.metadata:
             raise conflict(name)
-        if table.pending:  # a delivery was interrupted: it is completed, then this one is planned again
+        if table.pending and onto == MAIN:
+            # A delivery was interrupted: it is completed, then this one is planned again.
             _set_properties(store, session, name, table.pending)
             _drop_branches(store, session, name, table.finished)
             raise conflict(name)
-        before = _reshape(store, session, table, shape, change.renamed)
-        # Branches that began before: none of them can be published once this one is.
-        others = [other for other in table.iceberg.refs() if other.startswith(DELIVERY)]
-        session.sql(f"ALTER TABLE {store.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
+        before = _reshape(of_table, session, table, shape, change.renamed)
+        # Branches that began before: none of them can be published once this one is the table.
+        refs = table.iceberg.refs() if onto == MAIN else ()
+        others = [other for other in refs if other.startswith(DELIVERY)]
+        session.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch} AS OF VERSION {base}")
         with ExitStack() as undo:
-            undo.callback(_drop_branches, store, session, name, [branch])
+            undo.callback(_drop_branches, of_table, session, name, [branch])
             with time_stage("write"):
                 rows = _staged_rows(session, store, table, change.removed, added, shape)
-                snapshot = _write(store, session, shape, rows, branch, base)
-                _require_properties(store, name, before)
+                snapshot = _write(of_table, session, shape, rows, branch, base)
+                if onto == MAIN:
+                    _require_properties(store, name, before)
             undo.pop_all()
         # From here on the table may have followed the branch: the next commit does what fails here.
         with time_stage("commit"):
-            _publish(store, session, name, branch, snapshot)
+            _publish(of_table, session, name, onto, branch, snapshot)
             with suppress(PySparkException):
-                if pending and _has_branch(store, session, name, branch):
+                if pending and onto == MAIN and _has_branch(store, session, name, branch):
                     _set_properties(store, session, name, pending)
-                _drop_branches(store, session, name, [*others, branch])
+                _drop_branches(of_table, session, name, [*others, branch])
         return snapshot
 
 
@@ -488,9 +501,9 @@ def _other_rows(table: TableName) -> Failed:
 
 
 def _publish(
-    store: ConnectStore, session: "SparkSession", table: TableName, branch: str, snapshot: int
+    store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str, snapshot: int
 ) -> None:
-    """Move the table to the branch; TryAgain if the table is no longer at the branch's beginning.
+    """Move the table, or its branch `onto`, to another branch; TryAgain unless it is where that one began.
 
     The answer can be lost: the table is asked whether it has the snapshot.
     """
@@ -499,10 +512,55 @@ def _publish(
     name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
     try:
         session.sql(
-            f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{MAIN}', '{branch}')"
+            f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')"
         ).collect()
     except PySparkException:
-        session.sql(f"REFRESH TABLE {store.sql_name(table)}")
-        history = session.table(store.sql_name(table, "history"))
-        if not history.where(f"snapshot_id = {snapshot} AND is_current_ancestor").count():
+        metadata = store.find(table).json
+        if snapshot not in {each["snapshot-id"] for each in ancestors(metadata, head_of(metadata, onto))}:
             raise
+
+
+def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> Commit:
+    """Begin, publish or drop the branch of a preview.
+
+    Raises UsageError for tags, and for a branch whose publication would set properties of the table.
+    """
+    from pyspark.errors import PySparkException
+
+    rest = replace(change, tags={}, properties={}, back_to=None)
+    is_branch = all(tag is None or tag.max_age is None for tag in change.tags.values())
+    no_tag = not {name for name, tag in change.tags.items() if tag is None} & table.tags.keys()
+    if rest != Change(counts=change.counts) or not (is_branch and no_tag and change.tags):
+        raise needs_java("A tag, or this change of a table,")
+    if _sets_properties(table, change):
+        raise needs_java("A branch that changes properties of its table")
+    name = table.shape.table
+    altering = f"ALTER TABLE {store.sql_name(name)}"
+    with _session(store, name, {}) as session:
+        session.sql(f"REFRESH TABLE {store.sql_name(name)}")
+        if store.metadata_location(name, session) != table.metadata:
+            raise conflict(name)
+        for branch, tag in change.tags.items():
+            if tag is not None:
+                session.sql(f"{altering} CREATE BRANCH {quote(branch)} AS OF VERSION {tag.snapshot}")
+                continue
+            if change.back_to is not None:
+                # The branch may get another commit: exactly the planned ones are published.
+                exactly = DELIVERY + uuid.uuid4().hex
+                session.sql(f"{altering} CREATE BRANCH {exactly} AS OF VERSION {change.back_to}")
+                try:
+                    _publish(store, session, name, MAIN, exactly, change.back_to)
+                finally:
+                    with suppress(PySparkException):
+                        session.sql(f"{altering} DROP BRANCH IF EXISTS {exactly}")
+            head = head_of(table.iceberg.json, branch)
+            if head_of(store.find(name).json, branch) == head:
+                session.sql(f"{altering} DROP BRANCH {quote(branch)}")
+    with translate_faults(name):
+        store.refresh(name)
+    return Commit(None, change.counts)
+
+
+def _sets_properties(table: IcebergTable, change: Change) -> bool:
+    """Whether the change gives a property another value."""
+    return any(table.properties.get(name) != value for name, value in change.properties.items())

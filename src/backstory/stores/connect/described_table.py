@@ -76,6 +76,10 @@ class DescribedSnapshot(_Described):
         number = self.json.get("parent-snapshot-id")
         return None if number is None else int(number)
 
+    def sequenceNumber(self) -> int:  # noqa: N802 - Java's name
+        """Its number among the commits of the table."""
+        return int(self.json.get("sequence-number", 0))
+
     def timestampMillis(self) -> int:  # noqa: N802 - Java's name
         """The time of the commit."""
         return int(self.json["timestamp-ms"])
@@ -105,6 +109,10 @@ class DescribedReference(_Described):
     def isTag(self) -> bool:  # noqa: N802 - Java's name
         """Whether it is a tag."""
         return bool(self.json["type"] == "tag")
+
+    def isBranch(self) -> bool:  # noqa: N802 - Java's name
+        """Whether it is a branch."""
+        return not self.isTag()
 
     def maxRefAgeMs(self) -> int | None:  # noqa: N802 - Java's name
         """The age at which it expires."""

@@ -2,7 +2,7 @@
 
 import gzip
 import json
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -73,11 +73,15 @@ class ConnectStore(IcebergStore):
 
     def refresh(self, table: TableName) -> None:
         """Make the session read the table as it is now; by default its catalog caches tables."""
-        self.spark.sql(f"REFRESH TABLE {self.sql_name(table)}")
+        self.spark.sql(f"REFRESH TABLE {self._whole(table)}")
 
     def has(self, table: TableName) -> bool:
         """Whether there is such a table."""
-        return self.spark.catalog.tableExists(self.sql_name(table))
+        return self.spark.catalog.tableExists(self._whole(table))
+
+    def _whole(self, table: TableName) -> str:
+        """The quoted name of the table, whatever the branch."""
+        return replace(self, branch=None).sql_name(table)
 
     def names(self, schema: str | None) -> list[TableName]:
         """Every table of the catalog or of one of its schemas."""
@@ -161,7 +165,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
             "The server has no extensions of Iceberg, which commits need.",
             f"Start the server with the setting `spark.sql.extensions={EXTENSIONS}`.",
         )
-    version = _iceberg_version(spark, catalog)
+    version = iceberg_version(spark, catalog)
     if version is None or is_older(version, OLDEST_ICEBERG):
         raise UsageError(
             "other-iceberg",
@@ -171,7 +175,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         )
 
 
-def _iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
+def iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
     """Iceberg's version; None for a catalog that is none of Iceberg's."""
     from pyspark.errors import PySparkException
 

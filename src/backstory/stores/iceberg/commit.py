@@ -97,8 +97,7 @@ def _commit_to_branch(
 
     Raises Refused for any other change.
     """
-    _refuse_on_branch(branch, table, change)
-    assert table is not None
+    table = require_for_branch(branch, table, change)
     more = {BRANCH: branch, PENDING: json.dumps({**table.pending, **change.properties})}
     rows = replace(change, into=None)
     with translate_faults(table.shape.table):
@@ -106,8 +105,8 @@ def _commit_to_branch(
     return _commit_rows(store, table, transaction, rows, note, branch=branch, more=more)
 
 
-def _refuse_on_branch(branch: str, table: IcebergTable | None, change: Change) -> None:
-    """Raise Refused unless the change only affects rows and properties."""
+def require_for_branch(branch: str, table: IcebergTable | None, change: Change) -> IcebergTable:
+    """The table. Raises Refused unless it exists and the change only affects rows and properties."""
     if table is None:
         into = change.into
         assert into is not None
@@ -117,6 +116,7 @@ def _refuse_on_branch(branch: str, table: IcebergTable | None, change: Change) -
         raise refuse_on_branch(table.shape.table, branch, "; ".join(lines))
     if change.whole or change.recreate or change.dropped or change.tags or change.back_to is not None:
         raise refuse_on_branch(table.shape.table, branch, "the whole table changes")
+    return table
 
 
 def _touches_rows(table: IcebergTable, change: Change) -> bool:

@@ -17,6 +17,7 @@ from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import ascending, holds_views, partition_spec
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.scripts import files_of_history
 from backstory.stores.iceberg.store import (
@@ -72,11 +73,26 @@ def is_view(store: IcebergStore, name: TableName) -> bool:
     """
     from py4j.protocol import Py4JJavaError
 
+    if not store.has_java:
+        schemas = store.spark.sql(f"SHOW NAMESPACES IN {quote(store.catalog)}").collect()
+        known = name.schema in {row[0] for row in schemas}
+        return known and name.name in (views_of(store, name.schema) or ())
     catalog = store.iceberg()
     try:
         return holds_views(store.jvm, catalog) and bool(catalog.viewExists(store.identifier(name)))
     except Py4JJavaError:  # one of an older layout, or a server without views
         return False
+
+
+def views_of(store: IcebergStore, schema: str) -> set[str] | None:
+    """The names of the schema's views; None if the catalog does not support views."""
+    from pyspark.errors import AnalysisException, UnsupportedOperationException
+
+    namespace = ".".join(map(quote, (store.catalog, schema)))
+    try:
+        return {row["viewName"] for row in store.spark.sql(f"SHOW VIEWS IN {namespace}").collect()}
+    except (AnalysisException, UnsupportedOperationException):
+        return None
 
 
 def builder(store: IcebergStore, shape: Shape) -> Any:

@@ -54,12 +54,8 @@ def local_computation(expression: Expression, schema: pa.Schema) -> Compute | No
     """
     if (name := plain_column(expression, schema.names)) is not None:
         return lambda rows: rows[name]
-    match = _CONDITION.fullmatch(expression) if isinstance(expression, str) else None
-    if match is None:
-        return None
-    texts = [match["one"]] if match["one"] is not None else _texts(match["some"])
-    name = match["quoted"] or match["bare"]
-    if texts is None or name not in schema.names or not pa.types.is_string(schema.field(name).type):
+    name, texts = _comparison(expression, schema.names)
+    if name is None or not pa.types.is_string(schema.field(name).type):
         return None
     values = pa.array(texts, pa.string())
 
@@ -67,6 +63,16 @@ def local_computation(expression: Expression, schema: pa.Schema) -> Compute | No
         return pc.is_in(rows[name], value_set=values)
 
     return condition
+
+
+def _comparison(expression: Expression, names: Sequence[str]) -> tuple[str | None, Sequence[str]]:
+    """The column and the texts that an expression compares; None for any other expression."""
+    match = _CONDITION.fullmatch(expression) if isinstance(expression, str) else None
+    if match is None:
+        return None, ()
+    texts = [match["one"]] if match["one"] is not None else _texts(match["some"])
+    name = match["quoted"] or match["bare"]
+    return (None, ()) if texts is None or name not in names else (name, texts)
 
 
 def _texts(some: str) -> list[str] | None:
@@ -88,9 +94,15 @@ def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> 
             raise bad_option(
                 f"Spark cannot compute {expression}: {reason}", "Write it in Spark SQL."
             ) from None
-        _refuse_unsafe(rows, alone, expression)
+        if not _is_of_row(expression, rows.columns):
+            _refuse_unsafe(rows, alone, expression)
         rows = rows.withColumn(name, column)
     return rows
+
+
+def _is_of_row(expression: Expression, names: Sequence[str]) -> bool:
+    """Whether the text alone shows that an expression is of its row: a column, or compared with texts."""
+    return plain_column(expression, names) is not None or _comparison(expression, names)[0] is not None
 
 
 def _refuse_unsafe(rows: DataFrame, alone: DataFrame, expression: Expression) -> None:

@@ -1,0 +1,148 @@
+"""The statements of a commit over Spark Connect, each tried on a scratch table."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from typing import Any, Final
+
+from backstory.errors import Failed
+from backstory.model.layout import FILE, POSITION, ROW_ID
+from backstory.model.table import TableName
+from backstory.spark.versions import arrow_of
+from backstory.stores.branches import MAIN
+from backstory.stores.connect.commit import MERGE_MODE, NOTE
+from backstory.stores.connect.store import ConnectStore
+from backstory.stores.iceberg.create import PROPERTIES
+from backstory.stores.iceberg.frames import LINEAGE_SINCE
+from backstory.stores.iceberg.literals import quote, text_literal
+
+Try = Callable[[ConnectStore, TableName], None]
+_BRANCH, _LATE, _PROPERTY, _VALUE = "tried", "late", "backstory.tried", "doctor"
+_BEFORE, _AFTER = {1: "a", 2: "b"}, {1: "a", 2: "x"}
+
+
+def _clone(store: ConnectStore, _: TableName) -> None:
+    with _copy_of_session(store) as session:
+        if session.conf.get(NOTE + _PROPERTY) != _VALUE or store.setting(NOTE + _PROPERTY) is not None:
+            raise _other_result("A copy of the session does not have settings of its own.")
+
+
+@contextmanager
+def _copy_of_session(store: ConnectStore) -> Iterator[Any]:
+    session = store.spark.cloneSession()  # type: ignore[attr-defined]
+    try:
+        session.conf.set(NOTE + _PROPERTY, _VALUE)
+        yield session
+    finally:
+        with suppress(Exception):
+            session.client.release_session()
+
+
+def _create(store: ConnectStore, table: TableName) -> None:
+    store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(store.catalog)}.{quote(table.schema)}")
+    properties = {"format-version": str(LINEAGE_SINCE), MERGE_MODE: PROPERTIES[MERGE_MODE]}
+    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
+    store.spark.sql(
+        f"CREATE TABLE {store.sql_name(table)} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ({pairs})"
+    )
+    store.spark.sql(f"INSERT INTO {store.sql_name(table)} VALUES (1, 'a'), (2, 'b')")  # noqa: S608 - a quoted name
+
+
+def _read_metadata(store: ConnectStore, table: TableName) -> None:
+    iceberg = store.find(table)
+    version = iceberg.operations().current().formatVersion()
+    if version < LINEAGE_SINCE:
+        raise _other_result(f"The catalog made a table of format version {version}.")
+
+
+def _merge(store: ConnectStore, table: TableName) -> None:
+    """Change a row of a branch by file and position, as a commit does."""
+    base = store.find(table).currentSnapshot().snapshotId()
+    for branch in (_BRANCH, _LATE):
+        store.spark.sql(f"ALTER TABLE {store.sql_name(table)} CREATE BRANCH {branch} AS OF VERSION {base}")
+    with _copy_of_session(store) as session:
+        for branch in (_BRANCH, _LATE):
+            session.sql(
+                f"MERGE INTO {store.sql_name(table, f'branch_{branch}')} AS t USING "  # noqa: S608
+                f"(SELECT {FILE} AS file, {POSITION} AS position "
+                f"FROM {store.sql_name(table)} WHERE id = 2) AS s "
+                f"ON t.{FILE} = s.file AND t.{POSITION} = s.position WHEN MATCHED THEN UPDATE SET name = 'x'"
+            )
+    if (_rows(store, table), _rows(store, table, _BRANCH)) != (_BEFORE, _AFTER):
+        raise _other_result("A MERGE into a branch did not change exactly the rows of the branch.")
+
+
+def _keep_ids(store: ConnectStore, table: TableName) -> None:
+    if _rows(store, table, column=ROW_ID) != _rows(store, table, _BRANCH, column=ROW_ID):
+        raise _other_result("A changed row has another row id.")
+
+
+def _keep_notes(store: ConnectStore, table: TableName) -> None:
+    iceberg = store.find(table)
+    head = iceberg.snapshot(iceberg.refs()[_BRANCH].snapshotId())
+    if head.summary().get(_PROPERTY) != _VALUE:
+        raise _other_result("A commit does not have the properties in the settings of its session.")
+
+
+def _forward(store: ConnectStore, table: TableName) -> None:
+    _fast_forward(store, table, _BRANCH)
+    if _rows(store, table) != _AFTER:
+        raise _other_result("The table did not move to its branch.")
+
+
+def _refuse(store: ConnectStore, table: TableName) -> None:
+    from pyspark.errors import PySparkException
+
+    try:
+        _fast_forward(store, table, _LATE)
+    except PySparkException:
+        return
+    raise _other_result("The table moved to a branch that does not have its newest commit.")
+
+
+def _fast_forward(store: ConnectStore, table: TableName, branch: str) -> None:
+    name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
+    call = f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{MAIN}', '{branch}')"
+    store.spark.sql(call).collect()
+
+
+def _rows(
+    store: ConnectStore, table: TableName, branch: str = MAIN, *, column: str = "name"
+) -> dict[int, Any]:
+    store.refresh(table)  # copies of the session have caches of their own
+    query = f"SELECT id, {column} AS value FROM {store.sql_name(table)} VERSION AS OF '{branch}'"  # noqa: S608
+    return {row["id"]: row["value"] for row in arrow_of(store.spark.sql(query)).to_pylist()}
+
+
+def _other_result(message: str) -> Failed:
+    return Failed(
+        "other-result", message, "Use Spark 4.1 and Iceberg 1.11 or 1.12, with another catalog if they are."
+    )
+
+
+@contextmanager
+def remove_at_end(store: ConnectStore, tables: Sequence[TableName]) -> Iterator[None]:
+    """Remove scratch tables, their views and their schema at the end, as far as they exist."""
+    try:
+        yield
+    finally:
+        for table in tables:
+            for kind, name in (("VIEW", "_current"), ("VIEW", "_versions"), ("TABLE", "")):
+                place = store.sql_name(TableName(table.schema, f"{table.name}{name}"))
+                with suppress(Exception):
+                    store.spark.sql(f"DROP {kind} {place}{' PURGE' if kind == 'TABLE' else ''}")
+        with suppress(Exception):  # the schema has other tables while two examinations run at once
+            store.spark.sql(f"DROP NAMESPACE {quote(store.catalog)}.{quote(tables[0].schema)}")
+
+
+_CREATED, _MERGED = "create a table by SQL", "change rows of a branch"
+# Each ability, with the abilities that it needs, in the order of the trials.
+STATEMENTS: Final[Mapping[str, tuple[Sequence[str], Try]]] = {
+    "copy the session with settings": ((), _clone),
+    _CREATED: ((), _create),
+    "read metadata files": ((_CREATED,), _read_metadata),
+    _MERGED: (("copy the session with settings", "read metadata files"), _merge),
+    "keep row ids": ((_MERGED,), _keep_ids),
+    "note properties of commits": ((_MERGED,), _keep_notes),
+    "move the table to its branch": ((_MERGED,), _forward),
+    "refuse a branch without the newest commit": (("move the table to its branch",), _refuse),
+}
