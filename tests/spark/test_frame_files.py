@@ -2,6 +2,8 @@
 
 import os
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from pyspark.sql import functions as f
 
@@ -25,6 +27,7 @@ OTHER_ROWS = {
     "a join": lambda rows: rows.join(rows.withColumnRenamed("v", "w"), "id"),
     "one row of each": lambda rows: rows.dropDuplicates(["id"]),
     "a query in a filter": lambda rows: rows.where("id IN (SELECT max(id) FROM numbers_in_file)"),
+    "text": lambda rows: rows.sparkSession.read.csv(__file__),
     "rows of Python": lambda rows: rows.sparkSession.createDataFrame([(1, "a")], NUMBERS),
 }
 
@@ -48,17 +51,20 @@ def test_a_frame_that_may_have_other_rows_has_no_files(spark, path, name):
 
 
 def test_a_file_that_is_rewritten_or_gone_is_named(spark, tmp_path):
-    file = tmp_path / "a b.csv"
-    file.write_text("1,a\n")
-    files = frame_files(spark.read.csv(str(file)))
+    path = tmp_path / "a b.parquet"
+
+    def write(*numbers):
+        pq.write_table(pa.table({"n": numbers}), path)
+        return frame_files(spark.read.parquet(str(path)))
+
+    files = write(1)
     assert files.changed_file() is None
-    file.write_text("1,ab\n")
-    assert files.changed_file().endswith("a b.csv")
-    files = frame_files(spark.read.csv(str(file)))
-    os.utime(file, (1, 1))
-    assert files.changed_file().endswith("a b.csv")
-    file.unlink()
-    assert files.changed_file().endswith("a b.csv")
+    files_of_more = write(1, 2, 3)
+    assert files.changed_file().endswith("a b.parquet")
+    os.utime(path, (1, 1))
+    assert files_of_more.changed_file().endswith("a b.parquet")
+    path.unlink()
+    assert files.changed_file().endswith("a b.parquet")
 
 
 def test_columns_of_one_value_are_known_from_the_plan(spark, path):

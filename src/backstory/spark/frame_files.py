@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 STEADY: Final = frozenset(["Project", "Filter", "Union", "Range", "LocalRelation"])
 FILES: Final = "LogicalRelation"
 LISTED: Final = "org.apache.spark.sql.execution.datasources.InMemoryFileIndex"
+# To parse other formats again takes longer than to store their rows.
+QUICK: Final = frozenset(["Parquet", "ORC"])
 # Spark takes functions of users for deterministic. The time and the results of subqueries may be others.
 UNSTEADY: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", "PYTHON_UDF", "SCALA_UDF")
 # The status of each file is requested twice.
@@ -41,9 +43,10 @@ class FrameFiles:
 
 
 def frame_files(frame: "DataFrame") -> FrameFiles | None:
-    """The files that a frame reads.
+    """The Parquet or ORC files that a frame reads.
 
-    Returns None if the frame may have other rows when it is computed again, or reads very many files.
+    Returns None if the frame may have other rows when it is computed again, or if it reads very many files or
+    files of another format.
     """
     if is_connect(frame.sparkSession):
         return None
@@ -80,6 +83,8 @@ def _gather_paths(plan: Any, paths: list[Any]) -> bool:
         relation = plan.relation()
         index = relation.location() if hasattr(relation, "location") else None
         if index is None or index.getClass().getName() != LISTED:
+            return False
+        if str(relation.fileFormat().toString()) not in QUICK:
             return False
         files = index.allFiles()
         if len(paths) + files.size() > MOST_FILES:
