@@ -64,7 +64,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
             compact_as_loaded(store, stale, {})
         assert values(store, scattered) == wanted
 
-    done = compact(store, scattered, lambda table: other.writes(carried_properties(table, {})))
+    done = compact(store, scattered, lambda table: other.writes(carried_properties(table, {})), dry_run=False)
 
     assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
     assert done.files_after == 1

@@ -30,7 +30,13 @@ IN_SETTINGS = {
     "spark.extensions.IcebergSparkSessionExtensions",
 }
 # Spark's own Java, which is no part of a store.
-OF_SPARK = {"spark/late_session.py", "spark/parsed_queries.py", "spark/versions.py", "strategies/frames.py"}
+OF_SPARK = {
+    "spark/frame_files.py",
+    "spark/late_session.py",
+    "spark/parsed_queries.py",
+    "spark/versions.py",
+    "strategies/frames.py",
+}
 
 
 def test_icebergs_java_is_called_in_one_place():
