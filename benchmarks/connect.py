@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 TESTS = Path(__file__).parents[1] / "tests"
 RECORDS = int(os.environ.get("BACKSTORY_RECORDS", "1000000"))
 TURNS = 3
-MEMORY = "2g"
+MEMORY = "8g"
 TICKS = os.sysconf("SC_CLK_TCK")
 WAYS = ("Java", "SQL")
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -99,7 +99,7 @@ def serving(folder: Path) -> Any:
     from connect_server import serving_connect
 
     lake = {"type": "hadoop", "warehouse": str(folder / "lake")}
-    with serving_connect(folder, {"lake": lake}) as address:
+    with serving_connect(folder, {"lake": lake}, "4g") as address:
         children = subprocess.run(["ps", "-eo", "pid=,args="], capture_output=True, text=True, check=True)
         port = address.rpartition(":")[2]
         pids = [

@@ -20,7 +20,9 @@ SERVER = "org.apache.spark.sql.connect.service.SparkConnectServer"
 
 
 @contextmanager
-def serving_connect(folder: Path, catalogs: Mapping[str, Mapping[str, str]]) -> Iterator[str]:
+def serving_connect(
+    folder: Path, catalogs: Mapping[str, Mapping[str, str]], memory: str = "900m"
+) -> Iterator[str]:
     """The address of a server with these catalogs, each given by the settings below its name."""
     (port,) = free_ports()
     settings = {
@@ -37,7 +39,7 @@ def serving_connect(folder: Path, catalogs: Mapping[str, Mapping[str, str]]) -> 
         settings |= {f"spark.sql.catalog.{name}.{key}": value for key, value in own.items()}
     home = Path(pyspark.__file__).parent
     command = [home / "bin" / "spark-submit", "--class", SERVER, "--master", "local[2]"]
-    command += ["--driver-memory", "900m"]
+    command += ["--driver-memory", memory]
     command += [word for name, value in settings.items() for word in ("--conf", f"{name}={value}")]
     env = {**os.environ, "SPARK_LOCAL_IP": "127.0.0.1", "SPARK_HOME": str(home)}
     env |= {"PYSPARK_PYTHON": sys.executable, "SPARK_SUBMIT_OPTS": java.OPTIONS}
