@@ -45,6 +45,10 @@ SHORT: Final = 20_000
 MANY: Final = 200_000
 # An array of strings has room for 2 GiB.
 LONGEST: Final = (1 << 31) - 1
+# A frame of unknown size may have at most this many partitions, because each is read for a few rows.
+PARTS: Final = 64
+UNKNOWN_SIZE: Final = 1 << 60
+NARROWING: Final = frozenset(["Project", "Filter"])
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,18 +142,20 @@ def plan_collected(
 
     Raises TooLarge if the driver cannot hold the rows.
     """
-    lease = stack.enter_context(terms.store.memory.lease())
-    for name, frame in frames.items():
-        side = terms.sides[name]
-        size = bytes_of(frame) * counts[name] // max(1, side.count or 0)
-        size = max(size, unpacked_size(counts[name], len(side.schema), 0))
-        hold_memory_of_rows(terms.spark_store, lease, name, size)
-    rows = collect_sides(frames)
-    for name in frames:
-        lease.hold(name, 0)  # the rows are counted again when they are divided into parts
-    return _plan_by_key(
-        terms, {name: _as_side(rows[name], terms.sides[name].schema) for name in frames}, lease, stack
-    )
+    with ExitStack() as held:
+        lease = held.enter_context(terms.store.memory.lease())
+        for name, frame in frames.items():
+            side = terms.sides[name]
+            size = bytes_of(frame) * counts[name] // max(1, side.count or 0)
+            size = max(size, unpacked_size(counts[name], len(side.schema), 0))
+            hold_memory_of_rows(terms.spark_store, lease, name, size)
+        rows = collect_sides(frames)
+        for name in frames:
+            lease.hold(name, 0)  # the rows are counted again when they are divided into parts
+        sides = {name: _as_side(rows[name], terms.sides[name].schema) for name in frames}
+        planned = _plan_by_key(terms, sides, lease, held)
+        stack.enter_context(held.pop_all())  # tasks need the memory of a plan that was too large
+    return planned
 
 
 def _plan_parts(
@@ -270,16 +276,6 @@ def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease
 def _as_side(rows: pa.Table, schema: pa.Schema) -> LocalSide:
     named = rows.rename_columns(schema.names).cast(schema)
     return LocalSide(SideRows(schema, lambda: [named]))
-
-
-# A frame of unknown size may have at most this many partitions, because each is read for a few rows.
-PARTS: Final = 64
-
-
-UNKNOWN_SIZE: Final = 1 << 60
-
-
-NARROWING: Final = frozenset(["Project", "Filter"])
 
 
 def few_rows(store: IcebergStore, columns: int) -> int:

@@ -28,7 +28,7 @@ from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.frames import frame_of, hold_memory_of_rows
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.read_ahead import read_ahead
-from backstory.strategies.fingerprints import Fingerprints
+from backstory.strategies.fingerprints import Fingerprints, duckdb_in_memory
 from backstory.strategies.frames import fingerprint, observed_counts
 from backstory.strategies.keys import mix_bits
 from backstory.strategies.part_plan import PartPlan, Whole
@@ -287,17 +287,11 @@ HALVES: Final = ("h0", "h1")
 QUARTERS: Final = ("q0", "q1", "q2", "q3")
 MINUS, COUNTED, CONTENT, SIDE = "minus", "counted", "content", "side"
 LOW_BITS: Final = (1 << 32) - 1
-# The memory for one row of these columns: in Java, in Arrow and in NumPy.
+# The memory for one row of these columns: in Java, in Arrow and in DuckDB.
 BYTES_OF_HASHED_ROW: Final = 64
-# DuckDB then writes no temporary files and downloads no extensions.
-IN_MEMORY: Final[dict[str, str | bool | int | float | list[str]]] = {
-    "temp_directory": "",
-    "autoinstall_known_extensions": False,
-    "autoload_known_extensions": False,
-}
 # If a larger share of the records differs, all rows are planned.
 MOST_DIFFERING: Final = 0.3
-# Up to this many key hashes or buckets are broadcast to all tasks.
+# Up to this many key hashes are broadcast to all tasks.
 MOST_SENT: Final = 1_000_000
 
 
@@ -351,8 +345,8 @@ def sift_frames(
 ) -> FrameSift:
     """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`.
 
-    The driver collects the fingerprints of one side after the other, if its memory suffices. Otherwise Spark
-    adds them up by key, for which it sorts and sends all of them.
+    The driver collects the fingerprints of all rows if its memory suffices. Otherwise Spark adds them up by
+    key, for which it sorts and sends all of them.
     """
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
     rows = {name: _hashed_rows(terms, key, name, side) for name, side in sides.items()}
@@ -377,8 +371,6 @@ def _find_differing_here(
 
     Raises TooLarge if the driver cannot hold the hashed rows.
     """
-    import duckdb
-
     if not store.memory.most:
         raise TooLarge
     count = sum(frame.count() for frame in frames.values())
@@ -390,7 +382,7 @@ def _find_differing_here(
             name: _count_hashed_rows(hashed.filter(pc.equal(hashed[SIDE], place)))
             for place, name in enumerate(rows)
         }
-        with duckdb.connect(config=IN_MEMORY) as connection:
+        with duckdb_in_memory() as connection:
             connection.register("hashed", hashed)
             differing = connection.sql(_differing_query(len(rows))).to_arrow_table()
     numbers, *counts = differing.columns

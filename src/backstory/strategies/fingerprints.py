@@ -27,6 +27,14 @@ _WORD: Final = 64
 _FIRST, _SECOND = np.uint64(0x9E3779B97F4A7C15), np.uint64(0xC2B2AE3D27D4EB4F)
 
 
+def duckdb_in_memory() -> "DuckDBPyConnection":
+    """A database in memory that writes no temporary files and downloads no extensions."""
+    import duckdb
+
+    never = ("autoinstall_known_extensions", "autoload_known_extensions")
+    return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False)})
+
+
 @dataclass(frozen=True)
 class Fingerprints:
     """A calculator of fingerprints with one connection to DuckDB, for one thread at a time."""

@@ -176,7 +176,7 @@ class LoadLease:
 
 
 def lease_of(table: IcebergTable | None) -> LoadLease | None:
-    """The lease in a history's properties, or None if there is none."""
+    """The lease that a history's properties contain, or None."""
     text = table and table.iceberg.properties().get(LOADING)
     return LoadLease(**json.loads(text)) if text else None
 

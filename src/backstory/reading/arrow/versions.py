@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from functools import cache, reduce
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -53,10 +53,8 @@ from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, S
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import booleans, integers, whole_numbers, without_nulls
 from backstory.stores.port import DISORDER
+from backstory.strategies.fingerprints import duckdb_in_memory
 from backstory.strategies.values import identities
-
-if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection
 
 
 @dataclass(frozen=True, slots=True)
@@ -355,13 +353,7 @@ def query_rows(rows: pa.Table, query: str) -> pa.Table:
         return connection.sql(query).to_arrow_table()
 
 
-@cache
-def _database() -> "DuckDBPyConnection":
-    """A database in memory that writes no temporary files and downloads no extensions."""
-    import duckdb
-
-    never = ("autoinstall_known_extensions", "autoload_known_extensions")
-    return duckdb.connect(config={"temp_directory": "", **dict.fromkeys(never, False)})
+_database = cache(duckdb_in_memory)
 
 
 @dataclass(frozen=True, slots=True)

@@ -532,7 +532,7 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
     no_tag = not {name for name, tag in change.tags.items() if tag is None} & table.tags.keys()
     if rest != Change(counts=change.counts) or not (is_branch and no_tag and change.tags):
         raise needs_java("A tag, or this change of a table,")
-    if _sets_properties(table, change):
+    if _new_properties(table, change.properties):
         raise needs_java("A branch that changes properties of its table")
     name = table.shape.table
     altering = f"ALTER TABLE {store.sql_name(name)}"
@@ -559,8 +559,3 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
     with translate_faults(name):
         store.refresh(name)
     return Commit(None, change.counts)
-
-
-def _sets_properties(table: IcebergTable, change: Change) -> bool:
-    """Whether the change gives a property another value."""
-    return any(table.properties.get(name) != value for name, value in change.properties.items())

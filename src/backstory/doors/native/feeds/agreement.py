@@ -278,7 +278,7 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
 def with_stored_meaning(
     request: ApplyRequest, properties: Mapping[str, str], names: Sequence[str]
 ) -> ApplyRequest:
-    """The request, with the table's options for those that it lacks.
+    """The request, in which the table's options replace missing ones.
 
     Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages in an
     envelope define their own meaning.
