@@ -1,12 +1,15 @@
-"""The actions of a process in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG DEED ...`.
+"""The actions of a process in a session of Spark Connect: `connect_deeds.py ADDRESS CATALOG [DEED ...]`.
 
-A process has sessions of only one kind. After a session of Spark Connect, pyspark's functions are those of
+Without a deed, the process reads deeds from its input, one JSON array for each line. It writes a line for each:
+`null`, or the failure. A process has sessions of only one kind. After a session of Spark Connect, pyspark's functions are those of
 Connect.
 """
 
+import json
 import os
 import subprocess
 import sys
+import traceback
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -31,7 +34,7 @@ from backstory.model.versions_layout import MEMORY_SINCE
 from backstory.stores.branches import DELIVERY
 from backstory.stores.iceberg.store import existing
 
-ADDRESS, CATALOG, DEED, *WORDS = sys.argv[1:]
+ADDRESS, CATALOG, *WORDS = sys.argv[1:]
 
 
 def opened(version=3):
@@ -624,5 +627,26 @@ def conflicts():
     assert [each for each in branches(session, "late.c") if each.startswith(DELIVERY)] == []
 
 
+def act(deed, *words):
+    WORDS[:] = words
+    globals()[deed]()
+
+
+def act_each(lines, answers):
+    """Do each deed of the lines, and write whether it failed."""
+    for line in lines:
+        failure = None
+        try:
+            act(*json.loads(line))
+        except BaseException:
+            failure = traceback.format_exc()[-4000:]
+        print(json.dumps(failure), file=answers, flush=True)
+
+
 if __name__ == "__main__":
-    globals()[DEED]()
+    if WORDS:
+        act(*WORDS)
+    else:
+        answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+        os.dup2(2, 1)  # the output of deeds is no answer
+        act_each(sys.stdin, answers)

@@ -1,9 +1,11 @@
-"""Spark Connect: deliveries and readers in sessions of a real server, each in a process of its own."""
+"""Spark Connect: deliveries and readers in a session of a real server, in a process of its own."""
 
+import json
 import os
 import subprocess
 import sys
 from pathlib import Path
+from threading import Timer
 
 import pytest
 from connect_server import serving_connect
@@ -28,23 +30,32 @@ def server(tmp_path_factory):
             yield address
 
 
-@pytest.fixture(params=["rest", "hadoop"][: deep(2, 1)])
-def act(request, server, tmp_path):
-    """Does a deed of `connect_deeds.py` in a session of the server."""
+@pytest.fixture(scope="module", params=["rest", "hadoop"][: deep(2, 1)])
+def act(request, server, tmp_path_factory):
+    """Does a deed of `connect_deeds.py` in a session of the server, which all deeds of a catalog share."""
+    command = [sys.executable, TESTS / "connect_deeds.py", server, request.param]
+    process = subprocess.Popen(
+        command,
+        cwd=tmp_path_factory.mktemp(request.param),
+        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+    )
 
     def run(*deed):
-        env = {**os.environ, "PYTHONPATH": str(TESTS)}
-        done = subprocess.run(
-            [sys.executable, TESTS / "connect_deeds.py", server, request.param, *deed],
-            cwd=tmp_path,
-            env=env,
-            capture_output=True,
-            text=True,
-            timeout=600,
-        )
-        assert done.returncode == 0, done.stderr[-4000:]
+        limit = Timer(600, process.kill)
+        limit.start()
+        process.stdin.write(json.dumps(deed) + "\n")
+        process.stdin.flush()
+        failure = process.stdout.readline()
+        limit.cancel()
+        assert failure, f"The process ended during {deed}."
+        assert failure == "null\n", json.loads(failure)
 
-    return run
+    with process:
+        yield run
+        process.stdin.close()
 
 
 def test_a_series_of_copies_gives_the_rules_rows_and_keeps_row_ids(act):
