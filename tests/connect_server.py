@@ -29,6 +29,7 @@ def serving_connect(
         **jar_properties({}),
         **java.PLANS,
         "spark.connect.grpc.binding.port": str(port),
+        "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",
         "spark.sql.shuffle.partitions": "1",
         "spark.sql.extensions": EXTENSIONS,
