@@ -17,6 +17,12 @@ LF = 10
 SHORT = 1 << 12
 BOM = "\ufeff".encode()
 REMEDY = "Fix the file, or name its encoding with `encoding` in `read`."
+# The beginnings of files that are no UTF-8, and the description of such a file.
+_OTHERS = {
+    codecs.BOM_UTF16_LE: "; the file is in UTF-16",
+    codecs.BOM_UTF16_BE: "; the file is in UTF-16",
+    b"\x1f\x8b": "; the file is packed by gzip, so its name must end with .gz",
+}
 # A function that makes the error for a malformed file from its name, place, cause and remedy.
 Wrong = Callable[[str, str, str, str], Refused]
 
@@ -77,7 +83,8 @@ def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> s
     try:
         return text.decode()
     except UnicodeDecodeError as stop:
-        raise _not_encoded(name, line + lines(text[: stop.start]), "UTF-8", wrong) from None
+        other = _OTHERS.get(text[:2], "") if line == 1 else ""
+        raise _not_encoded(name, line + lines(text[: stop.start]), f"UTF-8{other}", wrong) from None
 
 
 def lines(text: bytes) -> int:

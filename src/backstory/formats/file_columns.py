@@ -22,9 +22,6 @@ from backstory.formats.values.exactly import wider_type
 from backstory.model.types import ColumnType
 
 MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
-ENCODED: Final = (
-    f"Nothing was written; name the encoding, such as {option('encoding', 'cp1252')}, or fix the file."
-)
 Known = Mapping[str, pa.Field]
 
 
@@ -35,10 +32,29 @@ def as_files_of_a_user() -> Iterator[None]:
         yield
     except Refused as refused:
         if "`encoding`" in refused.remedy:
-            raise Refused(refused.code, refused.message, ENCODED, refused.keys) from None
+            raise Refused(refused.code, refused.message, _encoded(refused.message), refused.keys) from None
+        if "as String" in refused.remedy and refused.keys:
+            raise Refused(
+                refused.code, refused.message, _as_text(str(refused.keys[0])), refused.keys
+            ) from None
         if "`read`" in refused.remedy or "manifest" in refused.remedy or "preprocess" in refused.remedy:
             raise Refused(refused.code, refused.message, MEND, refused.keys) from None
         raise
+
+
+def _encoded(message: str) -> str:
+    """The remedy for a file in another encoding than UTF-8."""
+    if "packed" in message:
+        return "Nothing was written; give the file its ending."
+    name = "utf-16" if "UTF-16" in message else "cp1252"
+    return f"Nothing was written; name the encoding, such as {option('encoding', name)}, or fix the file."
+
+
+def _as_text(column: str) -> str:
+    """The remedy for JSON values that no column type holds, but their text."""
+    return (
+        f"Nothing was written; use {option('type', {column: 'STRING'})}, which stores each value's JSON text."
+    )
 
 
 def refuse_whole_headers(files: Sequence[SourceFile], options: Options) -> None:

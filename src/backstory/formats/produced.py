@@ -1,6 +1,6 @@
 """Rows that a reader produces, and the errors for values that it cannot read exactly (R69)."""
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType
 from typing import Final
@@ -32,9 +32,11 @@ class ProducedRows:
     batches: Iterator[pa.RecordBatch]
 
 
-def malformed_row(name: str, place: str, why: str, remedy: str = f"{MEND}.") -> Refused:
+def malformed_row(
+    name: str, place: str, why: str, remedy: str = f"{MEND}.", columns: Sequence[str] = ()
+) -> Refused:
     """The error for a row or a file that violates its format. `place` is its line or row."""
-    return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy)
+    return Refused("malformed-row", f"{name}{place and f', {place}'}: {why}.", remedy, columns)
 
 
 def unreadable(name: str, place: str, column: str, value: object, expected: str) -> Refused:

@@ -7,7 +7,7 @@ import fnmatch
 import gzip
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import groupby
 from pathlib import Path
@@ -158,6 +158,12 @@ _ENDINGS: Final[dict[str, FileFormat]] = {
     ".json": "json",
 }
 _PACKED: Final = (".gz", ".zip")
+# Endings of formats that are not read, with their remedies.
+_OTHER_ENDINGS: Final = {
+    ".bz2 .xz .zst .lz4 .snappy .7z .tar .tgz": "Unpack the file, or pack it with gzip or zip.",
+    ".xls .xlsx .xlsm .ods": "Export the sheet as CSV.",
+    ".orc .avro": "Read the files with Spark, and pass the DataFrame in Python; or write them as Parquet.",
+}
 _SHOWN: Final = 5
 
 
@@ -193,7 +199,9 @@ def source_files(source: str, format_: FileFormat | None = None, folder: Path = 
         raise UsageError(
             "unknown-format",
             f"The ending of {', '.join(unknown[:_SHOWN])} does not show the format.",
-            "Use `format=` with csv, parquet, jsonl or json; or name the files with a glob.",
+            _readable_instead(
+                {ending for path, of in formats.items() if of is None for ending in path.suffixes}
+            ),
         )
     kinds = {ending for ending in formats.values() if ending is not None}
     if len(kinds) > 1:
@@ -203,6 +211,25 @@ def source_files(source: str, format_: FileFormat | None = None, folder: Path = 
             "Use a glob that matches the files of one format.",
         )
     return SourceFiles([SourceFile(path, path.name, stamp_of(path)) for path in paths], kinds.pop())
+
+
+def _readable_instead(endings: Collection[str]) -> str:
+    """The remedy for files of an unknown format, by their endings."""
+    known = {ending.lower() for ending in endings}
+    for others, remedy in _OTHER_ENDINGS.items():
+        if not known.isdisjoint(others.split()):
+            return remedy
+    return "Use `format=` with csv, parquet, jsonl or json; or name the files with a glob."
+
+
+def _glob_instead(source: str, folder: Path, *, partitions: bool) -> str:
+    """The remedy for a folder with folders: a glob that matches its files."""
+    endings = (path.suffix.lower() for path in folder.rglob("*"))
+    ending = next((ending for ending in endings if ending in _ENDINGS), ".csv")
+    glob = f"Use a glob, such as '{source.rstrip('/')}/**/*{ending}'."
+    # Spark and others write the values of partition columns only into the names of folders.
+    frame = "The values in the names of folders are no columns of files; a DataFrame of Spark has them."
+    return f"{glob} {frame}" if partitions else glob
 
 
 def _paths(source: str, folder: Path) -> list[Path]:
@@ -215,7 +242,7 @@ def _paths(source: str, folder: Path) -> list[Path]:
             raise UsageError(
                 "nested-folder",
                 f"The folder {source} contains folders: {', '.join(within[:_SHOWN])}.",
-                "Use a glob, such as 'folder/**/*.csv'.",
+                _glob_instead(source, path, partitions=any("=" in name for name in within)),
             )
         paths = [entry for entry in inside if entry.is_file()]
         if not paths:

@@ -19,7 +19,7 @@ def comparison_key(value: Any) -> Hashable:
         return "NaN" if math.isnan(value) else value + 0.0
     if isinstance(value, Mapping):
         return frozenset((comparison_key(name), comparison_key(part)) for name, part in value.items())
-    return tuple(map(comparison_key, value)) if isinstance(value, list) else value
+    return tuple(map(comparison_key, value)) if isinstance(value, list | tuple) else value
 
 
 # A string that YAML reads as the same string without quotes, even between brackets.

@@ -1,5 +1,6 @@
 """Files as people have them: separators, encodings, decimal commas, texts for NULL, types; and what is refused."""
 
+import gzip
 import json
 
 import pyarrow as pa
@@ -128,6 +129,25 @@ def test_a_file_of_one_column_may_have_any_letters(ahead):
 def test_bytes_that_are_not_utf_8_name_the_option(ahead, size):
     stop = ahead(f"a,b\nGröße,1\n{'x' * size},1\n".encode("cp1252"), key="a")
     assert (stop.code, "`encoding='cp1252'`" in stop.remedy) == ("unreadable-file", True)
+
+
+@pytest.mark.parametrize("text", ["a,b\nä,1\n", '{"a": "ä"}\n'])
+def test_the_remedy_for_another_encoding_is_the_right_one(ahead, text):
+    ending = "csv" if text[0] == "a" else "jsonl"
+    for codec in ("utf-16", "cp1252"):
+        stop = ahead(text.encode(codec), f"a.{ending}", key="a")
+        assert f"`encoding='{codec}'`" in stop.remedy
+        assert ahead(text.encode(codec), f"a.{ending}", key="a", encoding=codec) is None
+    assert ".gz" in ahead(gzip.compress(text.encode()), f"a.{ending}", key="a").message
+
+
+@pytest.mark.parametrize("value", ['"x"', "1e400", "18446744073709551616", "{}", f"{'[' * 30}{']' * 30}"])
+def test_the_remedy_for_values_without_a_type_stores_their_text(ahead, value):
+    """Whole numbers beside them stay exact, at any depth."""
+    text = f'{{"a": 1, "b.c": 9007199254740993}}\n{{"a": 2, "b.c": {value}}}\n'
+    stop = ahead(text, "a.jsonl", key="a")
+    assert "`type={'b.c': 'STRING'}`" in stop.remedy
+    assert ahead(text, "a.jsonl", key="a", type={"b.c": "STRING"}) is None
 
 
 @pytest.mark.parametrize(

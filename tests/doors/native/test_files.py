@@ -62,6 +62,28 @@ def test_what_names_no_files_of_one_format_is_refused(folder, source, code):
     assert told.value.code == code
 
 
+@pytest.mark.parametrize(
+    ("file", "remedy"),
+    [("a.csv.zst", "gzip or zip"), ("a.XLSX", "as CSV"), ("a.orc", "with Spark"), ("a.dat", "`format=`")],
+)
+def test_the_remedy_for_a_file_fits_its_ending(tmp_path, file, remedy):
+    """`format=` helps only for files of a format that is read."""
+    (tmp_path / file).touch()
+    with pytest.raises(BackstoryError, match="ending") as told:
+        source_files(str(tmp_path / file))
+    assert remedy in told.value.remedy
+
+
+def test_the_remedy_for_folders_in_a_folder_matches_their_files(tmp_path):
+    (tmp_path / "day=1").mkdir()
+    (tmp_path / "day=1" / "a.parquet").touch()
+    with pytest.raises(BackstoryError, match="day=1") as told:
+        source_files(str(tmp_path))
+    assert f"'{tmp_path}/**/*.parquet'" in told.value.remedy
+    assert "no columns" in told.value.remedy
+    assert [file.name for file in source_files(f"{tmp_path}/**/*.parquet").files] == ["a.parquet"]
+
+
 def test_what_is_packed_is_unpacked(tmp_path):
     (tmp_path / "a.csv.gz").write_bytes(gzip.compress(b"id\n1\n"))
     with zipfile.ZipFile(tmp_path / "a.zip", "w") as archive:

@@ -31,6 +31,25 @@ def test_columns_are_of_types_that_tables_have(values, type_):
     assert rows["v"].to_pylist() == pa.chunked_array([values]).cast(type_).to_pylist()
 
 
+TEXTS_OF_OTHERS = (
+    (pa.array([bytes(16), bytes(range(16)), None], pa.uuid()), "00010203-0405-0607-0809-0a0b0c0d0e0f"),
+    (pa.array(["", '{"a": 1}', None], pa.json_()), '{"a": 1}'),
+)
+
+
+@pytest.mark.parametrize(("values", "text"), TEXTS_OF_OTHERS)
+def test_types_that_databases_have_besides_are_their_text(values, text):
+    """DuckDB and pandas write UUIDs and JSON as types of Arrow, also in lists, structs and maps."""
+    values = values[1:]
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 2], pa.int32()), values)
+    keyed = pa.MapArray.from_arrays(pa.array([0, 1], pa.int32()), values[:1], values[:1])
+    rows = plain_arrow(pa.table({"v": values, "l": lists, "s": pa.StructArray.from_arrays([values], ["x"])}))
+    assert rows["v"].to_pylist() == [text, None]
+    assert rows["l"].to_pylist() == [[text], [None]]
+    assert rows["s"].to_pylist() == [{"x": text}, {"x": None}]
+    assert plain_arrow(pa.table({"v": keyed}))["v"].to_pylist() == [[(text, text)]]
+
+
 @pytest.mark.parametrize(
     "values",
     [

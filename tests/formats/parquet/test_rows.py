@@ -9,7 +9,9 @@ import pyarrow.parquet as pq
 import pytest
 from odf_files import ddl, declared, optional, refusal, table_of
 
-from backstory.formats.parquet.rows import plain_parquet
+from backstory.errors import Refused
+from backstory.formats.options import ParquetOptions
+from backstory.formats.parquet.rows import parquet_rows, plain_parquet
 
 CITIES = {"city": ["vancouver", "seattle", "kyiv"], "population": [675000, 733000, 2884000]}
 
@@ -262,6 +264,20 @@ def test_days_and_instants_are_of_the_years_that_there_are(file, values, type_):
     assert not plain_parquet(path, None)
     error = refusal(path, type_ and declared(a=type_), kind="Parquet")
     assert ("unreadable-value", True) == (error.code, "a.parquet, row 2, column `a" in error.message)
+
+
+def test_times_without_a_zone_are_of_the_years_that_there_are(file):
+    """Where they stay without one, as in a copy."""
+    path = file({"a": FAR_INSTANT.cast(MICROS)})
+    with pytest.raises(Refused, match="row 2, column `a`"):
+        list(parquet_rows(path, path.name, ParquetOptions(naive=True), None).batches)
+
+
+@pytest.mark.parametrize(
+    ("codec", "plain"), [("snappy", True), ("zstd", True), ("brotli", False), ("lz4", False)]
+)
+def test_files_packed_as_not_every_engine_can_are_read_here(file, codec, plain):
+    assert plain_parquet(file({"a": [1, 2]}, compression=codec), None) is plain
 
 
 @pytest.mark.parametrize(

@@ -52,6 +52,7 @@ def test_what_is_no_number_is_one_value():
         (INSTANT, FAR_OFF, "+12000-01-05T00:00:00.000001Z"),
         (NAIVE, LONG_AGO, "-0044-03-09T00:00:00"),
         (NAIVE, FAR_OFF, "+12000-01-05T00:00:00.000001"),
+        (NAIVE, 9_089_348_860_800_000_000, "+290000-01-01T00:00:00"),
         (pa.date32(), 0, date(1970, 1, 1)),
         (INSTANT, 253_402_300_799_999_999, datetime(9999, 12, 31, 23, 59, 59, 999_999, UTC)),
         (INSTANT, -62_135_596_800_000_000, datetime(1, 1, 1, tzinfo=UTC)),
@@ -68,6 +69,19 @@ def test_a_time_beyond_the_years_of_python_is_its_text(type_, counted, shown):
         assert values_of(column) == [as_shown(shown), None], where
     beside = pa.chunked_array([pa.array([value, other, None], type_)])
     assert values_of(beside)[0] == shown
+
+
+@pytest.mark.parametrize(
+    ("type_", "pairs"),
+    [
+        (pa.map_(pa.string(), pa.float64()), [("k", 1.0), ("k", 2.0)]),
+        (pa.map_(pa.struct([("a", pa.int64())]), pa.date32()), [({"a": 1}, date(2024, 1, 1))]),
+        (pa.map_(pa.list_(pa.int64()), pa.string()), [([1], "x")]),
+    ],
+)
+def test_a_map_that_no_dictionary_can_hold_is_its_pairs(type_, pairs):
+    """Other programs repeat a key, or have structs and lists as keys."""
+    assert values_of(pa.chunked_array([pa.array([pairs, None], type_)])) == [pairs, None]
 
 
 def test_the_key_of_a_map_is_shown_as_its_values_are():

@@ -93,27 +93,28 @@ class Seen:
             seen = self.inner[key] = Seen()
         return seen
 
-    def type(self, name: str, path: str) -> pa.DataType:
-        """The common type of all values.
+    def type(self, name: str, column: str, within: str = "") -> pa.DataType:
+        """The common type of all values of a column, or of the values at the path `within` its values.
 
-        Raises Refused, with `path` as the column, if there is no common type.
+        Raises Refused for the column if there is no common type.
         """
         kinds = tuple(sorted(self.kinds))
         if kinds in _SCALARS:
             return _SCALARS[kinds]
         if kinds == ("array",):
-            return pa.list_(self._of("").type(name, f"{path}[]"))
+            return pa.list_(self._of("").type(name, column, f"{within}[]"))
         if kinds == ("object",):
             if not self.inner:
                 return (
                     pa.string()
                 )  # no table supports a struct without fields; text keeps `{}` distinct from NULL
-            fields = [(key, seen.type(name, f"{path}.{key}")) for key, seen in self.inner.items()]
+            fields = [(key, seen.type(name, column, f"{within}.{key}")) for key, seen in self.inner.items()]
             return pa.struct(fields)
         raise Refused(
             "mixed-types",
-            f"{name}: the values of `{excerpt(path)}` have no type in common: {', '.join(kinds)}.",
-            "Declare the column with a `schema` in `read`; String accepts all kinds.",
+            f"{name}: the values of `{excerpt(column + within)}` have no type in common: {', '.join(kinds)}.",
+            "Declare the column with a `schema` in `read`, as String, which accepts all kinds.",
+            [column],
         )
 
 

@@ -89,10 +89,11 @@ class JsonDocument:
         dataset_types: Told = UNTOLD,
         known: Mapping[str, Fitting] = _UNKNOWN,
         there: "Counter[str] | None" = None,
+        fixed: Told = UNTOLD,
     ) -> int:
         """Record the values of all columns except the dataset's, and return the number of rows.
 
-        `there` counts the rows that have each column.
+        `there` counts the rows that have each column. Of `fixed` columns only the names are recorded.
         """
         rows = 0
         for number, row in self.objects():
@@ -100,18 +101,23 @@ class JsonDocument:
             if there is not None:
                 there.update(row.keys())
             for key in row.keys() - dataset_types.keys() if dataset_types else row:
+                values = seen.setdefault(key, Seen())
+                if key in fixed:
+                    continue
                 try:
-                    seen.setdefault(key, Seen()).look(row[key])
+                    values.look(row[key])
                     if key in known:
                         known[key].look(row[key])
                 except TooDeep:
                     why = f"the values of `{excerpt(key)}` are nested more than {DEEPEST} deep"
-                    raise self.refusal(number, why, AS_TEXT) from None
+                    raise self.refusal(number, why, AS_TEXT, [key]) from None
         return rows
 
-    def refusal(self, number: int, why: str, remedy: str = f"{MEND}.") -> Refused:
+    def refusal(
+        self, number: int, why: str, remedy: str = f"{MEND}.", columns: Sequence[str] = ()
+    ) -> Refused:
         """The error for a malformed row."""
-        return malformed_row(self.name, f"line {self.line(number)}", why, remedy)
+        return malformed_row(self.name, f"line {self.line(number)}", why, remedy, columns)
 
 
 def json_rows(
@@ -145,7 +151,7 @@ def json_columns(
     fitting = {name: Fitting(field.type) for name, field in known.items() if _is_number(field.type)}
     rows, there = 0, Counter[str]()
     for path, name in files:
-        rows += _document(path, name, options, wanted=False).look(seen, known=fitting, there=there)
+        rows += _document(path, name, options, wanted=False).look(seen, UNTOLD, fitting, there, fixed)
     typed = {name: known[name] for name, check in fitting.items() if name in seen and check.fits()}
     typed |= {name: field for name, field in fixed.items() if name in seen}
     others = {name: values for name, values in seen.items() if name not in typed}

@@ -145,6 +145,7 @@ def _batches(path: Path, name: str, schema: pa.Schema) -> Iterator[pa.RecordBatc
 
 _EPOCH = date(1970, 1, 1)
 _FIRST, _END = (date.min - _EPOCH).days, (date.max - _EPOCH).days + 1
+_CODECS_OF_ENGINES = {"UNCOMPRESSED", "SNAPPY", "GZIP", "ZSTD"}
 _DAYS = {"DATE": 1, "TIMESTAMP": timedelta(days=1) // timedelta(microseconds=1)}
 
 
@@ -162,7 +163,7 @@ def plain_parquet(path: Path, schema: pa.Schema | None, dataset_types: Told = UN
         return False
     if len(set(stored.names)) != len(stored.names) or not all(_as_it_is(field.type) for field in stored):
         return False
-    if legacy or not _within_years(metadata):
+    if legacy or not _within_years(metadata) or not _codecs(metadata) <= _CODECS_OF_ENGINES:
         return False
     if schema is None:
         return all(_is(dataset_types.get(theirs.name, theirs), theirs) for theirs in stored)
@@ -188,6 +189,12 @@ def _as_it_is(type_: pa.DataType) -> bool:
     if pa.types.is_timestamp(type_):
         return type_.unit == "us" and type_.tz is not None
     return bool(type_ == plain_type(type_))
+
+
+def _codecs(metadata: pq.FileMetaData) -> set[str]:
+    """The compression codecs of all columns."""
+    groups = (metadata.row_group(place) for place in range(metadata.num_row_groups))
+    return {group.column(place).compression for group in groups for place in range(metadata.num_columns)}
 
 
 def _within_years(metadata: pq.FileMetaData) -> bool:

@@ -18,6 +18,7 @@ from backstory.formats.expected import NULL, RANGES, TIME, inner_fields, kind_of
 _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_000_000}
 _YEARS: dict[pa.DataType, tuple[Any, Any]] = {
     pa.date32(): (date.min, date.max),
+    pa.timestamp("us"): (datetime.min, datetime.max),  # noqa: DTZ901 - the type has no zone
     pa.timestamp("us", "UTC"): (datetime.min.replace(tzinfo=UTC), datetime.max.replace(tzinfo=UTC)),
 }
 

@@ -7,7 +7,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.expected import DURATION, TIME, kind_of, unit
 from backstory.formats.values.cells import count_units
-from backstory.formats.values.same import cast_same
+from backstory.formats.values.same import cast_same, has_text
 from backstory.formats.values.texts import TextForms, parser
 
 
@@ -129,7 +129,8 @@ def cast_exactly(values: pa.Array, field: pa.Field) -> pa.Array:
         # Copy the slice, because Arrow also casts the values outside it.
         values = values.take(pa.array(range(len(values)), pa.int64()))
         values = values.cast(_fill_null_types(values.type, target))
-    return values.cast(target) if _is_text(target) else cast_same(values, target)
+    printed = _is_text(target) and not has_text(values.type)
+    return values.cast(target) if printed else cast_same(values, target)
 
 
 def in_utc(values: pa.Array) -> pa.Array:
@@ -188,6 +189,7 @@ _MAY: list[tuple[Callable[[pa.DataType], bool], Callable[[pa.DataType], bool]]] 
     (_is_number, _is_number),
     (_is_day, _is_day),
     (_is_printed, _is_text),
+    (has_text, _is_text),
     (_is_text, _is_bytes),
     (_is_bytes, _is_bytes),
     (pa.types.is_boolean, pa.types.is_boolean),
@@ -203,6 +205,7 @@ _PLAIN: dict[Callable[[pa.DataType], bool], pa.DataType] = {
     pa.types.is_date: pa.date32(),
     pa.types.is_timestamp: _INSTANT,
     _is_text: pa.string(),
+    has_text: pa.string(),
     _is_bytes: pa.binary(),
     pa.types.is_null: pa.null(),
 }

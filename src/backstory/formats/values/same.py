@@ -2,6 +2,7 @@
 
 from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -9,6 +10,7 @@ from backstory.formats.values.digits import round_to_scale, shortest_texts
 from backstory.model.types import ColumnType, Kind
 
 _WIDEST: Final = 76
+_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -22,6 +24,8 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
         return values
     if t.is_nested(type_) and t.is_nested(stored):
         return _same_within(values, type_)
+    if has_text(stored):
+        values, stored = _texts_of(values), pa.string()
     if t.is_floating(stored):
         return _same_number(values, type_)
     if t.is_decimal(type_) and t.is_integer(stored):
@@ -30,6 +34,24 @@ def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
     if t.is_integer(type_) and t.is_decimal(stored):
         return values.cast(pa.decimal256(_WIDEST, 0)).cast(type_)
     return _round_trip(values, type_)
+
+
+def has_text(type_: pa.DataType) -> bool:
+    """Whether the type is Arrow's UUID or JSON. Tables have no such types, and store their text."""
+    return isinstance(type_, pa.UuidType | pa.JsonType)
+
+
+def _texts_of(values: pa.ExtensionArray) -> pa.Array:
+    """The text of JSON, and UUIDs as 36 characters with small letters, as databases print them."""
+    if isinstance(values.type, pa.JsonType):
+        return values.storage.cast(pa.string())
+    count, stored = len(values), values.storage
+    octets = np.frombuffer(stored.buffers()[1] or b"", np.uint8, 16 * count, 16 * stored.offset)
+    digits = np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=1).reshape(count, 32)
+    text = np.insert(digits, (8, 12, 16, 20), ord("-"), axis=1)
+    ends = (36 * np.arange(count + 1)).astype(np.int32)
+    texts = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text)])
+    return pc.if_else(stored.is_valid(), texts, pa.scalar(None, pa.string()))
 
 
 def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:

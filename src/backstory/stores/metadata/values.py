@@ -94,8 +94,8 @@ def rows_of(table: pa.Table) -> list[dict[str, Any]]:
 def values_of(column: pa.ChunkedArray) -> list[Any]:
     """The values of a column as `to_pylist` returns them. Maps are dictionaries, and all NaN are one object.
 
-    A 32-bit float becomes the number that its string shows. A time outside of Python's years becomes a
-    string.
+    Maps that no dictionary can hold, because a key is nested or repeated, are lists of pairs. A 32-bit float
+    becomes the number that its string shows. A time outside of Python's years becomes a string.
     """
     try:
         return _values(column)
@@ -112,7 +112,10 @@ def _values(column: pa.ChunkedArray) -> list[Any]:
     shown = _with_leaves(column.type, _shown_type)
     if shown != column.type:
         column = pa.chunked_array([cast_same(chunk, shown) for chunk in column.chunks], shown)
-    values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    try:
+        values: list[Any] = column.to_pylist(maps_as_pydicts="strict")
+    except (KeyError, TypeError):  # a repeated key, or a nested one
+        values = column.to_pylist()
     return list(map(_one_nan, values)) if _has_floats(column.type) else values
 
 
@@ -149,8 +152,11 @@ def _with_times(value: Any, type_: pa.DataType) -> Any:
     if t.is_struct(type_):
         return {field.name: _with_times(value[field.name], field.type) for field in type_}
     if t.is_map(type_):
-        pairs = value.items()
-        return {_with_times(key, type_.key_type): _with_times(item, type_.item_type) for key, item in pairs}
+        pairs = value.items() if isinstance(value, dict) else value
+        shown = [
+            (_with_times(key, type_.key_type), _with_times(item, type_.item_type)) for key, item in pairs
+        ]
+        return dict(shown) if isinstance(value, dict) else shown
     if t.is_list(type_):
         return [_with_times(element, type_.value_type) for element in value]
     return _time(value, type_) if t.is_date(type_) or t.is_timestamp(type_) else value
@@ -168,11 +174,10 @@ def _time(counted: int, type_: pa.DataType) -> date | str:
 
 def _text_of_time(counted: int, type_: pa.DataType) -> str:
     """A time that Python cannot represent, as a string with an ISO 8601 year: `-0043-03-15`."""
-    plain = type_ if pa.types.is_date(type_) else pa.timestamp("us")
-    shown = str(pa.scalar(counted, _counted_type(type_)).cast(plain).cast(pa.string()))
+    shown = str(np.datetime64(counted, "D" if pa.types.is_date(type_) else "us"))
     zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
-    sign = "" if shown.startswith("-") else "+"
-    return f"{sign}{shown.replace(' ', 'T').removesuffix('.000000')}{zone}"
+    year, month, rest = shown.removesuffix(".000000").rsplit("-", 2)
+    return f"{int(year):+05d}-{month}-{rest}{zone}"
 
 
 def _has_floats(type_: pa.DataType) -> bool:
@@ -191,4 +196,4 @@ def _one_nan(value: Any) -> Any:
         return math.nan if math.isnan(value) else value
     if isinstance(value, dict):
         return {key: _one_nan(item) for key, item in value.items()}
-    return list(map(_one_nan, value)) if isinstance(value, list) else value
+    return type(value)(map(_one_nan, value)) if isinstance(value, list | tuple) else value
