@@ -2,6 +2,7 @@
 
 import pyarrow as pa
 import pytest
+from backstory.reading.changes import ranges
 from committing import commit
 from feeding import EXPIRE, Fed, line
 
@@ -10,8 +11,7 @@ from backstory.model.change import Change
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG
 from backstory.model.layout import Layout
 from backstory.model.versions_layout import CURSOR_MAX_AGE
-from backstory.reading.changes import ranges
-from backstory.reading.changes.ranges import lineage_of
+from backstory.reading.commit_ranges import lineage_of
 from backstory.stores.metadata.catalogs import metadata_of
 
 DAY = 24 * 60 * 60 * 1000

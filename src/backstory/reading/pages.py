@@ -1,9 +1,8 @@
-"""The rows of a table that are true now or at a time, from files: all of them, one record, or a page."""
+"""The first rows of a table that are true now or at a time, and pages of them, from files."""
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
@@ -11,21 +10,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import UsageError
-from backstory.model.layout import DELETED, Layout
 from backstory.model.table import Shape
-from backstory.reading.arrow.versions import (
-    KnownTable,
-    is_record,
-    read_versions,
-    searches_at,
-    table_at,
-    utc_span,
-)
+from backstory.reading.files import KnownFiles, known_files
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
-from backstory.reading.lifetimes import DUCKDB, true_query
 from backstory.reading.lives import shown_name
-from backstory.reading.selection import EVERYTHING, Selection, exact_value, key_of
-from backstory.stores.iceberg.literals import micros_of
+from backstory.reading.row_order import are_after, equals_next, sort_rows
+from backstory.reading.selection import Selection, exact_value, key_of
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
 from backstory.stores.metadata.table_rows import (
@@ -35,47 +25,8 @@ from backstory.stores.metadata.table_rows import (
     least_values,
     number_of_rows,
 )
-from backstory.stores.metadata.values import booleans, integers, rows_of, scalar, truths_of, without_nulls
-from backstory.strategies.values import ranks, sorted_by
-
-
-def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
-    """Sort rows by the columns of `first` that they have, then by all others."""
-    names = [name for name in first if name in rows.column_names]
-    others = (ranks(rows[name]) for name in rows.column_names if name not in names)
-    places = sort_places([ranks(rows[name]) for name in names], rows.num_rows, lambda: others)
-    return rows.take(integers(places))
-
-
-def sort_places(
-    numbers: Sequence[np.ndarray], size: int, others: Callable[[], Iterable[np.ndarray]]
-) -> np.ndarray:
-    """The places of `size` rows in the order of `numbers`, and of `others` if these have equal rows."""
-    order = sorted_by(numbers, size)
-    if equals_next([each[order] for each in numbers], size).any():
-        order = sorted_by([*numbers, *others()], size)
-    return order
-
-
-def equals_next(numbers: Sequence[np.ndarray], size: int) -> np.ndarray:
-    """Whether each of `size` rows, except the last, has the same numbers as the next row."""
-    same = np.ones(max(size - 1, 0), bool)
-    for each in numbers:
-        same &= each[1:] == each[:-1]
-    return same
-
-
-def are_after(rows: pa.Table, values: Mapping[str, Any]) -> pa.Array:
-    """Whether each row sorts after the row with these values."""
-    behind, same = np.zeros(rows.num_rows, bool), np.ones(rows.num_rows, bool)
-    for name, value in values.items():
-        type_ = rows.schema.field(name).type
-        border = pa.repeat(scalar(value, type_), 1)
-        numbers = ranks(pa.chunked_array([*rows[name].chunks, border], type_))
-        behind |= same & (numbers[:-1] > numbers[-1])
-        same &= numbers[:-1] == numbers[-1]
-    return booleans(behind)
-
+from backstory.stores.metadata.values import rows_of, truths_of
+from backstory.strategies.values import ranks
 
 # Rows read for each row of the answer, because few versions of a record are true.
 ROWS_FOR_ONE: Final = 8
@@ -84,11 +35,11 @@ FEWEST: Final = 1_000
 FEW: Final = 20_000
 NO_SEARCHES: Final[Mapping[str, Any]] = {}
 
-Answer = Callable[[KnownTable], pa.Table]
+Answer = Callable[[KnownFiles], pa.Table]
 
 
 def first_rows(
-    known: KnownTable,
+    known: KnownFiles,
     limit: int | None,
     answer: Answer,
     sure: Mapping[str, Search] = NO_SEARCHES,
@@ -117,7 +68,7 @@ def first_rows(
 
 
 def _of_least_keys(
-    known: KnownTable,
+    known: KnownFiles,
     name: str,
     limit: int,
     answer: Answer,
@@ -143,7 +94,7 @@ def _of_least_keys(
 
 
 def _of_candidates(
-    known: KnownTable,
+    known: KnownFiles,
     names: list[str],
     limit: int,
     answer: Answer,
@@ -167,57 +118,29 @@ def _of_candidates(
         limit *= ROWS_FOR_ONE
 
 
-def _key_names(known: KnownTable) -> list[str]:
+def _key_names(known: KnownFiles) -> list[str]:
     """The key's columns in the table, by which rows are sorted; empty if readers show another key."""
-    now, then = shown_key(known.table.shape), shown_key(known.shape)
+    now, then = shown_key(known.stored.shape), shown_key(known.shape)
     return list(known.shape.key) if then and now == then else []
 
 
-def rows_at(
+def first_rows_at(
     files: TableReader,
-    time: datetime | None = None,
-    known_at: datetime | None = None,
-    selection: Selection = EVERYTHING,
-    limit: int | None = None,
+    time: datetime | None,
+    known_at: datetime | None,
+    selection: Selection,
+    limit: int | None,
 ) -> pa.Table:
-    """The rows that are true at an instant, by default now, as by `rows_at` of frames.
+    """The rows that are true at an instant, as by `rows_at`: the first `limit`, and perhaps others.
 
-    With `limit` the answer contains the first rows in the order of their key, and perhaps others. Raises
-    Unreadable if only Spark can read the rows.
+    They are the first in the order of their key. Raises Unreadable if only Spark can read the rows.
     """
-    known, instant = table_at(files, known_at), None if time is None else micros_of(time)
+    known = known_files(files).at(known_at)
     selection.require(known.shape)
-    sure = {} if instant is None else searches_at(known, instant)
-    return first_rows(known.of_record(selection.key), limit, partial(true_rows, selection, instant), sure)
-
-
-def true_rows(selection: Selection, instant: int | None, known: KnownTable) -> pa.Table:
-    """The selected rows and columns that are true at an instant, or now for None."""
-    shape = known.shape
-    if instant is not None or shape.layout in HISTORIES:
-        versions = read_versions(known, partial(true_query, DUCKDB, instant=instant))
-        if selection.key is not None:
-            versions = versions.of_rows(is_record(versions.users, shape, selection.key))
-        rows = versions.rows
-    else:
-        rows = live_rows(known)
-        if selection.key is not None:
-            rows = rows.filter(is_record(rows, shape, selection.key))
-    return rows.select(selection.select(shape.table, shown_key(shape), rows.column_names))
-
-
-def live_rows(known: KnownTable) -> pa.Table:
-    """The rows of a table without a history, except rows that Fivetran marked as deleted."""
-    shape = known.shape
-    users = shape.user_columns
-    names = [each.source for each in users]
-    if not names or len(set(names)) < len(names):
-        raise Unreadable("columns that share a name")
-    marked = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
-    rows = known.rows([*(each.name for each in users), *([DELETED] if marked else [])])
-    if marked:
-        rows = rows.filter(pc.invert(without_nulls(rows[DELETED])))
-    return rows.select([each.name for each in users]).rename_columns(names)
+    sure = {} if time is None else known.searches_at(time)
+    if selection.key is not None:
+        return known.rows_at(time, selection)
+    return first_rows(known, limit, lambda part: part.rows_at(time, selection), sure)
 
 
 Row = Mapping[str, Any]
@@ -251,19 +174,18 @@ def page(
     in the form that `timeline` takes. Raises UsageError for an unknown column or an unfitting value,
     Unreadable if only Spark can read the rows.
     """
-    known = table_at(files, known_at)
-    key, conditions = shown_key(known.shape), _search_values(known, where)
+    known = known_files(files).at(known_at)
+    key, conditions, time = shown_key(known.shape), _search_values(known, where), _lasting_time(known, time)
     least = {} if after is None else key_of(known.shape, after)
     behind = dict(zip(key, least.values(), strict=False))
-    instant = _instant(known, time)
 
-    def answer(part: KnownTable) -> pa.Table:
-        rows = true_rows(EVERYTHING, instant, part)
+    def answer(part: KnownFiles) -> pa.Table:
+        rows = part.rows_at(time)
         for name, (_, search) in conditions.items():
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
 
-    sure, needed = _sure_searches(known, instant, conditions), limit + 1
+    sure, needed = _sure_searches(known, time, conditions), limit + 1
     while True:
         rows = first_rows(known, needed, answer, sure, least)
         rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
@@ -293,37 +215,36 @@ def rows_before(
     files: TableReader, page: Page, time: datetime | None, known_at: datetime | None
 ) -> dict[Any, Row]:
     """The rows of a page's records at another time, by the values of their key; empty if that is costly."""
-    known = table_at(files, known_at)
+    known = known_files(files).at(known_at)
     if page.first is None or shown_key(known.shape) != list(page.key):
         return {}
     try:
         part = replace(known, searches={known.shape.key[0]: OneOf(page.first)})
-        rows = rows_of(true_rows(EVERYTHING, _instant(known, time), part))
+        rows = rows_of(part.rows_at(_lasting_time(known, time)))
     except (Unreadable, pa.ArrowException):
         return {}
     return {tuple(row[each] for each in page.key): row for row in rows}
 
 
-def _instant(known: KnownTable, time: datetime | None) -> int | None:
-    """The time of a page in microseconds; a table without a history has only its present rows."""
-    return None if time is None or known.shape.layout not in HISTORIES else micros_of(time)
+def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
+    """The time of a page; a table without a history has only its present rows."""
+    return time if known.shape.layout in HISTORIES else None
 
 
 def _sure_searches(
-    known: KnownTable, instant: int | None, conditions: Mapping[str, tuple[str, Search]]
+    known: KnownFiles, time: datetime | None, conditions: Mapping[str, tuple[str, Search]]
 ) -> dict[str, Search]:
     """Searches, by the table's own names, that all rows of the answer pass."""
-    lasting = known.shape.layout in HISTORIES
-    if lasting and utc_span(known) is None:
+    if known.shape.layout in HISTORIES and known.utc_span is None:
         return {}
-    return {**dict(conditions.values()), **(searches_at(known, instant) if instant is not None else {})}
+    return {**dict(conditions.values()), **({} if time is None else known.searches_at(time))}
 
 
-def _search_values(known: KnownTable, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
+def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
     """The table's own name and the search for each column of `where`, by the names that readers show."""
     shape = known.shape
     lasting = shape.layout in HISTORIES
-    users = history_of(known.table, shape).user_columns if lasting else shape.user_columns
+    users = history_of(known.stored, shape).user_columns if lasting else shape.user_columns
     names = {shown_name(each.source) if lasting else each.source: each for each in users}
     searches: dict[str, tuple[str, Search]] = {}
     for name, text in where.items():
