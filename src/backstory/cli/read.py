@@ -158,8 +158,8 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
     """The columns of the key, all columns, and the first rows in the order of the key."""
+    from backstory.reading.arrow_rows import sort_rows
     from backstory.reading.histories import order_columns
-    from backstory.reading.row_order import sort_rows
     from backstory.stores.metadata.values import rows_of
 
     small = answer_from_files(

@@ -10,7 +10,7 @@ import pyarrow as pa
 
 from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.reading.duckdb_rows import query_rows
+from backstory.reading.arrow_rows import query_rows
 from backstory.reading.files import known_files
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader

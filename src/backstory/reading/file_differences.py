@@ -10,12 +10,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.reading.arrow_rows import query_rows, sort_places, without_zone
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query
-from backstory.reading.duckdb_rows import query_rows, without_zone
 from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
 from backstory.reading.lives import value_text
 from backstory.reading.options import Comparison
-from backstory.reading.row_order import sort_places
 from backstory.stores.metadata.values import integers, rows_of, truths_of, whole_numbers
 from backstory.strategies.values import identities, ranks
 

@@ -13,7 +13,7 @@ from backstory.model.instant import EPOCH
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.reading.duckdb_rows import SORT_MEMORY, StoredColumns, hold_memory, query_rows
+from backstory.reading.arrow_rows import SORT_MEMORY, StoredColumns, hold_memory, query_rows, sort_rows
 from backstory.reading.file_differences import Differences, differences
 from backstory.reading.histories import (
     TableState,
@@ -28,7 +28,6 @@ from backstory.reading.lifetimes import DUCKDB, STATED_FROM, TIMELY
 from backstory.reading.lives import VersionRow, shown_name
 from backstory.reading.options import Comparison
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
-from backstory.reading.row_order import sort_rows
 from backstory.reading.selection import Selection, key_of
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.deletes import Unreadable

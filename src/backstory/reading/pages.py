@@ -11,10 +11,10 @@ import pyarrow.compute as pc
 
 from backstory.errors import UsageError
 from backstory.model.table import Shape
+from backstory.reading.arrow_rows import are_after, equals_next, sort_rows
 from backstory.reading.files import KnownFiles, known_files
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.lives import shown_name
-from backstory.reading.row_order import are_after, equals_next, sort_rows
 from backstory.reading.selection import Selection, exact_value, key_of
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search

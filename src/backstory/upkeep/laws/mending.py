@@ -241,9 +241,10 @@ def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[Rec
             continue
         written = newest if row.written is None else min(row.written, newest)
         last = INFINITY if terms.newest is None else terms.newest
-        possible = row.ended_at is None or written < row.ended_at <= last
-        withdrawn = {} if possible else {"ended_at": None, "end_before": None}
-        versions.append(replace(row, written=written, **withdrawn))
+        corrected = replace(row, written=written)
+        if row.ended_at is not None and not written < row.ended_at <= last:
+            corrected = replace(corrected, ended_at=None, end_before=None)
+        versions.append(corrected)
     return versions
 
 
