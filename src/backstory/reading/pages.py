@@ -1,7 +1,7 @@
 """The first rows of a table that are true now or at a time, and pages of them, from files."""
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final
 
@@ -35,87 +35,76 @@ FEWEST: Final = 1_000
 FEW: Final = 20_000
 NO_SEARCHES: Final[Mapping[str, Any]] = {}
 
-Answer = Callable[[KnownFiles], pa.Table]
 
-
-def first_rows(
-    known: KnownFiles,
-    limit: int | None,
-    answer: Answer,
-    sure: Mapping[str, Search] = NO_SEARCHES,
-    after: Mapping[str, Any] = NO_SEARCHES,
-) -> pa.Table:
-    """Rows of an answer, including the first `limit` in the order of their key; all rows for None.
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """Rows of an answer, including the first ones in the order of their key.
 
     All rows of the answer pass the searches `sure` and have a key after `after`. All rows of a record are
-    read. In a large table the records with the least keys are read. If few of them are in the answer, the
-    columns of the key and of `sure` are searched for its keys.
+    read.
     """
-    snapshot = known.snapshot
-    names = _key_names(known)
-    if limit is None or snapshot is None or not names or known.searches:
-        return answer(known)
-    if is_small(snapshot) and int(number_of_rows(snapshot) or 0) <= FEW:
-        return answer(known)
-    try:
-        return _of_least_keys(known, names[0], limit, answer, sure, after)
-    except Unreadable:
-        if is_small(snapshot):
-            return answer(known)
-        if not sure and len(names) == 1:
-            raise
-    return _of_candidates(known, names, limit, answer, sure, after)
 
+    known: KnownFiles
+    answer: Callable[[KnownFiles], pa.Table]
+    sure: Mapping[str, Search] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
 
-def _of_least_keys(
-    known: KnownFiles,
-    name: str,
-    limit: int,
-    answer: Answer,
-    sure: Mapping[str, Search],
-    after: Mapping[str, Any],
-) -> pa.Table:
-    """The answer for the records with the least keys, more until it has `limit` rows.
+    def read(self, limit: int | None) -> pa.Table:
+        """The first `limit` rows, and perhaps others; all rows for None.
 
-    Raises Unreadable if few of these records are in the answer.
-    """
-    assert known.snapshot is not None
-    least = after.get(name)
-    count = max(limit * ROWS_FOR_ONE, FEWEST)
-    fields = list(known.fields)
-    while (span := least_values(known.files, known.snapshot, fields, name, count, least)) is not None:
-        rows = answer(replace(known, searches={name: span}))
-        if rows.num_rows >= limit:
-            return rows
-        if sure:
-            raise Unreadable("few rows of the answer among those with the least keys")
-        count *= ROWS_FOR_ONE
-    return answer(known if least is None else replace(known, searches={name: Between(least)}))
+        In a large table the records with the least keys are read. If few of them are in the answer, the
+        columns of the key and of `sure` are searched for its keys.
+        """
+        snapshot, names = self.known.snapshot, _key_names(self.known)
+        if limit is None or snapshot is None or not names or self.known.searches:
+            return self.answer(self.known)
+        if is_small(snapshot) and int(number_of_rows(snapshot) or 0) <= FEW:
+            return self.answer(self.known)
+        try:
+            return self._of_least_keys(snapshot, names[0], limit)
+        except Unreadable:
+            if is_small(snapshot):
+                return self.answer(self.known)
+            if not self.sure and len(names) == 1:
+                raise
+        return self._of_candidates(names, limit)
 
+    def _within(self, searches: Mapping[str, Search]) -> pa.Table:
+        return self.answer(replace(self.known, searches=searches))
 
-def _of_candidates(
-    known: KnownFiles,
-    names: list[str],
-    limit: int,
-    answer: Answer,
-    sure: Mapping[str, Search],
-    after: Mapping[str, Any],
-) -> pa.Table:
-    """The answer for the first records with a row that passes `sure`, more until it has `limit` rows."""
-    first = names[0]
-    searches = {**({first: Between(after[first])} if first in after else {}), **sure}
-    keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
-    if after:
-        keys = keys.filter(are_after(keys, after))
-    if any(keys[name].null_count for name in names):
-        raise Unreadable("NULL in a key")
-    in_order = [(name, "ascending") for name in names]
-    while True:
-        places = pc.select_k_unstable(keys, min(limit, keys.num_rows), in_order)
-        rows = answer(replace(known, searches={name: OneOf(keys[name].take(places)) for name in names}))
-        if rows.num_rows >= limit or len(places) == keys.num_rows:
-            return rows
-        limit *= ROWS_FOR_ONE
+    def _of_least_keys(self, snapshot: Mapping[str, Any], name: str, limit: int) -> pa.Table:
+        """The answer for the records with the least keys, more until it has `limit` rows.
+
+        Raises Unreadable if few of these records are in the answer.
+        """
+        least, count = self.after.get(name), max(limit * ROWS_FOR_ONE, FEWEST)
+        fields, files = list(self.known.fields), self.known.files
+        while (span := least_values(files, snapshot, fields, name, count, least)) is not None:
+            rows = self._within({name: span})
+            if rows.num_rows >= limit:
+                return rows
+            if self.sure:
+                raise Unreadable("few rows of the answer among those with the least keys")
+            count *= ROWS_FOR_ONE
+        return self.answer(self.known) if least is None else self._within({name: Between(least)})
+
+    def _of_candidates(self, names: Sequence[str], limit: int) -> pa.Table:
+        """The answer for the first records with a row that passes `sure`, more until it has `limit` rows."""
+        known, first = self.known, names[0]
+        searches = {**({first: Between(self.after[first])} if first in self.after else {}), **self.sure}
+        keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
+        if self.after:
+            keys = keys.filter(are_after(keys, self.after))
+        if any(keys[name].null_count for name in names):
+            raise Unreadable("NULL in a key")
+        while True:
+            places = pc.select_k_unstable(
+                keys, min(limit, keys.num_rows), [(name, "ascending") for name in names]
+            )
+            rows = self._within({name: OneOf(keys[name].take(places)) for name in names})
+            if rows.num_rows >= limit or len(places) == keys.num_rows:
+                return rows
+            limit *= ROWS_FOR_ONE
 
 
 def _key_names(known: KnownFiles) -> list[str]:
@@ -140,7 +129,7 @@ def first_rows_at(
     sure = {} if time is None else known.searches_at(time)
     if selection.key is not None:
         return known.rows_at(time, selection)
-    return first_rows(known, limit, lambda part: part.rows_at(time, selection), sure)
+    return FirstRows(known, lambda part: part.rows_at(time, selection), sure).read(limit)
 
 
 Row = Mapping[str, Any]
@@ -185,14 +174,14 @@ def page(
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
 
-    sure, needed = _sure_searches(known, time, conditions), limit + 1
+    first, needed = FirstRows(known, answer, _sure_searches(known, time, conditions), least), limit + 1
     while True:
-        rows = first_rows(known, needed, answer, sure, least)
+        rows = first.read(needed)
         rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
         end = _end(rows, key, limit)
         if end < len(rows) or len(rows) < needed:
-            first = rows[key[0]] if key else None
-            return Page(rows_of(rows.slice(0, end)), rows.column_names, key, len(rows) > end, first)
+            first_key = rows[key[0]] if key else None
+            return Page(rows_of(rows.slice(0, end)), rows.column_names, key, len(rows) > end, first_key)
         needed *= ROWS_FOR_ONE  # all these rows belong to one record
 
 
