@@ -169,7 +169,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
     def ask(self, query: Query, *more: str, timed: bool = True) -> "DataFrame":
         """Spark's answer to a query."""
         shown = _shown_sql(self.history, self.sql(query), *more, timed=timed)
-        return self._filtered(self.store.spark.sql(shown))
+        return self._only_record(self.store.spark.sql(shown))
 
     def sql(self, query: Query) -> str:
         """A query in Spark SQL."""
@@ -184,7 +184,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         """The rows of a table without a history, except rows that Fivetran marked as deleted."""
         users = (column(each.name).alias(each.source) for each in self.shape.user_columns)
         live = self.store.spark.sql(f"SELECT * FROM {self.source}")  # noqa: S608 - a table's name in quotes
-        return self._filtered(_not_deleted(live, self.shape).select(*users))
+        return self._only_record(_not_deleted(live, self.shape).select(*users))
 
     def select(self, rows: "DataFrame", selection: Selection) -> "DataFrame":
         """The selected columns of rows."""
@@ -195,7 +195,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         shown_key_of(self.shape, key)
         return replace(self, key=key)
 
-    def _filtered(self, rows: "DataFrame") -> "DataFrame":
+    def _only_record(self, rows: "DataFrame") -> "DataFrame":
         if self.key is None:
             return rows
         values = shown_key_of(self.shape, self.key)
