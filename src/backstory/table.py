@@ -80,9 +80,9 @@ class Table:
         columns: str | Sequence[str] | None = None,
         known_at: str | date | None = None,
     ) -> "DataFrame":
-        from backstory.reading.frames import known_frames
+        from backstory.reading.frames import table_in_session
 
-        known = known_frames(self.store, self.name).at(optional_instant(known_at))
+        known = table_in_session(self.store, self.name).at(optional_instant(known_at))
         return known.rows_at(time, Selection.of(key, columns))
 
     @with_options(DiffOptions)
@@ -96,12 +96,12 @@ class Table:
         the state recorded at the first time is compared with the state recorded at the second. Raises the
         errors of `as_of`.
         """
-        from backstory.reading.frames import known_frames
+        from backstory.reading.frames import table_in_session
         from backstory.reading.notebook import drawn_in_notebooks
         from backstory.reading.questions import diff
 
         comparison, between = Comparison.of(**options), (instant_of(first), instant_of(second))
-        return drawn_in_notebooks(diff(known_frames(self.store, self.name), *between, comparison))
+        return drawn_in_notebooks(diff(table_in_session(self.store, self.name), *between, comparison))
 
     def join_as_of(
         self,
@@ -135,13 +135,13 @@ class Table:
         now, or held at `known_at`. On `axis` both, it has all statements that the table ever held. Raises
         UsageError for a wrong key (`other-key`) or axis, or a file that cannot be written.
         """
-        from backstory.reading.frames import known_frames
+        from backstory.reading.frames import table_in_session
         from backstory.reading.questions import life
 
         axis, svg = options.get("axis", "valid"), options.get("svg")
         require_axis(axis, options.get("known_at"))
         known_at, columns = optional_instant(options.get("known_at")), options.get("columns")
-        source, shown = known_frames(self.store, self.name), Selection.of(None, columns).columns
+        source, shown = table_in_session(self.store, self.name), Selection.of(None, columns).columns
         timeline = life(source, key, axis, known_at, shown)
         if svg is not None:
             timeline.save(svg)
@@ -194,10 +194,10 @@ class Table:
         file exists and `overwrite` is false.
         """
         from backstory.reading.exports import ExportFile, export
-        from backstory.reading.frames import known_frames
+        from backstory.reading.frames import table_in_session
 
         target = ExportFile(Path(file), **options)
-        return export(known_frames(self.store, self.name), target)
+        return export(table_in_session(self.store, self.name), target)
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""

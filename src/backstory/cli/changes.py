@@ -129,10 +129,10 @@ def _read_differences(
     words: DiffOptions,
 ) -> Sequence[Difference]:
     """The differences in the order of their keys, from the files of a small table, or else from Spark."""
-    from backstory.reading.files import known_files
+    from backstory.reading.files import table_in_files
     from backstory.reading.questions import diff
 
-    small = answer_from_files(options, table, lambda files: diff(known_files(files), *between, comparison))
+    small = answer_from_files(options, table, lambda files: diff(table_in_files(files), *between, comparison))
     if small is not None:
         return small.page(0, limit)
     with open_warehouse(options, table) as warehouse:

@@ -115,10 +115,10 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _show_history(store: "IcebergStore") -> None:
-    from backstory.reading.frames import known_frames
+    from backstory.reading.frames import table_in_session
     from backstory.reading.questions import life
 
-    source = known_frames(store, TABLE)
+    source = table_in_session(store, TABLE)
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))

@@ -245,14 +245,14 @@ def timeline(
 
 
 def _read_life(options: Options, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
-    from backstory.reading.files import known_files
+    from backstory.reading.files import table_in_files
     from backstory.reading.questions import life
 
     known_at, columns = optional_instant(words["known_at"]), Selection.of(None, words["columns"]).columns
 
     def of_files(files: "TableReader") -> Timeline:
         values = key_of_words(files.table.shape.source_key, key)
-        return life(known_files(files), values, words["axis"], known_at, columns)
+        return life(table_in_files(files), values, words["axis"], known_at, columns)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
@@ -329,10 +329,10 @@ def export(table: str, file: Path, *, options: Options = DEFAULTS, **words: Unpa
     """
     from backstory.reading.exports import ExportFile
     from backstory.reading.exports import export as export_rows
-    from backstory.reading.files import known_files
+    from backstory.reading.files import table_in_files
 
     place = ExportFile(file, **words)
-    done = answer_from_files(options, table, lambda files: export_rows(known_files(files), place))
+    done = answer_from_files(options, table, lambda files: export_rows(table_in_files(files), place))
     if done is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
             done = warehouse.table(table).export(file, **words)

@@ -16,7 +16,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.blame import blame, commit_summary
 from backstory.reading.change_times import ChangeTimes
 from backstory.reading.drawings import Bar
-from backstory.reading.files import known_files
+from backstory.reading.files import table_in_files
 from backstory.reading.histories import HISTORIES, RECORDING
 from backstory.reading.lives import AXES, VersionRow, changing_columns, differ
 from backstory.reading.options import ChangeKind, Comparison
@@ -222,7 +222,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
-        whole = life(known_files(files), key, _axis(question), question.time_of_knowledge)
+        whole = life(table_in_files(files), key, _axis(question), question.time_of_knowledge)
         if not whole.versions:
             raise UsageError("no-record", f"There is no record with {whole.title}.", "Look for another key.")
         shown = Timeline(whole.versions[-MOST_VERSIONS:], whole.columns, whole.axis, whole.title)
@@ -306,7 +306,7 @@ def diff_view(source: CatalogReader, question: Question) -> View:
             comparison = replace(comparison, axis="recorded", at=now())
         between = parse_instant(question.first), parse_instant(question.to)
         try:
-            differences = diff(known_files(files), *between, comparison)
+            differences = diff(table_in_files(files), *between, comparison)
         except Unreadable as unread:
             raise _too_far_apart() if "rows" in str(unread) else unread from None
         begin = question.offset

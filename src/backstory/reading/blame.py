@@ -11,7 +11,7 @@ from backstory.engine.run_context import AUTHOR, FILES, NOTE, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.files import known_files
+from backstory.reading.files import table_in_files
 from backstory.reading.histories import HISTORIES, state_after
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
 from backstory.reading.questions import life
@@ -57,7 +57,7 @@ def blame(
     """
     if files.table.shape.layout not in HISTORIES:
         return _blame_live_row(files, key, column)
-    timeline = life(known_files(files), key, known_at=known_at)
+    timeline = life(table_in_files(files), key, known_at=known_at)
     versions = timeline.versions
     place = _place(versions, at)
     if place is None:
@@ -124,7 +124,7 @@ def _commit_of_version(files: TableReader, key: object, column: str, version: Ve
 
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
-            known = known_files(files, state_after(files.table, snapshot))
+            known = table_in_files(files, state_after(files.table, snapshot))
             rows = rows_of(known.of_record(key).versions())
         except UsageError:  # the table had another key or no history then
             return False
@@ -150,7 +150,7 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> dict[str, A
     now: VersionRow | None = None
     since, by = None, None
     for number, snapshot in enumerate(files.table.ancestry):
-        known = known_files(files, state_after(files.table, snapshot))
+        known = table_in_files(files, state_after(files.table, snapshot))
         row: VersionRow | None = next(iter(rows_of(known.rows_at(selection=Selection(key)))), None)
         if now is None:
             if row is None:

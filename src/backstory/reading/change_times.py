@@ -11,7 +11,7 @@ import pyarrow as pa
 from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.arrow_rows import query_rows
-from backstory.reading.files import known_files
+from backstory.reading.files import table_in_files
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import whole_numbers
@@ -67,7 +67,7 @@ SELECT instant, CAST(SUM(starts) AS BIGINT) AS starts, CAST(SUM(1 - starts) AS B
 
 def change_times(files: TableReader) -> ChangeTimes:
     """The instants at which versions of a table begin or end; Unreadable if only Spark can read it."""
-    known, lasting = known_files(files), "TRUE"
+    known, lasting = table_in_files(files), "TRUE"
     span = known.utc_span
     if span is None:
         versions = known.versions()

@@ -34,7 +34,7 @@ from backstory.model.table import Shape, TableName, is_reserved
 from backstory.model.versions_layout import ENDED_AT, ROLE, Role
 from backstory.reading.arrow_rows import StoredColumns, query_rows
 from backstory.reading.commit_ranges import Lineage, Range, cursor_version, lineage_of, move_cursor, range_of
-from backstory.reading.frames import known_frames, query_frame, query_frames
+from backstory.reading.frames import query_frame, query_frames, table_in_session
 from backstory.reading.histories import require_knowledge, system_columns
 from backstory.reading.lifetimes import (
     DUCKDB,
@@ -402,7 +402,7 @@ def _recorded_feed(
     query = _MOVES.format(
         names=", ".join(map(quote, names)),
         columns=", ".join(f"{own.get(each, quote(each))} AS {quote(each)}" for each in names),
-        stated=replace(known_frames(store, table), source=source).sql(statements_query),
+        stated=replace(table_in_session(store, table), source=source).sql(statements_query),
         stated_from=quote(STATED_FROM),
         stated_to=quote(STATED_TO),
         within=" AND ".join(within),

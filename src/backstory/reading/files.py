@@ -64,7 +64,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
 
     def at(self, known_at: datetime | None) -> "KnownFiles":
         """The table as known at a recorded time."""
-        return known_files(self.files, state_at(self.files.table, known_at))
+        return table_in_files(self.files, state_at(self.files.table, known_at))
 
     def unite(self, before: pa.Table, after: pa.Table) -> pa.Table:
         """The rows of two states, with `SIDE_COLUMNS`."""
@@ -241,7 +241,7 @@ def _require_ends(shape: Shape, rows: pa.Table) -> None:
         raise no_end_error(shape, span)
 
 
-def known_files(files: TableReader, state: TableState | None = None) -> KnownFiles:
+def table_in_files(files: TableReader, state: TableState | None = None) -> KnownFiles:
     """A table in a state, by default now."""
     state = state or state_at(files.table, None)
     return KnownFiles(files.table, state.shape, state.until, files, state.fields, state.snapshot)

@@ -224,7 +224,7 @@ def _values_differ(name: str, type_: "DataType") -> "Column":
     return ~before.eqNullSafe(after)
 
 
-def known_frames(store: IcebergStore, table: TableName | IcebergTable) -> KnownFrames:
+def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> KnownFrames:
     """A table now; UsageError if it does not exist."""
     stored = existing(store, table) if isinstance(table, TableName) else table
     return KnownFrames(stored, stored.shape, None, store, stored, store.sql_name(stored.shape.table))
@@ -232,7 +232,7 @@ def known_frames(store: IcebergStore, table: TableName | IcebergTable) -> KnownF
 
 def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
     """Every version as a query of Spark SQL; UsageError for a table without a history, or an event log."""
-    known = known_frames(store, stored)
+    known = table_in_session(store, stored)
     history = known.history
     if stored.shape.layout is Layout.ODF:
         raise UsageError(
@@ -302,7 +302,7 @@ def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame"
     rows = store.spark.table(store.sql_name(stored.shape.table))
     if stored.shape.layout not in HISTORIES:
         return _not_deleted(rows, stored.shape)
-    known = known_frames(store, stored)
+    known = table_in_session(store, stored)
     query = known.sql(known.versions_query(partial(true_query, instant=None)))
     return store.spark.sql(query).select(*map(column, rows.columns))
 

@@ -20,7 +20,7 @@ from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
-from backstory.reading.frames import NATIVE, frame_instant, known_frames, query_frames
+from backstory.reading.frames import NATIVE, frame_instant, query_frames, table_in_session
 from backstory.reading.histories import shown_key
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
 from backstory.stores.iceberg.literals import column, quote
@@ -271,7 +271,7 @@ def join_as_of(
     """
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")
-    source = known_frames(store, table)
+    source = table_in_session(store, table)
     stored = source.table
     _require(stored.shape, frame, on, times)
 

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from backstory.errors import UsageError
 from backstory.model.table import Shape
 from backstory.reading.arrow_rows import are_after, equals_next, sort_rows
-from backstory.reading.files import KnownFiles, known_files
+from backstory.reading.files import KnownFiles, table_in_files
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.lives import shown_name
 from backstory.reading.selection import Selection, exact_value, key_of
@@ -124,7 +124,7 @@ def first_rows_at(
 
     They are the first in the order of their key. Raises Unreadable if only Spark can read the rows.
     """
-    known = known_files(files).at(known_at)
+    known = table_in_files(files).at(known_at)
     selection.require(known.shape)
     sure = {} if time is None else known.searches_at(time)
     if selection.key is not None:
@@ -163,7 +163,7 @@ def page(
     in the form that `timeline` takes. Raises UsageError for an unknown column or an unfitting value,
     Unreadable if only Spark can read the rows.
     """
-    known = known_files(files).at(known_at)
+    known = table_in_files(files).at(known_at)
     key, conditions, time = shown_key(known.shape), _search_values(known, where), _lasting_time(known, time)
     least = {} if after is None else key_of(known.shape, after)
     behind = dict(zip(key, least.values(), strict=False))
@@ -204,7 +204,7 @@ def rows_before(
     files: TableReader, page: Page, time: datetime | None, known_at: datetime | None
 ) -> dict[Any, Row]:
     """The rows of a page's records at another time, by the values of their key; empty if that is costly."""
-    known = known_files(files).at(known_at)
+    known = table_in_files(files).at(known_at)
     if page.first is None or shown_key(known.shape) != list(page.key):
         return {}
     try:

@@ -221,7 +221,7 @@ def diff(
     Raises the errors of `KnownTable.versions`.
     """
     if comparison.axis == "recorded":
-        rows = _rows_as_known(table, first, second, comparison.time)
+        rows = _rows_of_two_times(table, first, second, comparison.time)
         return table.differences(rows, comparison)
     between = micros_of(first), micros_of(second)
     known = table.at(comparison.known_at)
@@ -229,7 +229,9 @@ def diff(
     return known.differences(known.near(between).versions(moves, *SIDE_COLUMNS), comparison)
 
 
-def _rows_as_known(table: KnownTable[Rows, Any], first: datetime, second: datetime, time: datetime) -> Rows:
+def _rows_of_two_times(
+    table: KnownTable[Rows, Any], first: datetime, second: datetime, time: datetime
+) -> Rows:
     """The rows true at an instant as known at one of two recorded times.
 
     A table without a history has the rows of both times.

@@ -23,8 +23,8 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading import pages, questions
 from backstory.reading.change_times import change_times
-from backstory.reading.files import known_files
-from backstory.reading.frames import known_frames
+from backstory.reading.files import table_in_files
+from backstory.reading.frames import table_in_session
 from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
 from backstory.reading.options import Comparison
 from backstory.reading.pages import first_rows_at, page
@@ -239,15 +239,15 @@ def rows_at(files, time=None, known_at=None, selection=EVERYTHING, limit=None):
 
 
 def diff(files, *words):
-    return questions.diff(known_files(files), *words)
+    return questions.diff(table_in_files(files), *words)
 
 
 def life(files, key):
-    return questions.life(known_files(files), key)
+    return questions.life(table_in_files(files), key)
 
 
 def life_of_frames(store, name, key):
-    return questions.life(known_frames(store, name), key)
+    return questions.life(table_in_session(store, name), key)
 
 
 def same_differences(small, frame):
@@ -271,8 +271,8 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
     first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     spark = Table(store, found)
-    held = known_files(files).versions()
-    large = known_frames(store, found).versions().toArrow()
+    held = table_in_files(files).versions()
+    large = table_in_session(store, found).versions().toArrow()
     assert same(held, large) > 3
     moved = {
         micros for name in ("valid_from", "valid_to") for micros in large[name].cast("int64").to_pylist()
@@ -285,8 +285,8 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
         same(rows_at(files, at, then), spark.as_of(at, known_at=then).toArrow())
-        told = known_files(files).statements()
-        assert same(told, known_frames(store, found).statements().toArrow()) > 3
+        told = table_in_files(files).statements()
+        assert same(told, table_in_session(store, found).statements().toArrow()) > 3
     if name in APART:
         assert same_differences(diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
         learnt = diff(files, first, then, Comparison(axis="recorded", at=at))
@@ -323,10 +323,10 @@ def each_record_alone(files, large, key, monkeypatch):
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, 40)
         with pytest.raises(Unreadable, match="rows"):
-            known_files(files).versions()
+            table_in_files(files).versions()
         for values, rows in records.items():
             if None not in values:
-                held = known_files(files).of_record(dict(zip(key, values, strict=True))).versions()
+                held = table_in_files(files).of_record(dict(zip(key, values, strict=True))).versions()
                 assert lines(rows_of(held)) == lines(rows)
 
 

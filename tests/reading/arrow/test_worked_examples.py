@@ -13,7 +13,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading import questions
-from backstory.reading.files import known_files
+from backstory.reading.files import table_in_files
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.options import Comparison
@@ -98,15 +98,15 @@ def told(table):
 
 
 def rows_at(files, time=None, known_at=None):
-    return known_files(files).at(known_at).rows_at(time)
+    return table_in_files(files).at(known_at).rows_at(time)
 
 
 def life(files, *words, **more):
-    return questions.life(known_files(files), *words, **more)
+    return questions.life(table_in_files(files), *words, **more)
 
 
 def diff_knowledge(files, first, second, time):
-    return questions.diff(known_files(files), first, second, Comparison(axis="recorded", at=time))
+    return questions.diff(table_in_files(files), first, second, Comparison(axis="recorded", at=time))
 
 
 def differing(found):
@@ -146,7 +146,7 @@ def test_E14_what_was_rewound_stays_known(native):
     """V92, V96: what two times of knowing differ in, of one instant."""
     found = native(E14)
     assert told(rows_at(found)) == ["k: b[20,)"]
-    assert list(differing(questions.diff(known_files(found), day(15), day(25)))) == ["changed k v:a>b"]
+    assert list(differing(questions.diff(table_in_files(found), day(15), day(25)))) == ["changed k v:a>b"]
 
     def learnt(first, second, time):
         return sorted(differing(diff_knowledge(found, day(first), day(second), day(time))))
@@ -168,7 +168,7 @@ def test_E14_what_was_rewound_stays_known(native):
 
 
 def events(found):
-    held = known_files(found).statements()
+    held = table_in_files(found).statements()
     axes = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
     rows = rows_of(held)
     rows = sorted(rows, key=lambda row: (row["valid_from"], row[STATED_FROM]))

@@ -7,13 +7,13 @@ from datasets import Dataset, e, word
 from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
-from backstory.reading.frames import known_frames
+from backstory.reading.frames import table_in_session
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.table import Table
 
 
 def told(found, key, value="v"):
-    frame = known_frames(found.store, found.name).of_record(key).statements()
+    frame = table_in_session(found.store, found.name).of_record(key).statements()
     rows = frame.orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
     return [
         f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"
@@ -50,7 +50,7 @@ def test_a_row_tells_two_steps(store):
 
 def events(found, *names):
     rows = (
-        known_frames(found.store, found.name)
+        table_in_session(found.store, found.name)
         .statements()
         .orderBy("valid_from", STATED_FROM)
         .toArrow()
