@@ -18,7 +18,7 @@ from backstory.model.change import Change, Note
 from backstory.model.layout import FILE, POSITION, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.changes.ranges import lineage_of, range_of
+from backstory.reading.commit_ranges import lineage_of, range_of
 from backstory.settings import Settings
 from backstory.spark.session import start_session
 from backstory.stores.iceberg.moved_rows import moved_rows

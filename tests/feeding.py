@@ -12,8 +12,7 @@ from backstory.model.change_feed import CHANGE_COLUMNS, CHANGE_TYPE, COMMIT_VERS
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.changes.request import ChangesRequest
-from backstory.reading.changes.small_feed import read_changes
+from backstory.reading.feeds import read_changes
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
@@ -92,9 +91,7 @@ class Fed:
         """Check that files produce the same feed, or that only Spark can read them."""
         catalog = EmbeddedCatalog(self.store.folder)
         with Memory(1 << 30).lease() as lease, suppress(Unreadable):
-            small = read_changes(
-                TableReader(catalog.describe(self.name), catalog, lease), ChangesRequest(**asked)
-            )
+            small = read_changes(TableReader(catalog.describe(self.name), catalog, lease), asked)
             assert (small.since, small.until) == (feed.since, feed.until)
             assert list(small.rows) == rows
             self.small += 1

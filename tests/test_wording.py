@@ -89,7 +89,7 @@ OPTIONS = {
 }
 OPTION = re.compile(rf"(?<![\w.])(?:{'|'.join(sorted(OPTIONS))})(?!\w)")
 # Arguments that no command has, or that a column of the table has as its name.
-PYTHON_ALONE = {("reading/frames/joins.py", "known_at")}
+PYTHON_ALONE = {("reading/joins.py", "known_at")}
 
 
 def texts(room):

@@ -14,9 +14,9 @@ from backstory.model.options import with_options
 from backstory.model.table import TableName, table_name
 from backstory.reading.options import (
     ChangesOptions,
+    Comparison,
     CursorOptions,
     DiffOptions,
-    DiffRequest,
     ExportOptions,
     KnownOptions,
     ReadOptions,
@@ -30,8 +30,8 @@ from backstory.upkeep.options import Bounds, MaintainOptions
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-    from backstory.reading.changes.feed import ChangeFeed
     from backstory.reading.exports import Export
+    from backstory.reading.feeds import ChangeFeed
     from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.certificate import Certificate
     from backstory.upkeep.ending import HistoryEnd
@@ -62,9 +62,7 @@ class Table:
 
         Raises UsageError or Refused if the table no longer has its state at `known_at`.
         """
-        from backstory.reading.frames import versions as frames
-
-        return frames.rows_at(self.store, self.name, None, *_read_terms(**options))
+        return self._rows_at(None, **options)
 
     @with_options(ReadOptions, KnownOptions)
     def as_of(self, time: str | date, **options: Unpack[ReadOptions]) -> "DataFrame":
@@ -72,9 +70,20 @@ class Table:
 
         A date means its first instant. Raises the errors of `current`.
         """
-        from backstory.reading.frames import versions as frames
+        return self._rows_at(instant_of(time), **options)
 
-        return frames.rows_at(self.store, self.name, instant_of(time), *_read_terms(**options))
+    def _rows_at(
+        self,
+        time: datetime | None,
+        *,
+        key: object = None,
+        columns: str | Sequence[str] | None = None,
+        known_at: str | date | None = None,
+    ) -> "DataFrame":
+        from backstory.reading.frames import table_in_session
+
+        known = table_in_session(self.store, self.name).at(optional_instant(known_at))
+        return known.rows_at(time, Selection.of(key, columns))
 
     @with_options(DiffOptions)
     def diff(self, first: str | date, second: str | date, **options: Unpack[DiffOptions]) -> "DataFrame":
@@ -87,16 +96,12 @@ class Table:
         the state recorded at the first time is compared with the state recorded at the second. Raises the
         errors of `as_of`.
         """
-        from backstory.reading.frames import versions as frames
+        from backstory.reading.frames import table_in_session
         from backstory.reading.notebook import drawn_in_notebooks
+        from backstory.reading.questions import diff
 
-        request = DiffRequest.of(**options)
-        between, compared = (instant_of(first), instant_of(second)), request.comparison
-        if request.axis == "recorded":
-            frame = frames.diff_knowledge(self.store, self.name, *between, request.time, compared)
-        else:
-            frame = frames.diff(self.store, self.name, *between, request.known_at, compared)
-        return drawn_in_notebooks(frame)
+        comparison, between = Comparison.of(**options), (instant_of(first), instant_of(second))
+        return drawn_in_notebooks(diff(table_in_session(self.store, self.name), *between, comparison))
 
     def join_as_of(
         self,
@@ -115,7 +120,7 @@ class Table:
         (`name_2`). If versions of one record overlap, which `check` reports, the row is joined with each of
         them.
         """
-        from backstory.reading.frames import joins
+        from backstory.reading import joins
 
         by_row = isinstance(known_at, str) and known_at in frame.columns
         times = joins.JoinTimes(at, str(known_at) if by_row else optional_instant(known_at))
@@ -130,14 +135,14 @@ class Table:
         now, or held at `known_at`. On `axis` both, it has all statements that the table ever held. Raises
         UsageError for a wrong key (`other-key`) or axis, or a file that cannot be written.
         """
-        from backstory.reading.frames.versions import life
+        from backstory.reading.frames import table_in_session
+        from backstory.reading.questions import life
 
         axis, svg = options.get("axis", "valid"), options.get("svg")
         require_axis(axis, options.get("known_at"))
-        known_at, selection = _read_terms(
-            key=key, columns=options.get("columns"), known_at=options.get("known_at")
-        )
-        timeline = life(self.store, self.name, key, axis, known_at, selection.columns)
+        known_at, columns = optional_instant(options.get("known_at")), options.get("columns")
+        source, shown = table_in_session(self.store, self.name), Selection.of(None, columns).columns
+        timeline = life(source, key, axis, known_at, shown)
         if svg is not None:
             timeline.save(svg)
         return timeline
@@ -157,15 +162,14 @@ class Table:
         range or a lost cursor, and UsageError for options that exclude each other. Raises TryAgain if another
         consumer moved the cursor in the meantime.
         """
-        from backstory.reading.changes import feed, ranges
-        from backstory.reading.changes.request import ChangesRequest
+        from backstory.reading import commit_ranges, feeds
 
         advance, drop = options.pop("advance", None), options.pop("drop", False)
-        request = ChangesRequest(**cast("ChangesOptions", options))
         if advance is None and not drop:
-            return feed.changes(self.store, self.name, request)
-        only_cursor = request == ChangesRequest(cursor=request.cursor) and (advance is None or not drop)
-        return ranges.advance_or_drop(self.store, self.name, request.cursor if only_cursor else None, advance)
+            return feeds.changes(self.store, self.name, cast("ChangesOptions", options))
+        cursor, others = options.pop("cursor", None), any(options.values())
+        named = None if others or (advance is not None and drop) else cursor
+        return commit_ranges.advance_or_drop(self.store, self.name, named, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
         """Create views for Spark SQL of the current rows and all versions, and return a query for one time.
@@ -189,9 +193,11 @@ class Table:
         statement with its known times. The file appears only when it is complete. Raises UsageError if the
         file exists and `overwrite` is false.
         """
-        from backstory.reading.exports import ExportFile, export_table
+        from backstory.reading.exports import ExportFile, export
+        from backstory.reading.frames import table_in_session
 
-        return export_table(self.store, self.name, ExportFile(Path(file), **options))
+        target = ExportFile(Path(file), **options)
+        return export(table_in_session(self.store, self.name), target)
 
     def log(self) -> list[dict[str, Any]]:
         """The table's commits, newest first."""
@@ -270,10 +276,3 @@ class Table:
 
         name = archive and table_name(archive if "." in archive else f"{self.name.schema}.{archive}")
         return end(self.store, self.name, name or None, apply=apply)
-
-
-def _read_terms(
-    *, key: object = None, columns: str | Sequence[str] | None = None, known_at: str | date | None = None
-) -> tuple[datetime | None, Selection]:
-    """The known time and the selection from these options."""
-    return optional_instant(known_at), Selection.of(key, columns)

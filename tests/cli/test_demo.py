@@ -20,8 +20,9 @@ from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
 from backstory.reading.drawings import draw_lanes
-from backstory.reading.frames import versions as frames
+from backstory.reading.frames import table_in_session
 from backstory.reading.lives import Lane
+from backstory.reading.questions import life
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender import Sender, SourceCopy, difference, read_copy
 
@@ -69,7 +70,7 @@ def test_one_batch_is_one_commit(arrived):
 
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
     """As of the date of a copy the table holds that copy."""
-    world = frames.rows_at(arrived, TABLE, datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
+    world = table_in_session(arrived, TABLE).rows_at(datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
     told = [{n: v for n, v in row.items() if not n.startswith("valid_")} for row in world]
@@ -79,7 +80,7 @@ def test_the_world_of_2016_is_the_file_of_2016(arrived):
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
     """Saint Helena is gone from 2015-07-01 to 2018-07-01, and open again after it."""
-    versions = frames.life(arrived, TABLE, {"code": "SHN"}).versions
+    versions = life(table_in_session(arrived, TABLE), {"code": "SHN"}).versions
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
     assert [("2014-01", "2015-01"), ("2015-01", "2015-07"), ("2018-07", None)] == spans
@@ -87,7 +88,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 def test_a_life_is_drawn_with_what_changed(arrived):
     """The drawn line of Kazakhstan names each change of its capital, and ends open."""
-    versions = frames.life(arrived, TABLE, {"code": "KAZ"}).versions
+    versions = life(table_in_session(arrived, TABLE), {"code": "KAZ"}).versions
 
     lines = draw_lanes([Lane(versions)], ["capital"], UNTIL)
 

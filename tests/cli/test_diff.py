@@ -7,7 +7,7 @@ import pytest
 from backstory.cli.app import run
 from backstory.cli.changes import show_differences
 from backstory.cli.options import Options
-from backstory.reading.selection import Comparison
+from backstory.reading.options import Comparison
 
 TOLD = [
     {

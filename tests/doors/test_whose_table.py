@@ -14,7 +14,7 @@ from backstory.errors import Refused, UsageError
 from backstory.journal.log_table import bring_up_to_date
 from backstory.model.layout import VERSIONS_OWN, Layout, layout_of
 from backstory.model.table import TableName
-from backstory.reading.frames.versions import rows_at
+from backstory.reading.frames import table_in_session
 from backstory.stores.iceberg.store import IcebergStore, existing, existing_as_is, load
 from backstory.testing.sender import Sender
 from backstory.warehouse import Warehouse
@@ -187,7 +187,7 @@ def test_a_dataset_takes_neither_a_table_nor_a_table_for_its_log(ground):
 
 def test_current_of_a_base_has_the_columns_of_its_source(ground):
     store, *_ = ground
-    assert rows_at(store, name_of("rawcore.rc_c")).columns == ["k", "a"]
+    assert table_in_session(store, name_of("rawcore.rc_c")).rows_at().columns == ["k", "a"]
 
 
 def test_a_table_that_tells_no_layout_shows_it_by_its_columns():

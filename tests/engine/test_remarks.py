@@ -5,7 +5,7 @@ import pytest
 
 from backstory.engine.run_context import LONGEST, remark_properties, with_remark
 from backstory.errors import UsageError
-from backstory.reading.arrow.life import blame
+from backstory.reading.blame import blame
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.table import Table

@@ -213,8 +213,8 @@ def test_folders_of_this_machine_are_shown_nowhere(asked, folder, tmp_path):
 
 def test_a_table_that_cannot_be_read_here_says_so_and_starts_nothing(folder, tmp_path, monkeypatch):
     monkeypatch.setenv("JAVA_HOME", str(tmp_path))
-    monkeypatch.setattr("backstory.upkeep.laws.files.MOST_IN_ARROW", 2)
-    monkeypatch.setattr("backstory.reading.arrow.point_in_time.FEW", 0)
+    monkeypatch.setattr("backstory.upkeep.laws.checks.MOST_IN_ARROW", 2)
+    monkeypatch.setattr("backstory.reading.pages.FEW", 0)
     with exploring(folder) as here:
         told = here.get("/check.json", table=NAME)
     assert (told.status, told.document["error"]["code"]) == (501, "needs-spark")

@@ -14,7 +14,8 @@ from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
 from backstory.reading.exports import ExportFile
-from backstory.reading.exports import export_files as export_small
+from backstory.reading.exports import export as export_small
+from backstory.reading.files import table_in_files
 from backstory.stores.iceberg.create import drop
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
@@ -39,7 +40,7 @@ def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, ware
     for axis, rows in (("valid", 3), ("both", 5)):
         large, small = tmp_path / f"{axis}.parquet", tmp_path / f"{axis}-small.parquet"
         assert found.export(large, axis=axis).rows == rows
-        assert export_small(files_of(warehouse, found.name), place(small, axis)).rows == rows
+        assert export_small(table_in_files(files_of(warehouse, found.name)), place(small, axis)).rows == rows
         assert pq.read_table(large).equals(pq.read_table(small))
         told = found.timeline("k", axis=axis).versions
         names = ["valid_from", "valid_to", *(["known_from", "known_to"] if axis == "both" else [])]

@@ -19,9 +19,21 @@ from specification.lifetimes import (
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import Layout
-from backstory.reading.arrow.versions import STATEMENT_TIMES, query_spans
-from backstory.reading.lifetimes import DUCKDB, LogKind, internal_name, statements_query, versions_query
+from backstory.reading.arrow_rows import query_rows
+from backstory.reading.lifetimes import (
+    DUCKDB,
+    ENDED,
+    STARTED,
+    STATED_FROM,
+    STATED_TO,
+    LogKind,
+    internal_name,
+    statements_query,
+    versions_query,
+)
 
+SPAN = (STARTED, ENDED)
+STATEMENT = (*SPAN, STATED_FROM, STATED_TO)
 FAR = (TMAX - EPOCH) // (TMAX.resolution)
 
 
@@ -108,6 +120,13 @@ def relation(rows, **types):
     }
 
 
+def query_spans(rows, query, columns=SPAN):
+    """The places and times of the rows in an answer."""
+    count = len(next(iter(rows.values())))
+    relation = pa.table({"place": pa.array(range(count), pa.int64()), **rows})
+    return query_rows(relation, query).select(["place", *columns])
+
+
 def spans(found):
     """The versions of an answer, and of statements while they were told."""
     columns = [found["place"].to_pylist()]
@@ -150,9 +169,7 @@ def test_native_rows(rows, until):
             else [(each.end_before, each.recorded), (each.end, each.moved)],
         )
     )
-    assert spans(query_spans(held, statements_query(DUCKDB, ()), STATEMENT_TIMES)) == expected(
-        steps, stated=True
-    )
+    assert spans(query_spans(held, statements_query(DUCKDB, ()), STATEMENT)) == expected(steps, stated=True)
 
 
 @given(st.lists(st.tuples(KEYED, INSTANTS, INSTANTS | st.just(FAR), st.booleans()), max_size=8))
@@ -183,5 +200,5 @@ def test_events(log, rows, until):
     known = [each for each in events if until is None or each.told <= until]
     query = versions_query(DUCKDB, Layout.ODF, ["record"], log, until)
     assert spans(query_spans(held, query)) == expected(event_lives.versions(log, known))
-    found = spans(query_spans(held, statements_query(DUCKDB, ["record"], log), STATEMENT_TIMES))
+    found = spans(query_spans(held, statements_query(DUCKDB, ["record"], log), STATEMENT))
     assert found == expected(event_lives.statements(log, events), stated=True)

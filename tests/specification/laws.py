@@ -10,9 +10,9 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
-from backstory.model.versions_layout import Role
+from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.events.terms import Op
-from backstory.upkeep.laws.memory import broken_together, is_of_its_kind, is_recorded, is_settled
+from backstory.upkeep.laws.memory import EVENTS, MARKS, broken_together, is_settled
 from backstory.upkeep.laws.mending import agrees_with_end, has_length, is_mark, is_open, is_version, until
 from backstory.upkeep.laws.table_terms import LogFacts
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
@@ -51,6 +51,31 @@ def broken_memory(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]:
         if row.role == Role.FACT and row.time is None and is_settled(row.start, terms):
             yield Law.SETTLED
     yield from broken_together(rows, terms)
+
+
+def is_of_its_kind(row: RecordRow) -> bool:
+    """Whether the row has a combination of role, kind and length that V3 lists.
+
+    A version without length breaks another law.
+    """
+    without_length = row.start is not None and row.end == row.start
+    if row.role is None:
+        return row.kind in {None, FactKind.UPSERT} and row.scope is None
+    if not without_length:
+        return False
+    if row.role == Role.PAST:
+        return row.keyed and row.kind in {None, FactKind.UPSERT}
+    marked = not row.keyed and row.kind in MARKS
+    return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, FactKind.VOID}))
+
+
+def is_recorded(row: RecordRow, newest: int | None) -> bool:
+    """Whether the row's recorded times are possible: in order, and not after the newest commit."""
+    if row.written is None:
+        return False
+    times = [row.written, *([] if row.ended_at is None else [row.ended_at])]
+    known = newest is None or times[-1] <= newest
+    return known and times == sorted(set(times))
 
 
 def in_order(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:

@@ -14,7 +14,7 @@ from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.table_files import local_path
 from backstory.upkeep.checking import check, check_tables
-from backstory.upkeep.laws.frames import find_suspects, read_terms
+from backstory.upkeep.laws.checks import find_suspects, terms_in_table
 from backstory.upkeep.laws.queries import query_of_rows
 
 BROKEN_VERSIONS = {
@@ -196,7 +196,7 @@ def test_a_table_is_read_once(store):
     """V115: the plan of all laws scans the table in one place."""
     table = written(store, "once", Layout.VERSIONS, VERSIONS)
     found = existing(store, table)
-    judged = read_terms(store, found)
+    judged = terms_in_table(store, found)
 
     plan = find_suspects(
         store.spark.table(store.sql_name(table)), query_of_rows(judged)

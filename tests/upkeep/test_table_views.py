@@ -10,7 +10,7 @@ from backstory.errors import Refused, UsageError
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.frames.versions import versions
+from backstory.reading.frames import table_in_session
 from backstory.stores.iceberg.create import create_view, drop
 from backstory.table import Table
 from backstory.upkeep.table_views import OF
@@ -60,7 +60,7 @@ def test_views_of_what_fivetran_brings_are_the_readers(store):
     append_past(store, name, [tuple(row.values()) for row in table(text)])
     found = Table(store, name)
     found.views()
-    for view, frame in (("current", found.current()), ("versions", versions(store, name))):
+    for view, frame in (("current", found.current()), ("versions", table_in_session(store, name).versions())):
         seen = asked(store, f"SELECT * FROM backstory.reading.seen_{view}")
         assert seen == lives(frame.toArrow().to_pylist())
     assert len(seen) == 3

@@ -21,15 +21,13 @@ from backstory.errors import UsageError
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
-from backstory.reading.options import ChangesOptions, CursorOptions, DiffOptions, DiffRequest
-from backstory.reading.selection import ENDS, Comparison, as_object, side_values
+from backstory.reading.options import ENDS, ChangesOptions, Comparison, CursorOptions, DiffOptions
+from backstory.reading.selection import as_object, side_values
 from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:
-    from backstory.reading.changes.feed import ChangeFeed
-    from backstory.reading.changes.small_feed import SmallFeed
+    from backstory.reading.feeds import ChangeFeed, SmallFeed
     from backstory.stores.metadata.table_metadata import Catalog
-    from backstory.stores.metadata.table_rows import TableReader
 
 Difference = dict[str, Any]
 
@@ -74,12 +72,12 @@ def diff(
         options, words = replace(options, branch=branch), {**words, "axis": "recorded"}
     else:
         between = parse_instant(from_), parse_instant(to)
-    request = DiffRequest.of(**words)
+    comparison = Comparison.of(**words)
     if url is not None or key:
-        differences = _read_differences_in_database(url, table, between, parse_names(key), request)[:limit]
+        differences = _read_differences_in_database(url, table, between, parse_names(key), comparison)[:limit]
     else:
-        differences = _read_differences(options, table, between, request, limit, words)
-    show_differences(differences, options, request.comparison)
+        differences = _read_differences(options, table, between, comparison, limit, words)
+    show_differences(differences, options, comparison)
     if not differences:
         print_remark(options, "No differences.")
 
@@ -110,35 +108,31 @@ def _read_differences_in_database(
     table: str,
     between: tuple[datetime, datetime],
     key: Sequence[str],
-    request: DiffRequest,
+    comparison: Comparison,
 ) -> Sequence[Difference]:
     """The differences of a history in a database. Raises UsageError for a request about known times."""
     from backstory.reading.databases.database_history import read_differences
 
     if url is None or not key:
         raise UsageError("bad-option", "--url and --key go together.", "Write --url URL --key a,b.")
-    if not request.is_plain:
+    if not comparison.is_plain:
         raise no_known_times()
-    return read_differences(url, table_name(table), between, key, request.comparison)
+    return read_differences(url, table_name(table), between, key, comparison)
 
 
 def _read_differences(
     options: Options,
     table: str,
     between: tuple[datetime, datetime],
-    request: DiffRequest,
+    comparison: Comparison,
     limit: int | None,
     words: DiffOptions,
 ) -> Sequence[Difference]:
     """The differences in the order of their keys, from the files of a small table, or else from Spark."""
-    from backstory.reading.arrow import differences
+    from backstory.reading.files import table_in_files
+    from backstory.reading.questions import diff
 
-    def of_files(files: "TableReader") -> differences.Differences:
-        if request.axis == "recorded":
-            return differences.diff_knowledge(files, *between, request.time, request.comparison)
-        return differences.diff(files, *between, request.known_at, request.comparison)
-
-    small = answer_from_files(options, table, of_files)
+    small = answer_from_files(options, table, lambda files: diff(table_in_files(files), *between, comparison))
     if small is not None:
         return small.page(0, limit)
     with open_warehouse(options, table) as warehouse:
@@ -221,11 +215,9 @@ def changes(
 
 def _show_small_changes(options: Options, table: str, limit: int | None, range_: ChangesOptions) -> bool:
     """Print the changes of a small table, from its files. Returns False if Spark must read it."""
-    from backstory.reading.changes.request import ChangesRequest
-    from backstory.reading.changes.small_feed import read_changes
+    from backstory.reading.feeds import read_changes
 
-    request = ChangesRequest(**range_)
-    feed = answer_from_files(options, table, lambda files: read_changes(files, request))
+    feed = answer_from_files(options, table, lambda files: read_changes(files, range_))
     if feed is None:
         return False
     _show_changes(feed.table, feed, feed.rows[:limit], feed.columns, options)

@@ -115,18 +115,20 @@ def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
 
 
 def _show_history(store: "IcebergStore") -> None:
-    from backstory.reading.frames import versions as frames
+    from backstory.reading.frames import table_in_session
+    from backstory.reading.questions import life
 
+    source = table_in_session(store, TABLE)
     for code, columns in (("SWZ", ["name"]), ("KAZ", ["capital"])):
         console.print()
         console.print(Rule(f"[bold]The life of {code}[/bold]", align="left"))
-        life = frames.life(store, TABLE, {"code": code})
-        for line in draw_lanes(life.lanes, columns, UNTIL):
+        lanes = life(source, {"code": code}).lanes
+        for line in draw_lanes(lanes, columns, UNTIL):
             console.print(line, markup=False)
 
     console.print()
     console.print(Rule("[bold]The world as of 2016-01-01[/bold]", align="left"))
-    world = _rows_by_code(frames.rows_at(store, TABLE, WORLD_AS_OF))
+    world = _rows_by_code(source.rows_at(WORLD_AS_OF))
     console.print(f"{len(world)} countries and territories. In Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
@@ -136,8 +138,8 @@ def _show_history(store: "IcebergStore") -> None:
 
     console.print()
     console.print(Rule("[bold]The euro, then and now[/bold]", align="left"))
-    then = _euro_users(_rows_by_code(frames.rows_at(store, TABLE, EURO_THEN)))
-    now = _euro_users(_rows_by_code(frames.rows_at(store, TABLE)))
+    then = _euro_users(_rows_by_code(source.rows_at(EURO_THEN)))
+    now = _euro_users(_rows_by_code(source.rows_at()))
     console.print(f"2014-01-01: {len(then)} users of the euro. Now: {len(now)}.")
     console.print(f"  joined: {', '.join(sorted(now - then)) or 'none'}")
     console.print(f"  left: {', '.join(sorted(then - now)) or 'none'}")

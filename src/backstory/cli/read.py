@@ -122,11 +122,11 @@ class _Question:
 
         With `limit`, it may have only the first rows and some others.
         """
-        from backstory.reading.arrow import point_in_time
+        from backstory.reading.pages import first_rows_at
 
         key = key_of_words(files.table.shape.source_key, self.key) if self.key else None
         selection = Selection.of(key, self.columns)
-        return point_in_time.rows_at(files, self.instant, self.time_of_knowledge, selection, limit)
+        return first_rows_at(files, self.instant, self.time_of_knowledge, selection, limit)
 
     def of_table(self, stored: "Table") -> "DataFrame":
         """The answer from Spark."""
@@ -158,7 +158,7 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
     """The columns of the key, all columns, and the first rows in the order of the key."""
-    from backstory.reading.arrow.point_in_time import sort_rows
+    from backstory.reading.arrow_rows import sort_rows
     from backstory.reading.histories import order_columns
     from backstory.stores.metadata.values import rows_of
 
@@ -169,7 +169,7 @@ def _read_rows(options: Options, table: str, question: _Question, limit: int | N
         unsorted, shape = small
         first = order_columns(shape, unsorted.column_names)
     else:
-        from backstory.reading.frames.versions import sortable_columns
+        from backstory.reading.frames import sortable_columns
         from backstory.stores.iceberg.store import existing
 
         with open_warehouse(options, table) as warehouse:
@@ -245,13 +245,14 @@ def timeline(
 
 
 def _read_life(options: Options, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
-    from backstory.reading.arrow import life
+    from backstory.reading.files import table_in_files
+    from backstory.reading.questions import life
 
     known_at, columns = optional_instant(words["known_at"]), Selection.of(None, words["columns"]).columns
 
     def of_files(files: "TableReader") -> Timeline:
         values = key_of_words(files.table.shape.source_key, key)
-        return life.life(files, values, words["axis"], known_at, columns)
+        return life(table_in_files(files), values, words["axis"], known_at, columns)
 
     small = answer_from_files(options, table, of_files)
     if small is not None:
@@ -327,10 +328,11 @@ def export(table: str, file: Path, *, options: Options = DEFAULTS, **words: Unpa
         options: Common options.
     """
     from backstory.reading.exports import ExportFile
-    from backstory.reading.exports import export_files as export_small
+    from backstory.reading.exports import export as export_rows
+    from backstory.reading.files import table_in_files
 
     place = ExportFile(file, **words)
-    done = answer_from_files(options, table, lambda files: export_small(files, place))
+    done = answer_from_files(options, table, lambda files: export_rows(table_in_files(files), place))
     if done is None:
         with open_warehouse(options, table) as warehouse, show_activity(options, "Writing ..."):
             done = warehouse.table(table).export(file, **words)

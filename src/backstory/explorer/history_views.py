@@ -1,7 +1,7 @@
 """The views of a table's history: its rows at a time, a record, the story of a value, and differences."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import Any, Final, cast
 
@@ -13,15 +13,16 @@ from backstory.explorer.questions import Question, diff_snippets, key_words, lif
 from backstory.explorer.views import View, calendar, commit_times, now
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.reading.arrow.differences import Differences, diff_knowledge
-from backstory.reading.arrow.differences import diff as diff_files
-from backstory.reading.arrow.life import blame, commit_summary, life
-from backstory.reading.arrow.point_in_time import Page, Row, page, rows_before
-from backstory.reading.arrow.versions import ChangeTimes
+from backstory.reading.blame import blame, commit_summary
+from backstory.reading.change_times import ChangeTimes
 from backstory.reading.drawings import Bar
+from backstory.reading.files import table_in_files
 from backstory.reading.histories import HISTORIES, RECORDING
 from backstory.reading.lives import AXES, VersionRow, changing_columns, differ
-from backstory.reading.selection import ChangeKind, Comparison, as_object
+from backstory.reading.options import ChangeKind, Comparison
+from backstory.reading.pages import Page, Row, page, rows_before
+from backstory.reading.questions import diff, life
+from backstory.reading.selection import as_object
 from backstory.reading.timelines import Axis, Timeline, require_axis
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
@@ -221,7 +222,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
-        whole = life(files, key, _axis(question), question.time_of_knowledge)
+        whole = life(table_in_files(files), key, _axis(question), question.time_of_knowledge)
         if not whole.versions:
             raise UsageError("no-record", f"There is no record with {whole.title}.", "Look for another key.")
         shown = Timeline(whole.versions[-MOST_VERSIONS:], whole.columns, whole.axis, whole.title)
@@ -296,10 +297,16 @@ def diff_view(source: CatalogReader, question: Question) -> View:
         question = _with_times(source, files, question.alter(table=str(files.table.shape.table)))
         columns = [question.column] if question.column else None
         change = cast("ChangeKind | None", question.change or None)
-        comparison = Comparison.of(columns, change, through=False, axis="valid")
+        # A table without a history is compared by its recorded rows.
+        lasting = files.table.shape.layout in HISTORIES
+        comparison = Comparison.of(columns=columns, change=change)
+        if lasting:
+            comparison = replace(comparison, known_at=question.time_of_knowledge)
+        else:
+            comparison = replace(comparison, axis="recorded", at=now())
         between = parse_instant(question.first), parse_instant(question.to)
         try:
-            differences = _differences(files, between, question, comparison)
+            differences = diff(table_in_files(files), *between, comparison)
         except Unreadable as unread:
             raise _too_far_apart() if "rows" in str(unread) else unread from None
         begin = question.offset
@@ -312,19 +319,10 @@ def diff_view(source: CatalogReader, question: Question) -> View:
             "groups": differences.common_changes(GROUPS),
             "records": [(record, key_words(record["key"])) for record in records],
             "begin": begin,
-            "lasting": files.table.shape.layout in HISTORIES,
+            "lasting": lasting,
         }
         document = [as_object(record, whole=bool(change)) for record in records]
         return View(question, document, more, following, diff_snippets(question, files.table))
-
-
-def _differences(
-    files: TableReader, between: tuple[datetime, datetime], question: Question, comparison: Comparison
-) -> Differences:
-    """The differences between two times. A table without a history is compared by its recorded rows."""
-    if files.table.shape.layout in HISTORIES:
-        return diff_files(files, *between, question.time_of_knowledge, comparison)
-    return diff_knowledge(files, *between, now(), comparison)
 
 
 def _with_times(source: CatalogReader, files: TableReader, question: Question) -> Question:

@@ -13,7 +13,7 @@ from backstory.explorer.catalog_reader import CatalogReader, find_table, without
 from backstory.explorer.questions import Question, Snippet
 from backstory.model.layout import Layout
 from backstory.model.versions_layout import COPIED_AT
-from backstory.reading.arrow.life import commit_summary
+from backstory.reading.blame import commit_summary
 from backstory.reading.commits import commits, inventory
 from backstory.stores.metadata.table_metadata import CommitMetadata, ReadableCatalog, TableMetadata
 from backstory.stores.port import DISORDER

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.csv
@@ -23,23 +23,12 @@ from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.values import as_json
-from backstory.reading.arrow.point_in_time import live_rows, sort_rows
-from backstory.reading.arrow.versions import read_statements, read_versions, table_at
-from backstory.reading.frames.versions import rows_at, statements, versions
-from backstory.reading.histories import HISTORIES, order_columns
+from backstory.reading.histories import HISTORIES
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
+from backstory.reading.questions import KnownTable, Rows
 from backstory.reading.timelines import Axis, require_axis
-from backstory.spark.connect import arrow_parts, is_connect
-from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.store import IcebergStore, existing
-from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import values_of
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 def _open_csv(file: Path, schema: pa.Schema) -> pyarrow.csv.CSVWriter:
@@ -171,44 +160,14 @@ def _write_error(stop: OSError, file: Path) -> BackstoryError:
     return UsageError("no-file", f"{file} cannot be written: {stop.strerror}.", "Name another file.")
 
 
-def export_files(files: TableReader, target: ExportFile) -> Export:
-    """Write the same file as `export_table`, from data files.
-
-    Raises Unreadable, before anything is written, for tables that only Spark reads.
-    """
-    now = table_at(files, None)
-    shape = now.shape
-    if target.axis == "both":
-        rows = read_statements(now).rows
-    else:
-        rows = read_versions(now).rows if shape.layout in HISTORIES else live_rows(now)
-    rows = sort_rows(rows, [*order_columns(shape, rows.column_names), STATED_FROM])
-    return target.write(shape.table, rows.schema, rows.to_batches())
-
-
-def export_table(store: IcebergStore, table: TableName, target: ExportFile) -> Export:
+def export(table: KnownTable[Rows, Any], target: ExportFile) -> Export:
     """Write every version, sorted by key and times; on axis `both`, every statement.
 
-    For a table without a history the rows are written; axis `both` then raises UsageError.
+    For a table without a history the rows are written; axis `both` then raises UsageError. Raises Unreadable,
+    before anything is written, for files that only Spark reads.
     """
-    shape = existing(store, table).shape
     if target.axis == "both":
-        rows = statements(store, table)
+        rows = table.statements()
     else:
-        rows = versions(store, table) if shape.layout in HISTORIES else rows_at(store, table)
-    first = [*order_columns(shape, rows.columns), *(name for name in rows.columns if name == STATED_FROM)]
-    if first:
-        rows = rows.orderBy(*map(column, first))
-    with translate_faults(table):
-        schema = arrow_of(rows.limit(0)).schema
-        return target.write(table, schema, _batches(rows, schema))
-
-
-def _batches(rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-    """The rows; at most one of Spark's partitions is in memory at a time."""
-    if is_connect(rows.sparkSession):
-        yield from (batch for part in arrow_parts(rows) for batch in part.cast(schema).to_batches())
-        return
-    parts = rows._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()  # noqa: SLF001 - Python has no name for it
-    while parts.hasNext():
-        yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)
+        rows = table.versions() if table.shape.layout in HISTORIES else table.live_rows()
+    return target.write(table.shape.table, *table.in_order(rows))

@@ -15,14 +15,14 @@ from backstory.errors import Refused, UsageError
 from backstory.model.history import History
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, Layout, Span, layout_of
-from backstory.model.table import Shape, TableName
+from backstory.model.table import Shape
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading.lifetimes import LogKind
 from backstory.reading.lives import shown_name
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.table_metadata import TableMetadata
-from backstory.stores.port import TableLike, require_columns
+from backstory.stores.port import DISORDER, TableLike, require_columns
 
 log = structlog.get_logger()
 
@@ -169,10 +169,12 @@ def history_of(table: TableLike, shape: Shape | None = None) -> History:
     return History(shape, own=own)
 
 
-def warn_of_disorder(table: TableName, *, disorderly: bool) -> None:
+def warn_of_disorder(table: TableLike) -> None:
     """Log a warning if a sender broke the history of the table."""
-    if disorderly:
-        log.warning(f"{table} has versions that overlap; at any time the version that began last counts")
+    if table.properties.get(DISORDER) == "true":
+        log.warning(
+            f"{table.shape.table} has versions that overlap; at any time the version that began last counts"
+        )
 
 
 def shown_key(shape: Shape) -> list[str]:

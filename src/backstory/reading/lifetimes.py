@@ -296,6 +296,12 @@ def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
     return f"SELECT * FROM ({versions}) AS versions WHERE {true}"
 
 
+def unstated_query(syntax: SqlSyntax, versions: str) -> str:
+    """The query for versions without recorded times, as statements."""
+    unknown = ", ".join(f"CAST(NULL AS TIMESTAMP) AS {{{name}}}" for name in ("known_from", "known_to"))
+    return f"SELECT *, {syntax.fill(unknown)} FROM ({versions}) AS versions"
+
+
 def statements_query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None = None) -> str:
     """The query for the statements of a table of layout `versions`, or of an event log (V97).
 

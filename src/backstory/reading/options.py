@@ -4,13 +4,17 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import UTC, date, datetime
 from pathlib import Path
-from typing import Literal, Self, TypedDict, Unpack
+from typing import Final, Literal, Self, TypedDict, Unpack, get_args
 
-from backstory.errors import bad_option, option
+from backstory.errors import UsageError, bad_option, option
 from backstory.model.change_feed import CommitName, Start
 from backstory.model.instant import optional_instant
-from backstory.reading.selection import ChangeKind, Comparison
+from backstory.model.table import TableName
+from backstory.reading.differences import BETWEEN
+from backstory.reading.selection import Selection
 from backstory.reading.timelines import Axis
+
+ChangeKind = Literal["added", "changed", "removed", "returned", "reverted", "passed"]
 
 # Whether the two times of a comparison are valid time or recorded time.
 ComparedAxis = Literal["valid", "recorded"]
@@ -72,22 +76,48 @@ class DiffOptions(TypedDict, total=False):
 
 
 @dataclass(frozen=True, slots=True)
-class DiffRequest:
-    """A comparison of valid times as known at `known_at`, or of recorded times for the valid time `at`."""
+class Comparison:
+    """A comparison of valid times as known at `known_at`, or of recorded times for the valid time `at`.
 
-    comparison: Comparison
-    axis: ComparedAxis
-    known_at: datetime | None
-    at: datetime | None
+    It has the columns to compare, empty for all, and the kind of change to show, None for all kinds.
+    `through` also compares everything that happened between the two times.
+    """
+
+    columns: Sequence[str] = ()
+    change: ChangeKind | None = None
+    through: bool = False
+    axis: ComparedAxis = "valid"
+    known_at: datetime | None = None
+    at: datetime | None = None
 
     @classmethod
     def of(cls, **options: Unpack[DiffOptions]) -> Self:
-        """The request with these options; UsageError for options that do not go together."""
+        """The comparison with these options; UsageError for options that do not go together."""
         axis, known_at, at = options.get("axis", "valid"), options.get("known_at"), options.get("at")
-        _require_times(axis, known_at, at)
-        through = options.get("through", False)
-        comparison = Comparison.of(options.get("columns"), options.get("change"), through=through, axis=axis)
-        return cls(comparison, axis, optional_instant(known_at), optional_instant(at))
+        change, through = options.get("change"), options.get("through", False)
+        valid, recorded = option("axis", "valid"), option("axis", "recorded")
+        if axis not in get_args(ComparedAxis):
+            raise bad_option(
+                f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}."
+            )
+        if (known_at if axis == "recorded" else at) is not None:
+            raise bad_option(
+                f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
+                "Use the one that belongs to the axis.",
+            )
+        if change is not None and change not in get_args(ChangeKind):
+            words = ", ".join(get_args(ChangeKind))
+            raise bad_option(f"There is no kind of change {change!r}.", f"Use one of {words} for `change=`.")
+        of_passages = option("through", value=True)
+        if through and axis != "valid":
+            raise bad_option(f"{of_passages} needs {valid}.", f"Omit {option('axis', axis)}.")
+        if change in BETWEEN and not through:
+            raise bad_option(
+                f"{option('change', change)} needs {of_passages}.",
+                f"Add {of_passages}, or choose another kind of change.",
+            )
+        columns = Selection.of(None, options.get("columns")).columns
+        return cls(columns, change, through, axis, optional_instant(known_at), optional_instant(at))
 
     @property
     def time(self) -> datetime:
@@ -99,17 +129,18 @@ class DiffRequest:
         """Whether the times are valid time as known now."""
         return self.axis == "valid" and self.known_at is None
 
+    def names(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
+        """The compared columns; UsageError for a missing column, and for `through` without a key."""
+        if self.through and not key:
+            raise UsageError(
+                "no-key",
+                f"{table} has no key, so its records cannot be followed between the two times.",
+                f"Omit {option('through', value=True)} to compare only the two times.",
+            )
+        return Selection(columns=self.columns).select(table, key, names)
 
-def _require_times(axis: str, known_at: object, at: object) -> None:
-    """Raise UsageError for an unknown axis, or a time that belongs to the other axis."""
-    valid, recorded = option("axis", "valid"), option("axis", "recorded")
-    if axis not in {"valid", "recorded"}:
-        raise bad_option(f"`axis=` must be valid or recorded, not {axis!r}.", f"Use {valid} or {recorded}.")
-    if (known_at if axis == "recorded" else at) is not None:
-        raise bad_option(
-            f"`known_at=` belongs to {valid}, and `at=` to {recorded}.",
-            "Use the one that belongs to the axis.",
-        )
+
+ENDS: Final = Comparison()
 
 
 class ChangesOptions(TypedDict, total=False):

@@ -1,4 +1,4 @@
-"""Which record, columns and changes an answer is about, as callers name them.
+"""Which record and columns an answer is about, as callers name them.
 
 A key is read exactly, in the same way by every command: its value names one value of the column's type, or
 it is refused.
@@ -6,20 +6,15 @@ it is refused.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final, Literal, get_args
+from typing import Any, Final
 
-from backstory.errors import UsageError, bad_option, option
+from backstory.errors import UsageError
 from backstory.formats.values.named import Unnamed, named_value
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
 from backstory.model.types import TEXT_KINDS, ColumnType
-from backstory.reading.differences import BETWEEN
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 from backstory.reading.lives import shown_name
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
-
 
 # The remedy where no record can be named.
 _WITHOUT: Final = "Use `current` without a key."
@@ -142,63 +137,6 @@ class Selection:
 
 
 EVERYTHING: Final = Selection()
-
-
-ChangeKind = Literal["added", "changed", "removed", "returned", "reverted", "passed"]
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The columns to compare, empty for all; the kind of change to show, None for all kinds.
-
-    `through` looks at everything that happened between the two times, not only at the two times.
-    """
-
-    columns: Sequence[str] = ()
-    change: ChangeKind | None = None
-    through: bool = False
-
-    @classmethod
-    def of(
-        cls, columns: str | Sequence[str] | None, change: ChangeKind | None, *, through: bool, axis: str
-    ) -> "Comparison":
-        """A comparison by the options of a caller; UsageError for an unknown or unfitting kind of change."""
-        if change is not None and change not in get_args(ChangeKind):
-            words = ", ".join(get_args(ChangeKind))
-            raise bad_option(
-                f"There is no kind of change {change!r}.",
-                f"Use one of {words} for `change=`.",
-            )
-        if through and axis != "valid":
-            raise bad_option(
-                f"{option('through', value=True)} needs {option('axis', 'valid')}.",
-                f"Omit {option('axis', axis)}.",
-            )
-        if change in BETWEEN and not through:
-            raise bad_option(
-                f"{option('change', change)} needs {option('through', value=True)}.",
-                f"Add {option('through', value=True)}, or choose another kind of change.",
-            )
-        return cls(Selection.of(None, columns).columns, change, through)
-
-    def names(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
-        """The compared columns; UsageError for a missing column, and for `through` without a key."""
-        if self.through and not key:
-            raise UsageError(
-                "no-key",
-                f"{table} has no key, so its records cannot be followed between the two times.",
-                f"Omit {option('through', value=True)} to compare only the two times.",
-            )
-        return Selection(columns=self.columns).select(table, key, names)
-
-    def filter_kind(self, differences: "DataFrame") -> "DataFrame":
-        """Keep the differences of the selected kind."""
-        from pyspark.sql.functions import col
-
-        return differences if self.change is None else differences.where(col("change") == self.change)
-
-
-ENDS: Final = Comparison()
 
 
 def as_object(difference: Mapping[str, Any], *, whole: bool = False) -> dict[str, Any]:

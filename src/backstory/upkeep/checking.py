@@ -29,7 +29,7 @@ from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
-from backstory.upkeep.laws.frames import broken_in_table
+from backstory.upkeep.laws.checks import broken_in_files, broken_in_table
 from backstory.upkeep.laws.tally import Broken
 from backstory.upkeep.laws.terms import LAWS, Law
 
@@ -72,8 +72,6 @@ def check_small(files: TableReader) -> list[dict[str, Any]]:
 
     Raises Unreadable if only Spark can read them.
     """
-    from backstory.upkeep.laws.files import broken_in_files
-
     return _records(require_known_layout(files.table), partial(broken_in_files, files))
 
 

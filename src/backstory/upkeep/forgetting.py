@@ -23,7 +23,7 @@ from backstory.model.instant import iso
 from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import ROLE, SCOPE
-from backstory.reading.frames.versions import is_record
+from backstory.reading.frames import is_record
 from backstory.reading.selection import key_of
 from backstory.stores.iceberg.erasures import (
     Erased,

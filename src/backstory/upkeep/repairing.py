@@ -29,8 +29,7 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout
-from backstory.upkeep.laws.files import broken_in_files
-from backstory.upkeep.laws.frames import broken_in_frame, find_suspects, read_terms
+from backstory.upkeep.laws.checks import broken_in_files, broken_in_frame, find_suspects, terms_in_table
 from backstory.upkeep.laws.queries import TableSql, query_of_rows
 from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY, MendTally, mend_records
@@ -98,7 +97,7 @@ class _Repairing:
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Repair]]:
         """A plan for the repair of the table's broken records in Spark's tasks."""
         table = _require_mendable(existing(store, self.table))
-        table_terms = read_terms(store, table)
+        table_terms = terms_in_table(store, table)
         rows, names = _rows(store, table, table_terms)
         suspects = find_suspects(rows, query_of_rows(table_terms))
         laws = [name for name in suspects.columns if name.startswith(PREFIX)]

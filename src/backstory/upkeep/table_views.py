@@ -6,7 +6,7 @@ from typing import Any
 from backstory.errors import Refused, UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import TableName
-from backstory.reading.frames.versions import versions_sql
+from backstory.reading.frames import versions_sql
 from backstory.stores.iceberg.create import views_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import EXTENSIONS, holds_views

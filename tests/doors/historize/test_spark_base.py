@@ -25,7 +25,7 @@ from backstory.doors.native.door import parse_options, snapshot
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
-from backstory.reading.frames.versions import rows_at
+from backstory.reading.frames import table_in_session
 from backstory.stores.iceberg.store import load
 from backstory.stores.sql.columns import Datatype
 
@@ -582,7 +582,7 @@ def test_a_table_of_fivetran_is_read_as_its_current(place, store):
     assert [(each.error, each.counts["new"]) for each in receipts] == [(None, 1), (None, 2), (None, 2)]
     for name in ("history", "live"):
         found = place.rows(f"SELECT id, v FROM rawcore.rc_{name}_hist ORDER BY id")
-        read = rows_at(store, TableName("stage", name)).orderBy("id").toArrow().to_pylist()
+        read = table_in_session(store, TableName("stage", name)).rows_at().orderBy("id").toArrow().to_pylist()
         assert found == [tuple(row.values())[:2] for row in read]
         assert found[0] == (1, "now")
         assert "gone" not in {v for _, v in found}

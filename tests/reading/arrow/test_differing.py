@@ -10,11 +10,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specification.differences import Lived, Side, differences, in_order, passages
 
-from backstory.reading.arrow.differences import differences as by_query
-from backstory.reading.arrow.point_in_time import are_after
-from backstory.reading.arrow.point_in_time import sort_rows as sort
-from backstory.reading.arrow.versions import INSTANT
-from backstory.reading.selection import Comparison
+from backstory.reading.arrow_rows import are_after
+from backstory.reading.arrow_rows import sort_rows as sort
+from backstory.reading.file_differences import differences as by_query
+from backstory.reading.files import INSTANT
+from backstory.reading.options import Comparison
+from backstory.reading.questions import SIDE_COLUMNS
 from backstory.stores.metadata.values import rows_of
 
 SCHEMA = pa.schema(
@@ -84,7 +85,7 @@ def asked(versions, key, comparison, *, timed=False):
     }
     truths = {
         side: pa.array([holds(*span, time) for _, *span in versions], pa.bool_())
-        for side, time in (("before", 2), ("after", 6))
+        for side, time in zip(SIDE_COLUMNS, (2, 6), strict=True)
     }
     sides = pa.table({**spans, **truths})
     if not comparison.through:

@@ -21,15 +21,14 @@ from backstory.errors import BackstoryError, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
-from backstory.reading.arrow import differences, point_in_time
-from backstory.reading.arrow.life import life
-from backstory.reading.arrow.point_in_time import page
-from backstory.reading.arrow.versions import change_times, read_statements, read_versions, table_at
-from backstory.reading.frames.versions import life as life_of_frames
-from backstory.reading.frames.versions import statements as statements_of_frames
-from backstory.reading.frames.versions import versions as versions_of_frames
+from backstory.reading import pages, questions
+from backstory.reading.change_times import change_times
+from backstory.reading.files import table_in_files
+from backstory.reading.frames import table_in_session
 from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
-from backstory.reading.selection import EVERYTHING, Comparison, Selection
+from backstory.reading.options import Comparison
+from backstory.reading.pages import first_rows_at, page
+from backstory.reading.selection import EVERYTHING, Selection
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of
@@ -235,6 +234,22 @@ def same(small, large):
     return small.num_rows
 
 
+def rows_at(files, time=None, known_at=None, selection=EVERYTHING, limit=None):
+    return first_rows_at(files, time, known_at, selection, limit)
+
+
+def diff(files, *words):
+    return questions.diff(table_in_files(files), *words)
+
+
+def life(files, key):
+    return questions.life(table_in_files(files), key)
+
+
+def life_of_frames(store, name, key):
+    return questions.life(table_in_session(store, name), key)
+
+
 def same_differences(small, frame):
     assert lines(small.page()) == lines(frame.toArrow().to_pylist(maps_as_pydicts="strict"))
     return len(small)
@@ -256,9 +271,9 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
     files, at, then = files_of(warehouse, found), day(4.5), day(5.5)
     first = snapshots.all_snapshots(existing(store, found))[0].committed_at
     spark = Table(store, found)
-    held = read_versions(table_at(files, None))
-    large = versions_of_frames(store, found).toArrow()
-    assert same(held.rows, large) > 3
+    held = table_in_files(files).versions()
+    large = table_in_session(store, found).versions().toArrow()
+    assert same(held, large) > 3
     moved = {
         micros for name in ("valid_from", "valid_to") for micros in large[name].cast("int64").to_pylist()
     }
@@ -269,24 +284,24 @@ def test_a_history_is_read_as_spark_reads_it(store, warehouse, name, monkeypatch
         assert the_first_alone(files, large, at, monkeypatch) or name == "dbt"
         page_by_page(files, large, at, monkeypatch)
     if layout in {Layout.VERSIONS, Layout.ODF}:
-        same(point_in_time.rows_at(files, at, then), spark.as_of(at, known_at=then).toArrow())
-        told = read_statements(table_at(files, None))
-        assert same(told.rows, statements_of_frames(store, found).toArrow()) > 3
+        same(rows_at(files, at, then), spark.as_of(at, known_at=then).toArrow())
+        told = table_in_files(files).statements()
+        assert same(told, table_in_session(store, found).statements().toArrow()) > 3
     if name in APART:
-        assert same_differences(differences.diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
-        learnt = differences.diff_knowledge(files, first, then, at)
+        assert same_differences(diff(files, day(2.5), at), spark.diff(day(2.5), at)) > 1
+        learnt = diff(files, first, then, Comparison(axis="recorded", at=at))
         same_differences(learnt, spark.diff(first, then, axis="recorded", at=at))
         through = Comparison(through=bool(of_key), change=None)
-        gone = differences.diff(files, day(1.5), day(6.5), None, through)
+        gone = diff(files, day(1.5), day(6.5), through)
         assert same_differences(gone, spark.diff(day(1.5), day(6.5), through=through.through)) > 1
         for chosen in (Comparison(("v",), "removed"), Comparison(("v",), "changed")):
-            few = differences.diff(files, day(2.5), at, None, chosen)
+            few = diff(files, day(2.5), at, chosen)
             same_differences(few, spark.diff(day(2.5), at, columns="v", change=chosen.change))
     if name in BROKEN:
         assert checked_twice(store, found)
     if name in DELETED:
         for known_at in (first, ZERO):
-            assert ask(lambda: point_in_time.rows_at(files, at, known_at)) == ask(
+            assert ask(lambda: rows_at(files, at, known_at)) == ask(
                 lambda: spark.as_of(at, known_at=known_at).toArrow()
             )
         small, large = life(files, {"k": "b"}), life_of_frames(store, found, {"k": "b"})
@@ -308,11 +323,11 @@ def each_record_alone(files, large, key, monkeypatch):
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, 40)
         with pytest.raises(Unreadable, match="rows"):
-            read_versions(table_at(files, None))
+            table_in_files(files).versions()
         for values, rows in records.items():
             if None not in values:
-                held = read_versions(table_at(files, None).of_record(dict(zip(key, values, strict=True))))
-                assert lines(rows_of(held.rows)) == lines(rows)
+                held = table_in_files(files).of_record(dict(zip(key, values, strict=True))).versions()
+                assert lines(rows_of(held)) == lines(rows)
 
 
 def the_first_alone(files, large, at, monkeypatch):
@@ -325,10 +340,10 @@ def the_first_alone(files, large, at, monkeypatch):
         for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
             less.setattr(rows_module, bound, files.table.rows - 1)
         for name, value in (("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(point_in_time, name, value)
+            less.setattr(pages, name, value)
         for limit in (1, 3):
             with suppress(Unreadable):
-                rows = in_order(rows_of(point_in_time.rows_at(files, at, None, EVERYTHING, limit)), order)
+                rows = in_order(rows_of(rows_at(files, at, None, EVERYTHING, limit)), order)
                 assert list(map(rank, rows[:limit])) == list(map(rank, holding[:limit]))
                 answered += 1
     return answered
@@ -338,7 +353,7 @@ def page_by_page(files, large, at, monkeypatch):
     """Pages in the order of the key have together what Spark has, once; so have those of one value."""
     with monkeypatch.context() as less:
         for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
-            less.setattr(point_in_time, name, value)
+            less.setattr(pages, name, value)
         for where in ({}, {"v": "1.5"}):
             wanted = [
                 row
@@ -399,8 +414,8 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     )
     store.spark.sql(f"DELETE FROM {into} WHERE k = 4")
     spark, files = Table(store, found), files_of(warehouse, found)
-    assert same(point_in_time.rows_at(files), spark.current().toArrow()) == 3
-    assert same(point_in_time.rows_at(files, None, first), spark.current(known_at=first).toArrow()) == 3
+    assert same(rows_at(files), spark.current().toArrow()) == 3
+    assert same(rows_at(files, None, first), spark.current(known_at=first).toArrow()) == 3
     monkeypatch.setenv("JAVA_HOME", str(warehouse / "none"))
     assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json"]) == 0
     told = json.loads(capsys.readouterr().out)
@@ -412,8 +427,8 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     for bound in ("MOST_ROWS", "MOST_IN_ARROW"):
         monkeypatch.setattr(rows_module, bound, 4)
     for name in ("FEWEST", "ROWS_FOR_ONE"):
-        monkeypatch.setattr(point_in_time, name, 1)
-    assert point_in_time.rows_at(files, None, None, EVERYTHING, 1)["k"].to_pylist() == [1]
+        monkeypatch.setattr(pages, name, 1)
+    assert rows_at(files, None, None, EVERYTHING, 1)["k"].to_pylist() == [1]
     for asked, keys in ((["--limit", "1"], [1]), (["--key", "5"], [5]), (["--key", "3"], [])):
         assert run(["current", str(found), "--warehouse", str(warehouse), "--output", "json", *asked]) == 0
         assert [row["k"] for row in json.loads(capsys.readouterr().out)] == keys
@@ -422,11 +437,11 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
 def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
     """No memory for it, another tool's types: never another answer."""
     found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
-    assert point_in_time.rows_at(files_of(warehouse, found)).num_rows == 0
+    assert rows_at(files_of(warehouse, found)).num_rows == 0
     write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])
-    assert point_in_time.rows_at(files_of(warehouse, found)).num_rows == 1
+    assert rows_at(files_of(warehouse, found)).num_rows == 1
     with pytest.raises(Unreadable, match="memory"):
-        point_in_time.rows_at(files_of(warehouse, found, memory=60))
+        rows_at(files_of(warehouse, found, memory=60))
 
 
 KEYED = """t_key STRING, i BIGINT, n DECIMAL(10, 2), day DATE, at TIMESTAMP, naive TIMESTAMP_NTZ, f DOUBLE, b BOOLEAN,
@@ -475,8 +490,8 @@ def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
             assert lives[0].title == lives[1].title
         chosen = Selection.of(spellings[0], ["t"])
         small = (
-            point_in_time.rows_at(files, day(3), None, chosen),
-            point_in_time.rows_at(files, None, None, chosen),
+            rows_at(files, day(3), None, chosen),
+            rows_at(files, None, None, chosen),
         )
         large = (
             spark.as_of(day(3), key=spellings[0], columns="t"),
@@ -487,7 +502,7 @@ def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
             for question in (
                 lambda key: life(files, key),
                 lambda key: life_of_frames(store, found, key),
-                lambda key: point_in_time.rows_at(files, day(3), None, Selection({column: key})),
+                lambda key: rows_at(files, day(3), None, Selection({column: key})),
                 lambda key: spark.current(key={column: key}),
             ):
                 with pytest.raises(UsageError) as caught:
@@ -547,6 +562,6 @@ def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monk
         files = TableReader(catalog.describe(found), catalog, lease)
         for number in range(40):
             Noting.opened.clear()
-            together += rows_of(point_in_time.rows_at(files, None, None, Selection(f"key {number}")))
+            together += rows_of(rows_at(files, None, None, Selection(f"key {number}")))
             assert len(Noting.opened) <= 3
     assert lines(together) == large

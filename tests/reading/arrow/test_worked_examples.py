@@ -12,12 +12,11 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import KNOWN_FROM
-from backstory.reading.arrow.differences import diff, diff_knowledge
-from backstory.reading.arrow.life import life
-from backstory.reading.arrow.point_in_time import rows_at
-from backstory.reading.arrow.versions import read_statements, table_at
+from backstory.reading import questions
+from backstory.reading.files import table_in_files
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.reading.options import Comparison
 from backstory.stores.iceberg.store import KEY, LAYOUT
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
 from backstory.stores.metadata.table_rows import TableReader
@@ -98,6 +97,18 @@ def told(table):
     return lives(rows_of(table))
 
 
+def rows_at(files, time=None, known_at=None):
+    return table_in_files(files).at(known_at).rows_at(time)
+
+
+def life(files, *words, **more):
+    return questions.life(table_in_files(files), *words, **more)
+
+
+def diff_knowledge(files, first, second, time):
+    return questions.diff(table_in_files(files), first, second, Comparison(axis="recorded", at=time))
+
+
 def differing(found):
     """A word for each difference, such as `changed k v:a>x`."""
     for each in found.page():
@@ -135,7 +146,7 @@ def test_E14_what_was_rewound_stays_known(native):
     """V92, V96: what two times of knowing differ in, of one instant."""
     found = native(E14)
     assert told(rows_at(found)) == ["k: b[20,)"]
-    assert list(differing(diff(found, day(15), day(25)))) == ["changed k v:a>b"]
+    assert list(differing(questions.diff(table_in_files(found), day(15), day(25)))) == ["changed k v:a>b"]
 
     def learnt(first, second, time):
         return sorted(differing(diff_knowledge(found, day(first), day(second), day(time))))
@@ -157,9 +168,9 @@ def test_E14_what_was_rewound_stays_known(native):
 
 
 def events(found):
-    held = read_statements(table_at(found, None))
+    held = table_in_files(found).statements()
     axes = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
-    rows = rows_of(held.rows)
+    rows = rows_of(held)
     rows = sorted(rows, key=lambda row: (row["valid_from"], row[STATED_FROM]))
     return [" ".join(word(row[name]) for name in ("n", *axes)) for row in rows]
 

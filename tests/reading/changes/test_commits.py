@@ -6,7 +6,7 @@ import pytest
 
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
-from backstory.reading.changes.ranges import Lineage, range_of
+from backstory.reading.commit_ranges import Lineage, range_of
 from backstory.stores.iceberg.moved_rows import SnapshotLine
 
 # Version 3 was rolled back; a commit each minute after 2026-01-01T00:00:00Z.

@@ -10,8 +10,8 @@ from backstory.model.change import Change
 from backstory.model.change_feed import CURSOR_MARK, CURSOR_TAG
 from backstory.model.layout import Layout
 from backstory.model.versions_layout import CURSOR_MAX_AGE
-from backstory.reading.changes import ranges
-from backstory.reading.changes.ranges import lineage_of
+from backstory.reading import commit_ranges
+from backstory.reading.commit_ranges import lineage_of
 from backstory.stores.metadata.catalogs import metadata_of
 
 DAY = 24 * 60 * 60 * 1000
@@ -137,7 +137,7 @@ def test_a_table_without_commits_moves_no_cursor(store):
     assert empty.told(cursor="crm") == []
     assert empty.now.tags == {}
     assert (
-        ranges.cursor_version(
+        commit_ranges.cursor_version(
             metadata_of(store, empty.now), lineage_of(metadata_of(store, empty.now)), "crm", None
         )
         == 0

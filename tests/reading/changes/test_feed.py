@@ -15,7 +15,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS
-from backstory.reading.changes.request import row_identity
+from backstory.reading.feeds import row_identity
 from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.tables import existing
 

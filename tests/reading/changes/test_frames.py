@@ -17,9 +17,7 @@ from backstory.model.change_feed import (
     TIME,
     VERSION,
 )
-from backstory.reading.changes.feed import feed_frame
-from backstory.reading.changes.pairs import changes_query
-from backstory.reading.changes.request import FeedRows
+from backstory.reading.feeds import FeedRows, changes_query, feed_frame
 from backstory.reading.lifetimes import SPARK
 
 SCHEMA = (

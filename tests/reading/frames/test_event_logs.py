@@ -8,7 +8,7 @@ from datasets import Dataset, e, s
 
 from backstory.doors.odf import door
 from backstory.errors import UsageError
-from backstory.reading.frames.versions import frame_instant
+from backstory.reading.frames import frame_instant
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.table import Table
 

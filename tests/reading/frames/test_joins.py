@@ -11,8 +11,8 @@ from backstory.errors import UsageError
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.frames.joins import Join, has_short_histories, join_in_order, join_pairs
-from backstory.reading.frames.versions import versions as versions_of
+from backstory.reading.frames import table_in_session
+from backstory.reading.joins import Join, has_short_histories, join_in_order, join_pairs
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.table import Table
@@ -135,7 +135,7 @@ def test_it_is_the_range_join(spark, store):
         ]
 
     wanted = [(number, start) for number, fact in enumerate(facts) for start in expected(*fact) or [None]]
-    history = versions_of(store, found.name)
+    history = table_in_session(store, found.name).versions()
     asked = Join(frame, history, ["k"], "at", [VALID_FROM, VALID_TO], ["id", "k", "at", VALID_FROM, VALID_TO])
     for rows in (found.join_as_of(frame, on="k", at="at"), join_pairs(asked), join_in_order(asked)):
         told = rows.select("id", VALID_FROM).orderBy("id").toArrow().to_pylist()

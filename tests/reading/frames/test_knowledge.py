@@ -14,7 +14,7 @@ from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import KNOWN_FROM
-from backstory.reading.frames.versions import versions
+from backstory.reading.frames import table_in_session
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
@@ -27,7 +27,7 @@ def told(frame):
 
 def known(found, at=None):
     """Every version as it was known, then."""
-    return told(versions(found.store, found.name, None if at is None else day(at)))
+    return told(table_in_session(found.store, found.name).at(None if at is None else day(at)).versions())
 
 
 def test_E13_what_did_we_know(store):

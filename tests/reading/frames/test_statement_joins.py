@@ -2,7 +2,7 @@
 
 import random
 
-from backstory.reading.frames.joins import Join, join_statements
+from backstory.reading.joins import Join, join_statements
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
 
 ENDS = ("valid_from", "valid_to", STATED_FROM, STATED_TO)

@@ -7,15 +7,13 @@ from datasets import Dataset, e, word
 from remembering import E13, E14, number, remembered
 
 from backstory.errors import UsageError
-from backstory.reading.frames.versions import record_rows, statements
+from backstory.reading.frames import table_in_session
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
-from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 
 def told(found, key, value="v"):
-    shape = existing(found.store, found.name).shape
-    frame = record_rows(statements(found.store, found.name), shape, key)
+    frame = table_in_session(found.store, found.name).of_record(key).statements()
     rows = frame.orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
     return [
         f"{row[value]}[{number(row['valid_from'])},{number(row['valid_to'])})"
@@ -51,7 +49,13 @@ def test_a_row_tells_two_steps(store):
 
 
 def events(found, *names):
-    rows = statements(found.store, found.name).orderBy("valid_from", STATED_FROM).toArrow().to_pylist()
+    rows = (
+        table_in_session(found.store, found.name)
+        .statements()
+        .orderBy("valid_from", STATED_FROM)
+        .toArrow()
+        .to_pylist()
+    )
     ends = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
     return [" ".join(word(row[name]) for name in (*names, *ends)) for row in rows]
 

@@ -10,7 +10,7 @@ from specification.change_feed import changes_of_commits, net
 
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
-from backstory.reading.changes.ranges import lineage_of
+from backstory.reading.commit_ranges import lineage_of
 from backstory.stores.iceberg.moved_rows import moved_rows
 from backstory.stores.iceberg.positions import row_groups
 from backstory.stores.iceberg.store import IcebergStore

@@ -12,7 +12,8 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS, RECORDED, SETTLED
 from backstory.reading.commits import commits, inventory
-from backstory.reading.frames.versions import life
+from backstory.reading.frames import table_in_session
+from backstory.reading.questions import life
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog, SessionCatalog
 from backstory.stores.metadata.pyiceberg_catalog import open_catalog, open_table, read_counts
@@ -155,7 +156,7 @@ def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_k
     with pytest.raises(
         Failed, match=f"A file of {lost} is missing or cannot be reached: [-0-9a-z]*-m0.avro"
     ) as told:
-        life(store, lost, {"id": 1})
+        life(table_in_session(store, lost), {"id": 1})
     assert told.value.code == "file-lost"
     for path in paths:
         local_path(f"{path}.away").rename(

@@ -15,7 +15,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import KIND, OWN_COLUMNS, ROLE, SCOPE, FactKind
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
-from backstory.upkeep.laws.frames import find_suspects, read_terms
+from backstory.upkeep.laws.checks import find_suspects, terms_in_table
 from backstory.upkeep.laws.queries import query_of_rows
 
 COLUMNS = (
@@ -123,7 +123,7 @@ def test_spark_finds_what_the_rule_finds(store, copies, settled):
 
     assert {each["law"] for each in found if each["violations"]} >= {"fold", "memory", "unique-start"}
     rows = store.spark.table(store.sql_name(table))
-    laws = query_of_rows(read_terms(store, existing(store, table)))
+    laws = query_of_rows(terms_in_table(store, existing(store, table)))
     keys = {row.k for row in find_suspects(rows, laws).collect()}
     assert not keys & set(range(150))
     assert len(keys) > 100

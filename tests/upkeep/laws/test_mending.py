@@ -4,7 +4,7 @@ from dataclasses import replace
 
 from hypothesis import given
 from hypothesis import strategies as st
-from specification.laws import violations
+from specification.laws import broken_memory, violations
 
 from backstory.upkeep.laws import mending
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
@@ -19,7 +19,8 @@ TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
 def mended(rows, terms):
     """The rows as they are mended for the laws that they break."""
-    return mending.mend_rows(rows, terms, violations(rows, terms))
+    judged = [replace(row, broken=frozenset(broken_memory([row], terms))) for row in rows]
+    return mending.mend_rows(judged, terms, violations(rows, terms))
 
 
 def life(*spans, **more):

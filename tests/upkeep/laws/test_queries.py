@@ -19,7 +19,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS
 from backstory.stores.metadata.deletes import Unreadable
-from backstory.upkeep.laws import files, frames
+from backstory.upkeep.laws import checks
 from backstory.upkeep.laws.queries import query_of_events, query_of_rows
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import LawTerms, RecordRow
@@ -169,7 +169,7 @@ def counted(found):
 
 def in_duckdb(rows, judged):
     with Memory(1 << 30).lease() as lease:
-        return counted(files.FileRows(lease, arrow(rows, judged)).count(query_of_rows(judged)))
+        return counted(checks.FileRows(lease, arrow(rows, judged)).count(query_of_rows(judged)))
 
 
 def of_chance(chance, judged, keys=KEYS):
@@ -195,7 +195,7 @@ def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
     if judged.terms.remembers:
         rows = [*{(row["key"], row["start"], row["end"]): row for row in rows}.values()]
 
-    found = frames.broken_in_frame(spark.createDataFrame(arrow(rows, judged)), judged)
+    found = checks.broken_in_frame(spark.createDataFrame(arrow(rows, judged)), judged)
 
     assert counted(found) == by_rule(rows, judged)
 
@@ -208,7 +208,7 @@ def test_keys_that_look_different_are_one_where_they_are_equal():
     with Memory(1 << 30).lease() as lease:
 
         def broken(*keys):
-            rows = files.FileRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
+            rows = checks.FileRows(lease, pa.table({"k": pa.array(keys, pa.float64())}))
             return rows.count(query_of_rows(TableTerms(held, LawTerms())))
 
         assert broken(1.0, float("nan"), -0.0) == {}
@@ -260,7 +260,7 @@ def test_duckdb_finds_in_events_what_the_rule_finds(kind, chance):
     columns = (Column("k", WORD), Column("at", TIME))
     held = Shape(TableName("some", "log"), columns, ("k",) if log.keyed else (), Layout.ODF)
     with Memory(1 << 30).lease() as lease:
-        found = files.FileRows(lease, table).count(query_of_events(held, names, log))
+        found = checks.FileRows(lease, table).count(query_of_events(held, names, log))
 
     lives = {}
     for place, (key, each, at) in enumerate(events):

@@ -33,7 +33,7 @@ from backstory.formats.rows import arrow_type
 from backstory.formats.wrapping.batch_file import Format
 from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.model.table import TableName
-from backstory.reading.frames.versions import all_are_current
+from backstory.reading.frames import all_are_current
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote

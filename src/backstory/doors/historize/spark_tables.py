@@ -16,7 +16,7 @@ from backstory.model.change import Change
 from backstory.model.layout import DELETED, FILE, POSITION, ROW_ID, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import widens
-from backstory.reading.frames.versions import current_table_rows
+from backstory.reading.frames import current_table_rows
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import cast_as_shown, column, null_columns, quote

@@ -48,7 +48,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load, sha
 from backstory.stores.refusals import table_exists
 from backstory.strategies.frames import comparable
 from backstory.upkeep.adopting import Adopted, key_or_identifiers, refuse_key, refuse_times, require_iceberg
-from backstory.upkeep.laws.frames import broken_in_frame
+from backstory.upkeep.laws.checks import broken_in_frame
 from backstory.upkeep.laws.table_terms import TableTerms
 from backstory.upkeep.laws.terms import LawTerms
 

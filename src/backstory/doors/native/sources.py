@@ -45,7 +45,7 @@ from backstory.model.change import NOTHING
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType
-from backstory.reading.frames.versions import all_are_current, rows_at
+from backstory.reading.frames import all_are_current, table_in_session
 from backstory.reading.histories import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
@@ -100,7 +100,7 @@ def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
     if stored.shape.layout in HISTORIES and not in_files:
         return rows_of_frame(_current(store, table), size)
     if not in_files and not all_are_current(stored.shape):
-        return rows_of_frame(rows_at(store, table), size)
+        return rows_of_frame(table_in_session(store, table).rows_at(), size)
     schema = spark_schema(store.jvm, stored.iceberg.schema())
     fields = [
         StructField(column.source, schema[column.name].dataType, metadata=schema[column.name].metadata)
@@ -112,7 +112,7 @@ def rows_of_table(store: IcebergStore, table: TableName) -> SourceRows:
 
 
 def _current(store: IcebergStore, table: TableName) -> "DataFrame":
-    return rows_at(store, table).drop(VALID_FROM, VALID_TO)
+    return table_in_session(store, table).rows_at().drop(VALID_FROM, VALID_TO)
 
 
 def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str]) -> Iterator[pa.Table]:

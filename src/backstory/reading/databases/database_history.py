@@ -14,8 +14,6 @@ from backstory.errors import UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.table import Shape, TableName
-from backstory.reading.arrow.differences import differences
-from backstory.reading.arrow.versions import INSTANT
 from backstory.reading.databases.history_queries import is_valid_at
 from backstory.reading.databases.stored_history import (
     ResultColumn,
@@ -24,8 +22,12 @@ from backstory.reading.databases.stored_history import (
     key_literal,
     select,
 )
+from backstory.reading.file_differences import differences
+from backstory.reading.files import INSTANT
 from backstory.reading.lives import shown_name
-from backstory.reading.selection import ENDS, EVERYTHING, Comparison, Selection
+from backstory.reading.options import ENDS, Comparison
+from backstory.reading.questions import SIDE_COLUMNS
+from backstory.reading.selection import EVERYTHING, Selection
 from backstory.reading.timelines import Timeline, timeline_of
 from backstory.stores.refusals import no_table
 from backstory.stores.sql.dialects import get_dialect
@@ -33,7 +35,7 @@ from backstory.stores.sql.engine import Engine
 
 SCHEMES: Final = {"duckdb": "duckdb", "postgresql": "postgres", "postgres": "postgres"}
 _BEFORE, _AFTER = "is before", "is after"  # no column of a model has a blank in its name
-_SIDES: Final = {"before": _BEFORE, "after": _AFTER}
+_SIDES: Final = dict(zip(SIDE_COLUMNS, (_BEFORE, _AFTER), strict=True))
 
 Rows = list[dict[str, Any]]
 

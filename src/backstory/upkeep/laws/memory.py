@@ -23,31 +23,6 @@ def broken_together(rows: Sequence[RecordRow], terms: LawTerms) -> Iterator[Law]
         yield from [Law.FOLD] * _count_unfolded(keyed, terms)
 
 
-def is_of_its_kind(row: RecordRow) -> bool:
-    """Whether the row has a combination of role, kind and length that V3 lists.
-
-    A version without length breaks another law.
-    """
-    without_length = row.start is not None and row.end == row.start
-    if row.role is None:
-        return row.kind in {None, FactKind.UPSERT} and row.scope is None
-    if not without_length:
-        return False
-    if row.role == Role.PAST:
-        return row.keyed and row.kind in {None, FactKind.UPSERT}
-    marked = not row.keyed and row.kind in MARKS
-    return row.role == Role.FACT and (marked or (row.keyed and row.kind in {*EVENTS, FactKind.VOID}))
-
-
-def is_recorded(row: RecordRow, newest: int | None) -> bool:
-    """Whether the row's recorded times are possible: in order, and not after the newest commit."""
-    if row.written is None:
-        return False
-    times = [row.written, *([] if row.ended_at is None else [row.ended_at])]
-    known = newest is None or times[-1] <= newest
-    return known and times == sorted(set(times))
-
-
 def is_settled(at: int | None, terms: LawTerms) -> bool:
     """Whether an instant is in the settled interval, including its bounds (V29)."""
     if terms.settled is None or at is None:

@@ -219,7 +219,7 @@ def _of_its_kind(row: RecordRow) -> RecordRow:
     """The row without the fields of memory, if it is a version with a length."""
     if row.role is not None and not is_version(row):
         return row
-    if memory.is_of_its_kind(row):
+    if Law.MEMORY not in row.broken:
         return row
     return replace(row, role=None, scope=None, kind=None)
 
@@ -227,7 +227,7 @@ def _of_its_kind(row: RecordRow) -> RecordRow:
 def _may_stay(row: RecordRow, terms: LawTerms) -> bool:
     """Whether a row of memory is valid: of its kind, with possible recorded times, and not settled."""
     settled = row.role == Role.FACT and memory.is_settled(row.start, terms)
-    return not settled and memory.is_of_its_kind(row) and memory.is_recorded(row, terms.newest)
+    return not settled and not row.broken & {Law.MEMORY, Law.RECORDED}
 
 
 def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
@@ -236,12 +236,13 @@ def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[Rec
     newest = max(known, default=0) if terms.newest is None else terms.newest
     versions = []
     for row in rows:
-        if memory.is_recorded(row, terms.newest):
+        if Law.RECORDED not in row.broken:
             versions.append(row)
             continue
         written = newest if row.written is None else min(row.written, newest)
+        last = INFINITY if terms.newest is None else terms.newest
         corrected = replace(row, written=written)
-        if not memory.is_recorded(corrected, terms.newest):
+        if row.ended_at is not None and not written < row.ended_at <= last:
             corrected = replace(corrected, ended_at=None, end_before=None)
         versions.append(corrected)
     return versions

@@ -103,7 +103,8 @@ class TableTerms:
         sequence = fields["sequence"]
         fields["sequence"] = () if sequence is None else tuple(sequence.values())
         values = {name: columns.get(name) for name in self.terms.tracked} if self.valued else {}
-        return RecordRow(place, **fields, values=values, twin=twin, row_id=row_id)
+        broken = frozenset(law for law in Law if columns.get(PREFIX + law))
+        return RecordRow(place, **fields, values=values, twin=twin, row_id=row_id, broken=broken)
 
     def count_broken(self, life: pa.Table) -> Mapping[str, int]:
         """How often the rows of a record break each law about several rows."""

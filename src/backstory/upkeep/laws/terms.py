@@ -63,8 +63,8 @@ class RecordRow:
 
     `place` identifies it among the record's rows. `keyed`: no part of its key is NULL. `rightly`: its hash
     fits its values, NULL if the way of hashing is unknown. `twin` is equal for rows that are identical in all
-    columns, and the smallest `row_id` is the oldest of them. The other fields are the layout's columns, NULL
-    if the layout lacks them.
+    columns, and the smallest `row_id` is the oldest of them. `broken` are the laws of single rows that the
+    stored row breaks. The other fields are the layout's columns, NULL if the layout lacks them.
     """
 
     place: int
@@ -87,6 +87,7 @@ class RecordRow:
     values: Mapping[str, Any] = field(default_factory=dict)
     twin: object = None
     row_id: int | None = None
+    broken: frozenset[Law] = field(default_factory=frozenset[Law], compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,4 +115,4 @@ class LawTerms:
 
 
 # The columns by which versions are checked, without the prefix.
-FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id"}
+FIELDS: Final = {each.name for each in fields(RecordRow)} - {"place", "values", "twin", "row_id", "broken"}

@@ -1,4 +1,4 @@
-"""One record's life from files, and the story of a value: since when, by which commit, the value before."""
+"""The story of a value in a record: since when, by which commit, and the value before."""
 
 import json
 from bisect import bisect_left
@@ -11,46 +11,14 @@ from backstory.engine.run_context import AUTHOR, FILES, NOTE, RUN
 from backstory.errors import UsageError
 from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
-from backstory.reading.arrow.point_in_time import true_rows
-from backstory.reading.arrow.versions import is_record, read_state, read_statements, read_versions, table_at
-from backstory.reading.histories import (
-    HISTORIES,
-    RECORDING,
-    commits_by_recorded_time,
-    require_knowledge,
-    state_after,
-)
+from backstory.reading.files import table_in_files
+from backstory.reading.histories import HISTORIES, state_after
 from backstory.reading.lives import SNAPSHOT, VersionRow, differ
+from backstory.reading.questions import life
 from backstory.reading.selection import Selection, shown_key_of
-from backstory.reading.timelines import Axis, Timeline, timeline_of
 from backstory.stores.metadata.table_metadata import CommitMetadata
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
-
-
-def life(
-    files: TableReader,
-    key: object,
-    axis: Axis = "valid",
-    known_at: datetime | None = None,
-    columns: Sequence[str] = (),
-) -> Timeline:
-    """One record's life, as by `life` of frames; Unreadable if only Spark can read it."""
-    table = files.table.shape.table
-    stated = files.table.shape.layout in RECORDING
-    if stated and known_at is not None:
-        require_knowledge(files.table, known_at)
-    then = table_at(files, None if stated else known_at)
-    Selection(key, columns).require(then.shape)
-    then = then.of_record(key)
-    versions = read_statements(then)
-    shown_key = shown_key_of(then.shape, key)
-    rows = versions.of_rows(is_record(versions.users, then.shape, key)).rows
-    names = Selection(columns=columns).select(table, list(shown_key), rows.column_names)
-    return timeline_of(
-        table, shown_key, rows_of(rows.select(names)), commits_by_recorded_time(files.table), axis, known_at
-    )
-
 
 # The most commits that are searched in a table without a history.
 MOST_COMMITS: Final = 200
@@ -89,7 +57,7 @@ def blame(
     """
     if files.table.shape.layout not in HISTORIES:
         return _blame_live_row(files, key, column)
-    timeline = life(files, key, known_at=known_at)
+    timeline = life(table_in_files(files), key, known_at=known_at)
     versions = timeline.versions
     place = _place(versions, at)
     if place is None:
@@ -156,9 +124,8 @@ def _commit_of_version(files: TableReader, key: object, column: str, version: Ve
 
     def has_it(snapshot: SnapshotFields) -> bool:
         try:
-            known = read_state(files, state_after(files.table, snapshot)).of_record(key)
-            versions = read_versions(known)
-            rows = rows_of(versions.of_rows(is_record(versions.users, known.shape, key)).rows)
+            known = table_in_files(files, state_after(files.table, snapshot))
+            rows = rows_of(known.of_record(key).versions())
         except UsageError:  # the table had another key or no history then
             return False
         return any(
@@ -183,8 +150,8 @@ def _blame_live_row(files: TableReader, key: object, column: str) -> dict[str, A
     now: VersionRow | None = None
     since, by = None, None
     for number, snapshot in enumerate(files.table.ancestry):
-        known = read_state(files, state_after(files.table, snapshot)).of_record(key)
-        row: VersionRow | None = next(iter(rows_of(true_rows(Selection(key), None, known))), None)
+        known = table_in_files(files, state_after(files.table, snapshot))
+        row: VersionRow | None = next(iter(rows_of(known.rows_at(selection=Selection(key)))), None)
         if now is None:
             if row is None:
                 raise UsageError(

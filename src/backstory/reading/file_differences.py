@@ -1,39 +1,21 @@
-"""What changed in a table between two times, from files: counted and grouped, then shown by pages."""
+"""The differences between two states of a table as places of rows: counted, grouped, and shown by pages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from datetime import datetime
-from functools import partial
 from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.reading.arrow.point_in_time import rows_at, sort_places
-from backstory.reading.arrow.versions import (
-    SIDED_TIMES,
-    SORT_MEMORY,
-    TIMES,
-    KnownTable,
-    hold_memory,
-    narrow_to_changes,
-    query_rows,
-    read_revisions,
-    read_versions,
-    table_at,
-)
-from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query, moves_query
-from backstory.reading.histories import HISTORIES, require_knowledge, shown_key, system_columns
-from backstory.reading.lifetimes import DUCKDB, internal_name
+from backstory.model.layout import VALID_FROM, VALID_TO
+from backstory.reading.arrow_rows import query_rows, sort_places, without_zone
+from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query
+from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
 from backstory.reading.lives import value_text
-from backstory.reading.selection import ENDS, Comparison
-from backstory.stores.iceberg.literals import micros_of
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.table_rows import TableReader
-from backstory.stores.metadata.values import booleans, integers, rows_of, truths_of, whole_numbers
+from backstory.reading.options import Comparison
+from backstory.stores.metadata.values import integers, rows_of, truths_of, whole_numbers
 from backstory.strategies.values import identities, ranks
 
 Row = Mapping[str, Any]
@@ -136,67 +118,6 @@ def _with_positive_zeros(row: Row) -> dict[str, Any]:
     return {name: value + 0.0 if isinstance(value, float) else value for name, value in row.items()}
 
 
-def diff(
-    files: TableReader,
-    first: datetime,
-    second: datetime,
-    known_at: datetime | None = None,
-    comparison: Comparison = ENDS,
-) -> Differences:
-    """The records that differ between two instants, in the order of their keys, as by `diff` of frames.
-
-    Raises the errors of `read_versions`.
-    """
-    between = micros_of(first), micros_of(second)
-    known = narrow_to_changes(table_at(files, known_at), between)
-    narrow = partial(moves_query, DUCKDB, between=between, through=comparison.through)
-    sided = read_versions(known, narrow, SIDED_TIMES)
-    return _differences(known, sided.users.take(sided.places), sided.spans, comparison)
-
-
-def diff_knowledge(
-    files: TableReader, first: datetime, second: datetime, time: datetime, comparison: Comparison = ENDS
-) -> Differences:
-    """The records whose state at one instant differs between two known times (V96)."""
-    table = files.table
-    if table.shape.layout is Layout.VERSIONS:
-        for each in (first, second):
-            require_knowledge(table, each)
-        known = table_at(files, second)
-        sided = read_revisions(known, micros_of(time), (micros_of(first), micros_of(second)))
-        return _differences(known, sided.users.take(sided.places), sided.spans, comparison)
-    sides = []
-    for known_at in (first, second):
-        lasting = table_at(files, known_at).shape.layout in HISTORIES
-        sides.append(rows_at(files, time if lasting else None, known_at))
-    before, _ = sides
-    try:
-        rows = pa.concat_tables(sides, promote_options="default")
-    except pa.ArrowException:
-        raise Unreadable("columns of other types then") from None
-    is_after = np.arange(rows.num_rows) >= before.num_rows
-    spans = {"before": booleans(~is_after), "after": booleans(is_after)}
-    spans |= {VALID_FROM: rows[VALID_FROM]} if VALID_FROM in rows.column_names else {}
-    return _differences(table_at(files, None), rows, pa.table(spans), comparison)
-
-
-def _differences(known: KnownTable, rows: pa.Table, sides: pa.Table, comparison: Comparison) -> Differences:
-    """The differences of rows; `sides` has for each row `before`, `after` and its times."""
-    shape = known.shape
-    key = shown_key(shape)
-    names = comparison.names(
-        shape.table, key, [each for each in rows.column_names if each not in {VALID_FROM, VALID_TO}]
-    )
-    if any(pa.types.is_map(each.type) for each in rows.schema if each.name in (key or names)):
-        raise Unreadable("maps in a key")
-    if not set(key) <= set(names):
-        raise Unreadable("a key of other columns then")
-    timed = shape.layout is Layout.ODF and bool(system_columns(known.table)["events"])
-    rows = rows.select(names)
-    with hold_memory(known.files.lease, "differences", SORT_MEMORY * len(names) * rows.num_rows * 8):
-        return differences(rows, key, sides, comparison, timed=timed)
-
-
 def differences(
     values: pa.Table,
     key: Sequence[str],
@@ -208,15 +129,16 @@ def differences(
 ) -> Differences:
     """The records whose rows differ in these values, in the order of their keys.
 
-    `sides` has for each row whether it was true `before` and `after`. For passages it also has `valid_from`
-    and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows to show instead of `values`.
+    `sides` has for each row whether it was true before and after, as `SIDES`. For passages it also has
+    `valid_from` and `valid_to`, and for `timed` events `valid_from`. `rows` returns the rows to show instead
+    of `values`.
     """
     relation = {
         internal_name("row"): integers(np.arange(values.num_rows)),
-        **{internal_name(each): sides[each] for each in SIDES},
+        **{internal_name(each): sides[internal_name(each)] for each in SIDES},
         **{
-            name: sides[time].cast(pa.timestamp("us"))
-            for name, time in TIMES.items()
+            name: without_zone(sides[time])
+            for name, time in ((STARTED, VALID_FROM), (ENDED, VALID_TO))
             if time in sides.column_names
         },
     }

@@ -20,18 +20,11 @@ from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.reading.databases.stored_history import distinct
-from backstory.reading.frames.versions import (
-    NATIVE,
-    frame_instant,
-    native_rows,
-    query_frames,
-    statements,
-    versions,
-)
+from backstory.reading.frames import NATIVE, frame_instant, query_frames, table_in_session
 from backstory.reading.histories import shown_key
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -274,11 +267,12 @@ def join_as_of(
     that is taken gets a number. `on` names the columns of the key, which both sides have. A row without a
     version gets NULLs, or is dropped with `how="inner"`; a NULL in the key or in a time matches nothing. In
     an event log whose events stay true, the newest event counts. Raises UsageError for another key,
-    for missing columns and for columns without times, and the errors of `versions`.
+    for missing columns and for columns without times, and the errors of `KnownTable.versions`.
     """
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")
-    stored = existing(store, table)
+    source = table_in_session(store, table)
+    stored = source.table
     _require(stored.shape, frame, on, times)
 
     def join_to(history: "DataFrame") -> Join:
@@ -296,11 +290,11 @@ def join_as_of(
                 "Give one time as known_at; only native tables take a column of known times.",
             )
         if has_short_histories(store, stored):
-            return join_pairs(join_to(native_rows(store, stored)))
-        return join_statements(join_to(statements(store, table)))
+            return join_pairs(join_to(source.native_rows()))
+        return join_statements(join_to(source.statements()))
     one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
     short = one_at_a_time and has_short_histories(store, stored)
-    join = join_to(versions(store, table, times.known_at))
+    join = join_to(source.at(times.known_at).versions())
     return join_pairs(join) if short else join_in_order(join)
 
 

@@ -1,1 +1,0 @@
-"""Answers from the files of small tables, without Spark."""

@@ -1,0 +1,455 @@
+"""The feed of changes: the rows that commits removed and added, paired by one query (native.md V101 to V113).
+
+DuckDB runs the query for small tables, from their files, and Spark for all others. If the snapshots of a
+table of layout `versions` have expired, the changes are derived from the recorded times in its rows.
+"""
+
+# ruff: noqa: S608 - all names and values in these queries are our own or quoted
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import timedelta
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final, Self
+
+import numpy as np
+import pyarrow as pa
+
+from backstory.errors import Refused, UsageError, bad_option, option
+from backstory.model.change_feed import (
+    CHANGE_COLUMNS,
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    NUMBER,
+    SIGN,
+    TIME,
+    VERSION,
+    ChangeType,
+)
+from backstory.model.history import History
+from backstory.model.instant import EPOCH, instant_of, parse_instant
+from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
+from backstory.model.table import Shape, TableName, is_reserved
+from backstory.model.versions_layout import ENDED_AT, ROLE, Role
+from backstory.reading.arrow_rows import StoredColumns, query_rows
+from backstory.reading.commit_ranges import Lineage, Range, cursor_version, lineage_of, move_cursor, range_of
+from backstory.reading.frames import query_frame, query_frames, table_in_session
+from backstory.reading.histories import require_knowledge, system_columns
+from backstory.reading.lifetimes import (
+    DUCKDB,
+    ENDED,
+    NO_FACT,
+    SPARK,
+    STATED_FROM,
+    STATED_TO,
+    ColumnSql,
+    SqlSyntax,
+    internal_name,
+    statements_query,
+)
+from backstory.reading.options import ChangesOptions
+from backstory.spark.connect import needs_java
+from backstory.stores.connect.moved_rows import MovedStates
+from backstory.stores.iceberg.literals import column, micros_of, quote
+from backstory.stores.iceberg.moved_rows import GAP, MovedRows, moved_rows
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.parquet_files import arrow_of
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_rows import CommitMoves, TableReader
+from backstory.stores.metadata.values import integers, rows_of, whole_numbers
+from backstory.stores.port import TableLike
+from backstory.strategies.values import identities, ranks, sorted_by
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame
+
+# A column of moved rows beside their sign and number: the commit, which sorts as its number.
+COMMIT: Final = "moved: commit"
+# Columns of a change: its type and its commit.
+TYPE, LAST = "moved: type", "moved: last"
+_NTH, _SURPLUS = "moved: nth {}", "moved: surplus {}"
+# The types of removed and added rows, without and with the other row of an update.
+_SINGLE: Final = f"CASE WHEN {{sign}} < 0 THEN '{ChangeType.DELETE}' ELSE '{ChangeType.INSERT}' END"
+_PAIR: Final = f"CASE WHEN {{sign}} < 0 THEN '{ChangeType.BEFORE}' ELSE '{ChangeType.AFTER}' END"
+# Equal rows cancel as bags.
+_CANCELED: Final = """(
+  SELECT * FROM (
+    SELECT *, ROW_NUMBER() OVER (PARTITION BY {same}, {sign} ORDER BY {sign}) AS {nth},
+      SUM({sign}) OVER (PARTITION BY {same}) AS {surplus}
+    FROM {moved}
+  ) AS counted WHERE {nth} <= {surplus} * {sign}
+) AS moved"""
+
+
+def changes_query(
+    syntax: SqlSyntax, record: Sequence[str], content: Sequence[str], *, net: bool, only_added: bool = False
+) -> str:
+    """The query for the changes among moved rows, by the columns of a record and of its other values.
+
+    One removed and one added row of a record are an update; more rows are deletes and inserts. With `net`,
+    the changes are those of all commits together, each with the last commit that touched its record, even if
+    that commit restored a former row (V106). With `only_added`, no row was removed.
+    """
+    names = {"sign": SIGN, "number": NUMBER, "commit": COMMIT, "type": TYPE, "last": LAST}
+    words = {word: syntax.name(name) for word, name in names.items()}
+    records, values = ([syntax.name(each) for each in names] for names in (record, content))
+    single, pair = (text.format(**words) for text in (_SINGLE, _PAIR))
+    number, commit, type_, last = (words[word] for word in ("number", "commit", "type", "last"))
+    if only_added and not net:
+        return f"SELECT *, {single} AS {type_}, {commit} AS {last} FROM {syntax.rows}"
+
+    def cancel(moved: str, same: Sequence[str], step: int) -> str:
+        own = {"nth": syntax.name(_NTH.format(step)), "surplus": syntax.name(_SURPLUS.format(step))}
+        return _CANCELED.format(moved=moved, same=", ".join(same), **own, **words)
+
+    moved = cancel(syntax.rows, [*records, *values, number], 1)
+    touched = f"MAX({commit}) OVER (PARTITION BY {', '.join(records)})" if net else commit
+    moved = f"(SELECT *, {touched} AS {last} FROM {moved}) AS moved"
+    if net:
+        moved = cancel(moved, [*records, *values], 2)
+    record_of = f"OVER (PARTITION BY {', '.join(records if net else [*records, number])})"
+    paired = f"COUNT(*) {record_of} = 2 AND SUM({words['sign']}) {record_of} = 0"
+    return f"SELECT *, CASE WHEN {paired} THEN {pair} ELSE {single} END AS {type_} FROM {moved}"
+
+
+def current_condition(shape: Shape, syntax: SqlSyntax, column: ColumnSql) -> str:
+    """Whether a row is an open version, or a live row that is not deleted."""
+    span = shape.layout.span
+    if span is None:
+        return "TRUE" if shape.column(DELETED) is None else f"NOT COALESCE({column(DELETED)}, FALSE)"
+    end = column(span.end)
+    if span.far is None:
+        return f"{end} IS NULL"
+    stored = shape.column(span.end)
+    end = syntax.read_instant(end, None if stored is None else stored.type.kind)
+    late = f"{end} >= {syntax.at(span.far)}"
+    if shape.layout is Layout.FIVETRAN_HISTORY:
+        return f"COALESCE({column(span.flag)}, {late}, FALSE)"
+    return f"({end} IS NULL OR {late})"
+
+
+@dataclass(frozen=True, slots=True)
+class FeedRows:
+    """A feed's columns by the table's names, the columns that identify a row, and a condition for rows."""
+
+    columns: dict[str, str]
+    identity: tuple[str, ...]
+    condition: Callable[[SqlSyntax, ColumnSql], str]
+
+
+def feed_rows(table: TableLike, options: ChangesOptions) -> FeedRows:
+    """The rows that a feed reports: versions with all columns, or current rows with the user's columns.
+
+    Raises UsageError for `current` on an event log, and Refused for columns with the names of the feed's own.
+    """
+    shape = table.shape
+    rows = _current(shape) if options.get("current") else _all(table)
+    for name in rows.columns.values():
+        if is_reserved(name, CHANGE_COLUMNS):
+            raise Refused(
+                "reserved-column",
+                f"A column of {shape.table} has the name {name}, which the feed uses itself.",
+                "Rename the column.",
+            )
+    return rows
+
+
+def row_identity(table: TableLike) -> tuple[str, ...]:
+    """The columns that identify a row of a table; empty if only all its values do (native.md, V105)."""
+    shape = table.shape
+    if shape.layout is Layout.ODF:
+        return (system_columns(table)["offset"],)
+    span = shape.layout.span
+    of_version = History(shape).version_key
+    if shape.layout is Layout.HIST and of_version in shape.names:
+        return (of_version,)
+    return (*shape.key, span.start) if span and shape.key else shape.key
+
+
+def _all(table: TableLike) -> FeedRows:
+    names = table.shape.names
+    is_version = _is_version if MEMORY in names else any_row
+    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), is_version)
+
+
+def _is_version(_: SqlSyntax, column: ColumnSql) -> str:
+    return f"{column(MEMORY, ROLE)} IS NULL"
+
+
+def any_row(*_: object) -> str:
+    return "TRUE"
+
+
+def _current(shape: Shape) -> FeedRows:
+    if shape.layout is Layout.ODF:
+        raise UsageError(
+            "no-current",
+            f"The rows of {shape.table} are events, which are never current.",
+            f"Omit {option('current', value=True)}.",
+        )
+    columns = {each.name: each.source for each in shape.user_columns}
+    return FeedRows(columns, shape.key, partial(current_condition, shape))
+
+
+def commit_range(table: TableMetadata, options: ChangesOptions) -> Range | None:
+    """The commits that a feed reports; raises the errors of `changes`.
+
+    None if snapshots have expired, but the rows of the table contain the recorded times of the range.
+    """
+    since, until = options.get("since"), options.get("until")
+    cursor, start = options.get("cursor"), options.get("start")
+    if cursor is None and start is not None:
+        raise bad_option(f"{option('start', start)} needs a cursor.", "Name it with `cursor=`.")
+    if cursor is not None and since is not None:
+        raise bad_option("Both `since=` and `cursor=` set where the feed begins.", "Omit one of them.")
+    lineage, ends = lineage_of(table), (since, until)
+    by_time = not any(isinstance(end, int) or (isinstance(end, str) and end.isdecimal()) for end in ends)
+    try:
+        if cursor is not None:
+            since = cursor_version(table, lineage, cursor, start)
+        return range_of(lineage, since, until, net=options.get("net", False))
+    except Refused:
+        if table.shape.layout is Layout.VERSIONS and cursor is None and by_time:
+            return None
+        raise
+
+
+_PLACE, _RECORD, _CONTENT = "place", "record", "content"
+
+
+@dataclass(frozen=True, slots=True)
+class SmallFeed:
+    """The rows of a table's feed in their order, its columns, and the versions of its two commits."""
+
+    table: TableName
+    rows: Sequence[Mapping[str, Any]]
+    columns: Sequence[str]
+    since: int
+    until: int
+
+
+def read_changes(files: TableReader, options: ChangesOptions) -> SmallFeed:
+    """The rows that changed, as by `changes`; Unreadable if only Spark can read them."""
+    table = files.table
+    feed, range_ = feed_rows(table, options), commit_range(table, options)
+    if range_ is None or any(each.operation == GAP for each in range_.commits):
+        raise Unreadable("snapshots that have expired")
+    names, stored = _identity(table, feed), StoredColumns()
+    feed.condition(DUCKDB, stored)  # it names the columns that are read
+    moves = CommitMoves(files, list(dict.fromkeys([*feed.columns, *stored.names])))
+    commits = [(each.id, each.operation) for each in range_.commits]
+    sides = [side for pair in moves.of_commits(range_.before, commits) for side in pair]
+    changes = (
+        _changes(sides, feed, names, stored, net=options.get("net", False)) if any(map(len, sides)) else ()
+    )
+    marks = [(each.version, EPOCH + timedelta(milliseconds=each.millis)) for each in range_.commits]
+    rows = [
+        {**row, **dict(zip(CHANGE_COLUMNS, (type_, *marks[commit]), strict=True))}
+        for row, type_, commit in changes
+    ]
+    columns = [*feed.columns.values(), *CHANGE_COLUMNS]
+    return SmallFeed(table.shape.table, rows, columns, range_.since, range_.until)
+
+
+def _identity(table: TableMetadata, feed: FeedRows) -> list[str]:
+    """The shown columns that identify a row."""
+    types = {each["name"]: arrow_of(each["type"]) for each in table.fields}
+    unsorted = (pa.types.is_floating, pa.types.is_nested)
+    if not feed.identity or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
+        raise Unreadable("rows whose keys are not plain")
+    return [feed.columns[name] for name in feed.identity]
+
+
+def _changes(
+    sides: Sequence[pa.Table], feed: FeedRows, names: Sequence[str], stored: StoredColumns, *, net: bool
+) -> Iterator[tuple[dict[str, Any], str, int]]:
+    """Each change among removed and added rows: its row, its type, and the place of its commit."""
+    moved = pa.concat_tables(sides, promote_options="default")
+    sizes, places = [len(side) for side in sides], np.arange(len(sides))
+    shown = moved.select(list(feed.columns)).rename_columns(list(feed.columns.values()))
+    commits = np.repeat(places // 2, sizes)
+    numbers = {
+        _PLACE: np.arange(len(moved)),
+        _RECORD: identities(shown, names),
+        _CONTENT: identities(shown, shown.column_names),
+        SIGN: np.repeat(np.where(places % 2, 1, -1), sizes),
+        NUMBER: commits,
+        COMMIT: commits,
+    }
+    relation = pa.table({name: integers(each) for name, each in numbers.items()} | stored.read(moved))
+    condition = feed.condition(DUCKDB, stored)
+    source = replace(DUCKDB, rows=f"(SELECT * FROM {DUCKDB.rows} WHERE {condition}) AS moved")
+    answer = query_rows(relation, changes_query(source, [_RECORD], [_CONTENT], net=net))
+    rows = shown.take(answer[_PLACE])
+    signs, last, places = (whole_numbers(answer[name]) for name in (SIGN, LAST, _PLACE))
+    order = [*([] if net else [last]), *(ranks(rows[name]) for name in names), signs, places]
+    ordered = integers(sorted_by(order, len(rows)))
+    types, commits = (answer[name].take(ordered).to_pylist() for name in (TYPE, LAST))
+    yield from zip(rows_of(rows.take(ordered)), types, commits, strict=True)
+
+
+# The most rows of a feed with one sorted partition.
+ROWS_IN_ORDER: Final = 1 << 19
+
+
+def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only_added: bool) -> "DataFrame":
+    """The feed of moved rows: the shown columns, then type, version and time of the change.
+
+    `rows` is the greatest possible number of moved rows, and with `only_added` no row was removed. A
+    partition is sorted by commit and identity, with removed rows before added rows. A small feed has one
+    partition.
+    """
+    from pyspark.sql.functions import struct
+
+    from backstory.strategies.frames import comparable, holds_map
+
+    commit = struct(*map(column, (NUMBER, VERSION, TIME))).alias(COMMIT)
+    shown = [column(name).alias(as_) for name, as_ in feed.columns.items()]
+    changes = moved.where(feed.condition(SPARK, quote))
+    changes = changes.select(*shown, *map(column, (SIGN, NUMBER)), commit)
+    types = {name: changes.schema[name].dataType for name in feed.columns.values()}
+    maps = {name: f"moved: {name}" for name, type_ in types.items() if holds_map(type_)}
+    if maps:  # Spark Connect takes no empty mapping
+        changes = changes.withColumns({maps[name]: comparable(column(name), types[name]) for name in maps})
+    identity = [feed.columns[name] for name in feed.identity] or list(types)
+    record = [maps.get(name, name) for name in identity]
+    content = [maps.get(name, name) for name in types if name not in identity]
+    changes = changes.repartition(1 + rows // ROWS_IN_ORDER, *map(column, record))
+    query = changes_query(SPARK, record, content, net=net, only_added=only_added)
+    order = [*([] if net else [NUMBER]), *record, SIGN]
+    ordered = query_frame(changes, query).sortWithinPartitions(*map(column, order))
+    of_commit = {CHANGE_TYPE: column(TYPE), COMMIT_VERSION: column(LAST)[VERSION]}
+    of_commit |= {COMMIT_TIMESTAMP: column(LAST)[TIME]}
+    return ordered.select(*map(column, types), *(each.alias(name) for name, each in of_commit.items()))
+
+
+@dataclass(frozen=True)
+class ChangeFeed:
+    """The rows that changed after commit `since` up to commit `until`; both are versions, None if expired.
+
+    `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. It is
+    sorted by commit, each preimage before its postimage. A feed of more than half a million rows is sorted
+    within each partition, and a partition has all rows of an identity. In a `with` block the cursor moves to
+    `until` when the block succeeds; `frame` can then be read only within the block.
+    """
+
+    frame: "DataFrame"
+    since: int | None
+    until: int | None
+    move: Callable[[], None]
+    release: Callable[[], None]
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self.release()
+        if kind is None:
+            self.move()
+
+
+# The rows added and removed when each statement began and ended to hold, with commit and recorded time.
+_MOVES: Final = """
+SELECT /*+ BROADCAST(kept_commits) */ {names}, {sign}, {number}, version AS {version},
+  timestamp_micros(COALESCE(time, {number})) AS {time}
+FROM (
+  SELECT {columns}, {sign}, unix_micros(IF({sign} > 0, {stated_from}, {stated_to})) AS {number}
+  FROM ({stated}) AS stated CROSS JOIN (VALUES (1Y), (-1Y)) AS signs ({sign})
+) AS moves LEFT JOIN kept_commits ON recorded = {number}
+WHERE {number} IS NOT NULL AND {within}
+"""
+
+
+def _recorded_feed(
+    store: IcebergStore, table: IcebergTable, lineage: Lineage, options: ChangesOptions
+) -> ChangeFeed:
+    """The changes recorded after one time and up to another, from the rows of a table of layout `versions`.
+
+    A row has two steps of its end: `end_before` from `recorded_at`, `valid_to` from `ended_at` (V6). Each
+    step was a commit. A row whose end moves again leaves a copy, and takes its former step as its recorded
+    time (V7). Commit versions are NULL if the snapshot has expired. Raises UsageError (`known-pruned`) if the
+    table no longer records these times.
+    """
+    since, until = (
+        None if isinstance(end, int | None) else instant_of(end)
+        for end in (options.get("since"), options.get("until"))
+    )
+    require_knowledge(table, since or EPOCH)
+    feed = feed_rows(table, options)
+    if not options.get("current"):
+        feed = replace(feed, condition=any_row)  # a memory row was a version before
+    role, recorded, moved = quote(MEMORY, ROLE), quote(RECORDED_AT), quote(MEMORY, ENDED_AT)
+    row = f"(PARTITION BY {', '.join(map(quote, row_identity(table)))} ORDER BY {recorded}, {moved})"
+    goes_on = f"CASE WHEN LAG({moved}) OVER {row} = {recorded} THEN LAG({recorded}) OVER {row} END"
+    condition, within, number = NO_FACT.format(role=role), ["TRUE"], quote(NUMBER)
+    if since is not None:  # rows neither recorded nor ended after that time do not count, except such copies
+        time = SPARK.at(micros_of(since))
+        condition += f" AND ({recorded} > {time} OR {moved} > {time} OR {role} = '{Role.PAST}')"
+        within.append(f"{number} > {micros_of(since)}")
+    if until is not None:
+        within.append(f"{number} <= {micros_of(until)}")
+    name, first, ended = store.sql_name(table.shape.table), quote("moved: first"), quote(ENDED)
+    source = f"(SELECT *, COALESCE({goes_on}, {recorded}) AS {first} FROM {name} WHERE {condition})"
+    own = {
+        VALID_TO: ended,
+        RECORDED_AT: f"IF({quote(internal_name('step'))} = 1, {first}, {recorded})",
+        IS_CURRENT: f"{ended} IS NULL",
+    }
+    names = table.shape.names
+    query = _MOVES.format(
+        names=", ".join(map(quote, names)),
+        columns=", ".join(f"{own.get(each, quote(each))} AS {quote(each)}" for each in names),
+        stated=replace(table_in_session(store, table), source=source).sql(statements_query),
+        stated_from=quote(STATED_FROM),
+        stated_to=quote(STATED_TO),
+        within=" AND ".join(within),
+        sign=quote(SIGN),
+        number=number,
+        version=quote(VERSION),
+        time=quote(TIME),
+    )
+    commits = [
+        (micros_of(parse_instant(each.recorded)), each.version, each.millis * 1000)
+        for each in lineage.commits
+        if each.recorded
+    ]
+    known = store.spark.createDataFrame(commits, "recorded bigint, version bigint, time bigint")
+    moves = query_frames(query, kept_commits=known)
+    frame = feed_frame(moves, feed, table.rows, net=options.get("net", False), only_added=False)
+    newest = lineage.newest if until is None else None
+    return ChangeFeed(frame, None, newest, lambda: None, lambda: None)
+
+
+def changes(store: IcebergStore, table: TableName, options: ChangesOptions) -> ChangeFeed:
+    """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
+
+    Raises Refused if snapshots of the range have expired or the cursor is lost or expired, and UsageError for
+    options that exclude each other, and for a cursor without Java.
+    """
+    cursor = options.get("cursor")
+    if cursor is not None and not store.has_java:
+        raise needs_java("A cursor")
+    stored = existing(store, table)
+    rows, described = feed_rows(stored, options), metadata_of(store, stored)
+    commits = commit_range(described, options)
+    if commits is None:
+        return _recorded_feed(store, stored, lineage_of(described), options)
+    moved = _moved_rows(store, stored, commits)
+    frame = feed_frame(
+        moved.frame(store), rows, moved.rows, net=options.get("net", False), only_added=moved.only_adds
+    )
+
+    def move() -> None:
+        if cursor is not None:
+            move_cursor(store, stored, cursor, commits.until)
+
+    return ChangeFeed(frame, commits.since, commits.until, move, lambda: moved.release(store))
+
+
+def _moved_rows(store: IcebergStore, table: IcebergTable, commits: Range) -> "MovedRows | MovedStates":
+    if store.has_java:
+        return moved_rows(store, table, commits.before, commits.commits)
+    return MovedStates(table, commits.before, commits.commits)

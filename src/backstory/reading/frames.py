@@ -1,0 +1,315 @@
+"""A table at a recorded time by Spark: each question is a query that Spark answers with a frame."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from functools import partial, reduce
+from operator import and_
+from typing import TYPE_CHECKING, Any, Final
+
+import pyarrow as pa
+
+from backstory.errors import UsageError
+from backstory.model.history import History
+from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
+from backstory.model.table import Shape, TableName
+from backstory.model.types import Kind
+from backstory.reading.differences import ANSWER, CHANGED, differences_query
+from backstory.reading.histories import (
+    HISTORIES,
+    no_end_error,
+    order_columns,
+    shown_key,
+    state_at,
+    system_columns,
+)
+from backstory.reading.lifetimes import (
+    ENDED,
+    NO_FACT,
+    SPARK,
+    STARTED,
+    STATED_FROM,
+    internal_name,
+    true_query,
+)
+from backstory.reading.lives import VersionRow, shown_name
+from backstory.reading.options import Comparison
+from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
+from backstory.reading.selection import Selection, shown_key_of
+from backstory.spark.connect import arrow_parts, is_connect
+from backstory.spark.versions import arrow_of
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import column, literal, quote, text_literal
+from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.iceberg.workers import error_text
+from backstory.stores.metadata.catalogs import metadata_of
+from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.values import rows_of
+
+if TYPE_CHECKING:
+    from pyspark.sql import Column, DataFrame, SparkSession
+    from pyspark.sql.types import DataType
+
+# When a row was recorded, when its end was last moved, and the end before that.
+NATIVE: Final = tuple(map(internal_name, ("recorded", "moved", "end_before")))
+_CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
+
+
+@dataclass(frozen=True, slots=True)
+class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
+    """A table at a recorded time in a session; `source` are its rows, in Spark SQL. `key` restricts them."""
+
+    store: IcebergStore
+    table: IcebergTable
+    source: str
+    key: object = None
+
+    @property
+    def metadata(self) -> TableMetadata:
+        """The metadata of the table."""
+        return metadata_of(self.store, self.table)
+
+    def at(self, known_at: datetime | None) -> "KnownFrames":
+        """The table as known at a recorded time."""
+        name, shape, until = self.store.sql_name(self.table.shape.table), self.table.shape, None
+        if known_at is not None:
+            state = state_at(self.metadata, known_at)
+            shape, until = state.shape, state.until
+            if state.snapshot is None:
+                name = f"(SELECT * FROM {name} LIMIT 0)"  # noqa: S608 - a name in quotes
+            elif until is None:
+                name = f"{name} VERSION AS OF {state.snapshot['snapshot-id']}"
+        return KnownFrames(self.table, shape, until, self.store, self.table, name)
+
+    def unite(self, before: "DataFrame", after: "DataFrame") -> "DataFrame":
+        """The rows of two states, with `SIDE_COLUMNS`."""
+        from pyspark.sql.functions import lit
+
+        one, other = (
+            rows.withColumns({each: lit(each == side) for each in SIDE_COLUMNS})
+            for rows, side in zip((before, after), SIDE_COLUMNS, strict=True)
+        )
+        return one.unionByName(other, allowMissingColumns=True)
+
+    def differences(self, rows: "DataFrame", comparison: Comparison) -> "DataFrame":
+        """The records whose rows differ in two states (native.md V96).
+
+        `key` is a struct of the key's columns, or of all columns if readers show no key. `change` is added,
+        changed or removed. `before` and `after` are structs of the user's columns, NULL if the record did not
+        exist. `changed` has the names of the columns that differ in a changed record; NULL and NaN equal
+        themselves. `comparison.through` adds records that are equal at both times, whose `change` is
+        returned, reverted or passed, and the column `away`.
+        """
+        from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
+
+        from backstory.strategies.frames import comparable
+
+        shape, key, types = (
+            self.shape,
+            shown_key(self.shape),
+            {each.name: each.dataType for each in rows.schema},
+        )
+        hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *SIDE_COLUMNS}
+        names = comparison.names(shape.table, key, [name for name in types if name not in hidden])
+        timed = shape.layout is Layout.ODF and bool(system_columns(self.table)["events"])
+        row = struct(*(_shown_value(name, types[name], unsigned=not key) for name in names))
+        rows = rows.withColumn(_ROW, row).withColumnsRenamed({name: time for time, name in TIMES.items()})
+        if comparison.through or not key:
+            values = struct(*(comparable(column(name), types[name]).alias(name) for name in names))
+            rows = rows.withColumn(internal_name("values"), values)
+        records = query_frame(rows, differences_query(SPARK, key, through=comparison.through, timed=timed))
+        before, after = column(_WAS), column(_IS)
+        differing = (when(_values_differ(name, types[name]), lit(name)) for name in names if name not in key)
+        changed = when(column(_CHANGE) == CHANGED, array_compact(array(*differing))).otherwise(array())
+        same = (column(_CHANGE) == CHANGED) & (size(changed) == 0)
+        whole = coalesce(before, after)
+        differences = records.select(
+            (struct(*map(column, key)) if key else whole).alias("key"),
+            when(same, column(_OTHERWISE))
+            .otherwise(coalesce(column(_CHANGE), column(_OTHERWISE)))
+            .alias("change"),
+            before.alias("before"),
+            after.alias("after"),
+            changed.cast("array<string>").alias("changed"),
+            *([column(_AWAY).alias("away")] if comparison.through else []),
+        )
+        differences = differences.where(column("change").isNotNull())
+        return (
+            differences
+            if comparison.change is None
+            else differences.where(column("change") == comparison.change)
+        )
+
+    def in_order(self, rows: "DataFrame") -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
+        """The schema and batches of rows, sorted by their key and times."""
+        first = [
+            *order_columns(self.table.shape, rows.columns),
+            *(name for name in rows.columns if name == STATED_FROM),
+        ]
+        with translate_faults(self.table.shape.table):
+            schema = arrow_of(rows.limit(0)).schema
+        return schema, self._batches(rows.orderBy(*map(column, first)) if first else rows, schema)
+
+    def _batches(self, rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows; at most one of Spark's partitions is in memory at a time."""
+        with translate_faults(self.table.shape.table):
+            if is_connect(rows.sparkSession):
+                yield from (batch for part in arrow_parts(rows) for batch in part.cast(schema).to_batches())
+                return
+            parts = rows._jdf.toArrowBatchRdd().toJavaRDD().toLocalIterator()  # noqa: SLF001 - Python has no name for it
+            while parts.hasNext():
+                yield pa.ipc.read_record_batch(pa.py_buffer(bytes(parts.next())), schema)
+
+    def values(self, rows: "DataFrame") -> Sequence[VersionRow]:
+        """The values of rows."""
+        with translate_faults(self.table.shape.table):
+            return rows_of(arrow_of(rows))
+
+    def ask(self, query: Query, *more: str, timed: bool = True) -> "DataFrame":
+        """Spark's answer to a query."""
+        shown = _shown_sql(self.history, self.sql(query), *more, timed=timed)
+        return self._only_record(self.store.spark.sql(shown))
+
+    def sql(self, query: Query) -> str:
+        """A query in Spark SQL."""
+        syntax, span = replace(SPARK, rows=self.source), self.shape.layout.span
+        if span is not None:
+            error = text_literal(error_text(no_end_error(self.shape, span)))
+            syntax = replace(syntax, endless=f"CAST(raise_error({error}) AS TIMESTAMP_LTZ)")
+        # The key columns keep their names, so that Spark pushes a filter on them below the window functions.
+        return layout_query(self, syntax, quote, query)
+
+    def live_rows(self) -> "DataFrame":
+        """The rows of a table without a history, except rows that Fivetran marked as deleted."""
+        users = (column(each.name).alias(each.source) for each in self.shape.user_columns)
+        live = self.store.spark.sql(f"SELECT * FROM {self.source}")  # noqa: S608 - a table's name in quotes
+        return self._only_record(_not_deleted(live, self.shape).select(*users))
+
+    def select(self, rows: "DataFrame", selection: Selection) -> "DataFrame":
+        """The selected columns of rows."""
+        return rows.select(*map(column, self.names(selection, rows.columns)))
+
+    def of_record(self, key: object) -> "KnownFrames":
+        """The table restricted to one record. Spark reads only files that may contain it."""
+        shown_key_of(self.shape, key)
+        return replace(self, key=key)
+
+    def _only_record(self, rows: "DataFrame") -> "DataFrame":
+        if self.key is None:
+            return rows
+        values = shown_key_of(self.shape, self.key)
+        return rows.where(_equal(values, {name: rows.schema[name].dataType for name in values}))
+
+    def native_rows(self) -> "DataFrame":
+        """The rows of layout `versions` without facts, with the times of `NATIVE`: two ends each (V6)."""
+        text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"  # noqa: S608
+        return self.ask(lambda syntax, *_: syntax.fill(text), *NATIVE)
+
+
+def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
+    """A value as it is shown; `unsigned` replaces -0.0, where one row represents its copies."""
+    from pyspark.sql.functions import lit
+    from pyspark.sql.types import DoubleType, FloatType
+
+    value = column(name)
+    signed = unsigned and isinstance(type_, DoubleType | FloatType)
+    return (value + lit(0.0).cast(type_) if signed else value).alias(name)
+
+
+def _values_differ(name: str, type_: "DataType") -> "Column":
+    from backstory.strategies.frames import comparable
+
+    before, after = (comparable(column(side)[name], type_) for side in (_WAS, _IS))
+    return ~before.eqNullSafe(after)
+
+
+def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> KnownFrames:
+    """A table now; UsageError if it does not exist."""
+    stored = existing(store, table) if isinstance(table, TableName) else table
+    return KnownFrames(stored, stored.shape, None, store, stored, store.sql_name(stored.shape.table))
+
+
+def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
+    """Every version as a query of Spark SQL; UsageError for a table without a history, or an event log."""
+    known = table_in_session(store, stored)
+    history = known.history
+    if stored.shape.layout is Layout.ODF:
+        raise UsageError(
+            "no-view",
+            f"{stored.shape.table} is a log of events; its versions are computed, so it has no views.",
+            "Read it with `current` and `as-of`.",
+        )
+    return _shown_sql(history, known.sql(known.versions_query()))
+
+
+def query_frame(rows: "DataFrame", query: str) -> "DataFrame":
+    """Spark's answer to a query of the relation `recorded`, which is `rows`."""
+    return query_frames(query, **{SPARK.rows: rows})
+
+
+def query_frames(query: str, **frames: Any) -> "DataFrame":
+    """Spark's answer to a query of these frames."""
+    text = query.replace("{", "{{").replace("}", "}}")
+    for name in frames:
+        text = re.sub(rf"\b(FROM|JOIN) {name}\b", rf"\1 {{{name}}} AS {name}", text)
+    session: SparkSession = next(iter(frames.values())).sparkSession
+    return session.sql(text, **frames)
+
+
+def _shown_sql(history: History, query: str, *more: str, timed: bool = True) -> str:
+    """The query for the columns that readers show: the user's, the times if `timed`, and `more`."""
+    names = {shown_name(each.source): each.name for each in history.user_columns}
+    names |= ({VALID_FROM: STARTED, VALID_TO: ENDED} if timed else {}) | dict(zip(more, more, strict=True))
+    listed = ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in names.items())
+    return f"SELECT {listed} FROM ({query}) AS versions"  # noqa: S608 - quoted names
+
+
+def frame_instant(rows: "DataFrame", name: str) -> str:
+    """The instant in a column of the frame `frame`, which is a date or a timestamp, in Spark SQL."""
+    from pyspark.sql.types import DateType
+
+    is_date = isinstance(rows.schema[name].dataType, DateType)
+    return SPARK.read_instant(quote("frame", name), Kind.NAIVE_DATE if is_date else None)
+
+
+def is_record(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
+    """Whether a row belongs to the record with this key, in the values that `key_of` gives; never NULL."""
+    from pyspark.sql.functions import coalesce, lit
+
+    return coalesce(_equal(key, types), lit(False))
+
+
+def _equal(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
+    """The plain comparison, NULL for a NULL in the key: Iceberg prunes files by it."""
+    return reduce(and_, (column(name) == literal(value).cast(types[name]) for name, value in key.items()))
+
+
+def sortable_columns(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
+    """The columns to sort a frame by: `first`, then all others; without columns that contain maps."""
+    names = [*first, *(name for name in rows.columns if name not in first)]
+    return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]
+
+
+def all_are_current(shape: Shape) -> bool:
+    """Whether all rows of a table are true now."""
+    marks = shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED) is not None
+    return not marks and shape.layout not in HISTORIES
+
+
+def current_table_rows(store: IcebergStore, stored: IcebergTable) -> "DataFrame":
+    """The rows of a table that are true now, with all columns."""
+    rows = store.spark.table(store.sql_name(stored.shape.table))
+    if stored.shape.layout not in HISTORIES:
+        return _not_deleted(rows, stored.shape)
+    known = table_in_session(store, stored)
+    query = known.sql(known.versions_query(partial(true_query, instant=None)))
+    return store.spark.sql(query).select(*map(column, rows.columns))
+
+
+def _not_deleted(rows: "DataFrame", shape: Shape) -> "DataFrame":
+    from pyspark.sql.functions import col, lit
+
+    if shape.layout is Layout.FIVETRAN_LIVE and shape.column(DELETED):
+        return rows.where(~col(DELETED).eqNullSafe(lit(True)))
+    return rows

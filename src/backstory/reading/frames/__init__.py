@@ -1,1 +1,0 @@
-"""Answers by Spark, as frames."""

@@ -1,0 +1,249 @@
+"""The first rows of a table that are true now or at a time, and pages of them, from files."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.errors import UsageError
+from backstory.model.table import Shape
+from backstory.reading.arrow_rows import are_after, equals_next, sort_rows
+from backstory.reading.files import KnownFiles, table_in_files
+from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
+from backstory.reading.lives import shown_name
+from backstory.reading.selection import Selection, exact_value, key_of
+from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
+from backstory.stores.metadata.table_rows import (
+    MOST_VALUES,
+    TableReader,
+    is_small,
+    least_values,
+    number_of_rows,
+)
+from backstory.stores.metadata.values import rows_of, truths_of
+from backstory.strategies.values import ranks
+
+# Rows read for each row of the answer, because few versions of a record are true.
+ROWS_FOR_ONE: Final = 8
+FEWEST: Final = 1_000
+# The most rows that are read as fast as a part of them.
+FEW: Final = 20_000
+NO_SEARCHES: Final[Mapping[str, Any]] = {}
+
+
+@dataclass(frozen=True, slots=True)
+class FirstRows:
+    """Rows of an answer, including the first ones in the order of their key.
+
+    All rows of the answer pass the searches `sure` and have a key after `after`. All rows of a record are
+    read.
+    """
+
+    known: KnownFiles
+    answer: Callable[[KnownFiles], pa.Table]
+    sure: Mapping[str, Search] = field(default_factory=dict)
+    after: Mapping[str, Any] = field(default_factory=dict)
+
+    def read(self, limit: int | None) -> pa.Table:
+        """The first `limit` rows, and perhaps others; all rows for None.
+
+        In a large table the records with the least keys are read. If few of them are in the answer, the
+        columns of the key and of `sure` are searched for its keys.
+        """
+        snapshot, names = self.known.snapshot, _key_names(self.known)
+        if limit is None or snapshot is None or not names or self.known.searches:
+            return self.answer(self.known)
+        if is_small(snapshot) and int(number_of_rows(snapshot) or 0) <= FEW:
+            return self.answer(self.known)
+        try:
+            return self._of_least_keys(snapshot, names[0], limit)
+        except Unreadable:
+            if is_small(snapshot):
+                return self.answer(self.known)
+            if not self.sure and len(names) == 1:
+                raise
+        return self._of_candidates(names, limit)
+
+    def _within(self, searches: Mapping[str, Search]) -> pa.Table:
+        return self.answer(replace(self.known, searches=searches))
+
+    def _of_least_keys(self, snapshot: Mapping[str, Any], name: str, limit: int) -> pa.Table:
+        """The answer for the records with the least keys, more until it has `limit` rows.
+
+        Raises Unreadable if few of these records are in the answer.
+        """
+        least, count = self.after.get(name), max(limit * ROWS_FOR_ONE, FEWEST)
+        fields, files = list(self.known.fields), self.known.files
+        while (span := least_values(files, snapshot, fields, name, count, least)) is not None:
+            rows = self._within({name: span})
+            if rows.num_rows >= limit:
+                return rows
+            if self.sure:
+                raise Unreadable("few rows of the answer among those with the least keys")
+            count *= ROWS_FOR_ONE
+        return self.answer(self.known) if least is None else self._within({name: Between(least)})
+
+    def _of_candidates(self, names: Sequence[str], limit: int) -> pa.Table:
+        """The answer for the first records with a row that passes `sure`, more until it has `limit` rows."""
+        known, first = self.known, names[0]
+        searches = {**({first: Between(self.after[first])} if first in self.after else {}), **self.sure}
+        keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
+        if self.after:
+            keys = keys.filter(are_after(keys, self.after))
+        if any(keys[name].null_count for name in names):
+            raise Unreadable("NULL in a key")
+        while True:
+            places = pc.select_k_unstable(
+                keys, min(limit, keys.num_rows), [(name, "ascending") for name in names]
+            )
+            rows = self._within({name: OneOf(keys[name].take(places)) for name in names})
+            if rows.num_rows >= limit or len(places) == keys.num_rows:
+                return rows
+            limit *= ROWS_FOR_ONE
+
+
+def _key_names(known: KnownFiles) -> list[str]:
+    """The key's columns in the table, by which rows are sorted; empty if readers show another key."""
+    now, then = shown_key(known.stored.shape), shown_key(known.shape)
+    return list(known.shape.key) if then and now == then else []
+
+
+def first_rows_at(
+    files: TableReader,
+    time: datetime | None,
+    known_at: datetime | None,
+    selection: Selection,
+    limit: int | None,
+) -> pa.Table:
+    """The rows that are true at an instant, as by `rows_at`: the first `limit`, and perhaps others.
+
+    They are the first in the order of their key. Raises Unreadable if only Spark can read the rows.
+    """
+    known = table_in_files(files).at(known_at)
+    selection.require(known.shape)
+    sure = {} if time is None else known.searches_at(time)
+    if selection.key is not None:
+        return known.rows_at(time, selection)
+    return FirstRows(known, lambda part: part.rows_at(time, selection), sure).read(limit)
+
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """Rows in the order of their key, all columns, the key's columns, and whether more rows follow.
+
+    `first` has the values of the key's first column in these rows, and perhaps others.
+    """
+
+    rows: Sequence[Row]
+    columns: Sequence[str]
+    key: Sequence[str]
+    more: bool
+    first: pa.ChunkedArray | None = None
+
+
+def page(
+    files: TableReader,
+    time: datetime | None = None,
+    known_at: datetime | None = None,
+    where: Mapping[str, str] = NO_SEARCHES,
+    after: object = None,
+    limit: int = 50,
+) -> Page:
+    """A page of the rows that are true at `time`, as known at `known_at`; None is now.
+
+    `where` maps columns to the values that they must have, as texts. The page begins after the key `after`,
+    in the form that `timeline` takes. Raises UsageError for an unknown column or an unfitting value,
+    Unreadable if only Spark can read the rows.
+    """
+    known = table_in_files(files).at(known_at)
+    key, conditions, time = shown_key(known.shape), _search_values(known, where), _lasting_time(known, time)
+    least = {} if after is None else key_of(known.shape, after)
+    behind = dict(zip(key, least.values(), strict=False))
+
+    def answer(part: KnownFiles) -> pa.Table:
+        rows = part.rows_at(time)
+        for name, (_, search) in conditions.items():
+            rows = rows.filter(search.rows(rows[name]))
+        return rows.filter(are_after(rows, behind)) if behind else rows
+
+    first, needed = FirstRows(known, answer, _sure_searches(known, time, conditions), least), limit + 1
+    while True:
+        rows = first.read(needed)
+        rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
+        end = _end(rows, key, limit)
+        if end < len(rows) or len(rows) < needed:
+            first_key = rows[key[0]] if key else None
+            return Page(rows_of(rows.slice(0, end)), rows.column_names, key, len(rows) > end, first_key)
+        needed *= ROWS_FOR_ONE  # all these rows belong to one record
+
+
+def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
+    """The number of rows on a page, which ends after all rows of a record.
+
+    In a broken history several rows of a record may be true. No page ends after a key with a NULL.
+    """
+    if not key or len(rows) <= limit:
+        return min(limit, len(rows))
+    last = rows.select(key).slice(limit - 1)
+    joined = equals_next([ranks(each) for each in last.columns], len(last))
+    for each in last.columns:
+        joined |= ~truths_of(each.is_valid())[:-1]
+    ends = np.flatnonzero(~joined)
+    return limit + int(ends[0]) if len(ends) else len(rows)
+
+
+def rows_before(
+    files: TableReader, page: Page, time: datetime | None, known_at: datetime | None
+) -> dict[Any, Row]:
+    """The rows of a page's records at another time, by the values of their key; empty if that is costly."""
+    known = table_in_files(files).at(known_at)
+    if page.first is None or shown_key(known.shape) != list(page.key):
+        return {}
+    try:
+        part = replace(known, searches={known.shape.key[0]: OneOf(page.first)})
+        rows = rows_of(part.rows_at(_lasting_time(known, time)))
+    except (Unreadable, pa.ArrowException):
+        return {}
+    return {tuple(row[each] for each in page.key): row for row in rows}
+
+
+def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
+    """The time of a page; a table without a history has only its present rows."""
+    return time if known.shape.layout in HISTORIES else None
+
+
+def _sure_searches(
+    known: KnownFiles, time: datetime | None, conditions: Mapping[str, tuple[str, Search]]
+) -> dict[str, Search]:
+    """Searches, by the table's own names, that all rows of the answer pass."""
+    if known.shape.layout in HISTORIES and known.utc_span is None:
+        return {}
+    return {**dict(conditions.values()), **({} if time is None else known.searches_at(time))}
+
+
+def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tuple[str, Search]]:
+    """The table's own name and the search for each column of `where`, by the names that readers show."""
+    shape = known.shape
+    lasting = shape.layout in HISTORIES
+    users = history_of(known.stored, shape).user_columns if lasting else shape.user_columns
+    names = {shown_name(each.source) if lasting else each.source: each for each in users}
+    searches: dict[str, tuple[str, Search]] = {}
+    for name, text in where.items():
+        if name not in names:
+            raise _no_column(shape, name, names)
+        searches[name] = names[name].name, EqualTo(exact_value(name, text, names[name].type))
+    return searches
+
+
+def _no_column(shape: Shape, name: str, names: Mapping[str, object]) -> UsageError:
+    return UsageError(
+        "unknown-column", f"{shape.table} has no column {name}.", f"Its columns are {', '.join(names)}."
+    )
