@@ -10,6 +10,7 @@ import os
 import subprocess
 import sys
 import traceback
+from collections import Counter
 from contextlib import contextmanager
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -17,22 +18,32 @@ from pathlib import Path
 from random import Random
 
 import pyarrow as pa
+import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
 sys.path.append(str(Path(__file__).parent / "doors" / "native"))
 
+from datasets import Dataset, counts
 from depth import deep
+from destination import HISTORY, LIVE, VERSIONS, Place, done, gives, serving, told
+from small_model import FIRST as LOADED
+from small_model import MODEL
+from small_model import SECOND as LOADED_NEXT
 from specification.change_feed import Changed, changes_of_commits, net
 from specification.copies import Copy, take
 from specification.stored import StoredVersions
+from tables_as_text import instant
 from test_snapshot import Native, by_rule, randomly
 
 import backstory
+from backstory.doors.historize.spark_runs import LOG
+from backstory.errors import Refused
 from backstory.model.change import DOOR
 from backstory.model.versions_layout import MEMORY_SINCE
 from backstory.stores.branches import DELIVERY
 from backstory.stores.iceberg.store import existing
+from backstory.testing.sender import Sender
 
 ADDRESS, CATALOG, *WORDS = sys.argv[1:]
 
@@ -63,6 +74,17 @@ def snapshots(session, table):
 def branches(session, table):
     session.sql(f"REFRESH TABLE {CATALOG}.{table}")
     return [row.name for row in session.table(f"{CATALOG}.{table}.refs").collect() if row.name != "main"]
+
+
+# The laws of the contract that the gate tries: one for each kind of statement.
+OF_GATE = "rows_come_go or whole_table or that_went_and or failed"
+
+
+def contract():
+    """The laws of every store hold over Connect, or are refused as the table of the contract has it."""
+    os.environ["BACKSTORY_CONNECT"] = f"{ADDRESS} {CATALOG}"
+    laws = str(Path(__file__).parent / "contracts" / "test_stores.py")
+    assert pytest.main(["-q", "-p", "no:cacheprovider", laws, *([] if deep(1, 0) else ["-k", OF_GATE])]) == 0
 
 
 def series():
@@ -341,6 +363,100 @@ def statuses(receipts):
     return [each.status for each in receipts]
 
 
+def fivetran():
+    """Tables are created, written in both modes, altered, truncated, renamed and dropped by the RPCs."""
+    _, warehouse = opened()
+    with serving({CATALOG: warehouse.store}) as address:
+        sender = Sender.to(address, Path().absolute())
+        live = Place.made(sender, warehouse.store, "sent", LIVE, "id v n synced \n 1 a 1 T1 \n 2 b 2 T1")
+        batch = {
+            "replace": live.files("id v n synced \n 3 c 3 T2"),
+            "update": live.files("id v synced \n 1 A T2"),
+        }
+        batch["delete"] = live.files("id \n 2")
+        live.send(**batch)
+        assert live.rows() == gives("id v n synced \n 1 A 1 T2 \n 3 c 3 T2")
+        commits = len(live.snapshots())
+        live.send(**batch)
+        assert len(live.snapshots()) == commits
+        live = live.alter("id:LONG* v n:LONG synced w:LONG")
+        assert live.described() == told(live.table)
+        live.write(replace="id v n synced w \n 4 d 4 T3 7")
+        assert live.rows("id w") == gives("id w \n 1 - \n 3 - \n 4 7")
+        live = live.alter("id:LONG* v n:LONG synced", drop_columns=True)
+        done(live.truncate(instant("T3")))
+        assert live.rows() == gives("id v n synced \n 4 d 4 T3")
+        with pytest.raises(Refused, match="needs Iceberg's Java"):
+            live.alter("id:LONG v* n:LONG synced")
+        done(live.migrate("copy_table", from_table=live.table.name, to_table="copied"))
+        done(live.migrate("rename_table", from_table=live.table.name, to_table="renamed"))
+        assert live.named("renamed").rows() == live.named("copied").rows()
+        done(live.named("copied").migrate("drop_table"))
+        assert live.named("copied").described() is None
+        history = Place.made(sender, warehouse.store, "sent", HISTORY, VERSIONS)
+        history.write(
+            earliest="id start \n 1 T5",
+            replace="id v n start end active synced \n 1 e 1 T5 TMAX true T5",
+            delete="id end synced \n 3 T7 T7",
+        )
+        assert history.rows("id v _fivetran_start _fivetran_end _fivetran_active") == gives(
+            """
+            id v start end  active
+            1  a T1    T2-1 false
+            1  b T2    T5-1 false
+            1  e T5    TMAX true
+            2  c T1    T3   false
+            3  d T3    T7   false
+            """
+        )
+        for table in (live.named("renamed"), history):
+            assert [each for each in warehouse.table(str(table.name)).check() if each["violations"]] == []
+
+
+def models():
+    """A model's loads give base and history, and a log; a run that is repeated changes nothing."""
+    os.environ["BACKSTORY_PEPPER"] = "a long secret for tests"
+    session, warehouse = opened()
+    Path("model.yaml").write_text(MODEL)
+    for month, rows in enumerate((LOADED, LOADED_NEXT, LOADED_NEXT), 1):
+        Path("stage.csv").write_text(rows)
+        (loaded,) = warehouse.historize("model.yaml", run_id=str(month), load_timestamp=f"2026-0{month}-01")
+        assert loaded.error is None, loaded
+        changed = {kind: count for kind, count in loaded.counts.items() if count}
+        assert changed == [{"new": 2}, {"new": 1, "changed": 1, "deleted": 1}, {"unchanged": 2}][month - 1]
+    history = warehouse.table("rawcore.rc_c_hist")
+    assert records(history.as_of("2026-01-15")) == {1: "Bern", 2: "Rome"}
+    assert records(history.current()) == {1: "Oslo", 3: "Graz"}
+    for name in ("rawcore.rc_c", "rawcore.rc_c_hist"):
+        assert [each for each in warehouse.table(name).check() if each["violations"]] == []
+    assert session.table(f"{CATALOG}.{LOG.schema}.{LOG.name}").count() == 3
+
+
+def datasets():
+    """Files become events of logs, whose chains and hashes hold; what is known makes no commit."""
+    session, warehouse = opened()
+    for kind, expected in (
+        ("snapshot", counts(appended=3, retracted=1, corrected=1)),
+        ("upsertStream", counts(appended=3, corrected=1)),
+        ("ledger", counts(appended=3, conflicts=1)),
+    )[: deep(3, 1)]:
+        merge = f"{{kind: {kind}, primaryKey: [city]{'' if kind == 'ledger' else ', encoding: op'}}}"
+        dataset = Dataset(warehouse.store, Path(kind), merge, "city STRING, n BIGINT")
+        dataset.add()
+        sums = Counter[str]()
+        for rows in ("A,1 B,2", "A,3 C,4"):
+            sums.update(dataset.push(rows).counts)
+        assert counts(**sums) == expected
+        verdict = warehouse.verify(dataset.name, namespace=dataset.namespace)
+        assert (verdict.problems, verdict.error) == ([], None)
+        commits = snapshots(session, f"{dataset.namespace}.`{dataset.name}`")
+        dataset.push("A,3 C,4")
+        assert snapshots(session, f"{dataset.namespace}.`{dataset.name}`") == commits
+    dataset = Dataset(warehouse.store, Path("query"), "{kind: append}", "city STRING, n BIGINT")
+    query = "{kind: sql, engine: spark, query: SELECT city FROM input}"
+    assert code_of(lambda: dataset.add(preprocess=query)) == "needs-java"
+
+
 def streams():
     """`foreachBatch` runs `apply_batch` in a process of the server; the same batches again make no commit."""
     session, warehouse = opened()
@@ -479,16 +595,18 @@ def refusals():
         lambda: table.changes(cursor="c"),
         lambda: table.maintain(),
         lambda: table.forget(1, apply=True),
-        lambda: table.drop(apply=True),
         lambda: warehouse.sql("SELECT 1"),
-        lambda: warehouse.pull("x"),
         lambda: warehouse.explore(),
-        lambda: warehouse.serve(),
     ]
     codes = [code_of(each) for each in tries]
     assert codes == ["needs-java"] * len(tries), codes
     assert snapshots(session, "no.c") == count
     assert branches(session, "no.c") == []
+    assert table.drop(archive="no.kept", apply=True).applied
+    archive = warehouse.table("no.kept")
+    assert records(archive.current()) == {1: "Bonn", 2: "Ulm"}
+    assert archive.drop(apply=True).applied
+    assert {code_of(lambda name=name: warehouse.table(name)) for name in ("no.c", "no.kept")} == {"no-table"}
     assert code_of(lambda: backstory.open(spark=session, catalog="nothing")) == "no-iceberg-catalog"
 
 

@@ -208,7 +208,6 @@ class Warehouse:
             return door.sql_of(chosen, options.get("dataset"))
         request = LoadRequest(**options)
         if chosen.on_spark:
-            self._require_java("A model on Spark")
             return door.historize_on_spark(chosen, self.store, request)
         return door.historize_on_database(chosen, url, request)
 
@@ -266,7 +265,6 @@ class Warehouse:
 
         A wrong file does not stop the others. The first error is raised at the end.
         """
-        self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
 
         manifests = door.add_each(self.store, namespace, _paths(files), dry_run=dry_run)
@@ -289,7 +287,6 @@ class Warehouse:
         A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name. The
         receipt of a source that fails contains an error.
         """
-        self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
 
         watcher = watcher or door.Watcher()
@@ -315,7 +312,6 @@ class Warehouse:
 
         Raises UsageError for an unknown name. The receipt contains any other error.
         """
-        self._require_java("Open Data Fabric")
         from backstory.doors.odf import door
 
         pushed = door.PushedFiles(_paths(files), source_name, optional_instant(event_time), input_format)
@@ -425,7 +421,6 @@ class Warehouse:
     @with_options(ServeOptions, request=ServeRequest)
     def serve(self, **options: Unpack[ServeOptions]) -> "Running":
         """Start a Fivetran destination. It runs until `stop` is called."""
-        self._require_java("A Fivetran destination")
         from backstory.doors.fivetran.server import serve
         from backstory.stores.iceberg.faults import show_causes
 

@@ -58,6 +58,11 @@ def act(request, server, tmp_path_factory):
         process.stdin.close()
 
 
+def test_the_contract_of_a_store_holds(act):
+    """Laws that need Iceberg's Java are refused."""
+    act("contract")
+
+
 def test_a_series_of_copies_gives_the_rules_rows_and_keeps_row_ids(act):
     """Late and restated copies too; the same copy again makes no commit."""
     for seed in range(deep(4, 1)):
@@ -82,6 +87,21 @@ def test_a_preview_is_published_as_it_was_delivered(act):
 def test_a_project_runs_with_its_log_and_views_and_exports(act):
     """Also frames of the server, and the function of a stream in another process."""
     act("runs")
+
+
+def test_a_models_loads_and_their_log_are_complete(act):
+    """Base and history are two commits under one lease."""
+    act("models")
+
+
+def test_datasets_keep_their_chains(act):
+    """A ledger, a copy and rows that replace others."""
+    act("datasets")
+
+
+def test_a_fivetran_destination_writes_its_tables(act):
+    """In both modes; changes that SQL cannot make by one commit are refused."""
+    act("fivetran")
 
 
 @pytest.mark.skipif(not deep(1, 0), reason="it makes two examinations, of some ten seconds each")

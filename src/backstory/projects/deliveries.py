@@ -27,7 +27,6 @@ from backstory.projects.declarations import Declaration, fill_in
 from backstory.projects.files import FileCopy, copies, new_copies
 from backstory.projects.log import RunReceipt, status_of
 from backstory.settings import Rights
-from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
 from backstory.upkeep.ending import archive_history
 
@@ -72,8 +71,6 @@ def carry_out(
     """
     if declared.error is not None:
         raise declared.error
-    if declared.kind == "dataset" and not store.has_java:
-        raise needs_java("A dataset")
     with take_notes(notes):
         if declared.kind == "model":
             return _load_model(store, declared, terms)
@@ -205,8 +202,6 @@ def _load_model(store: IcebergStore, declared: Declaration, terms: RunTerms) -> 
     url = options.pop("url", None)
     model = models.choose(terms.folder / declared.source, options.pop("dialect", None))
     request = LoadRequest(**options, dry_run=terms.dry_run)
-    if model.on_spark and not store.has_java:
-        raise needs_java("A model on Spark")
     if model.on_spark:
         receipts = models.historize_on_spark(model, store, request)
     else:

@@ -9,7 +9,8 @@ from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import MAIN
-from backstory.stores.connect.commit import MERGE_MODE, NOTE
+from backstory.stores.connect.commit import MERGE_MODE
+from backstory.stores.connect.sessions import NOTE
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.frames import LINEAGE_SINCE

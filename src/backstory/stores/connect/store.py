@@ -67,7 +67,6 @@ class ConnectStore(IcebergStore):
         """The table as its newest metadata file describes it; None if there is no such table or schema."""
         if not self.has(table):
             return None
-        self.refresh(table)
         location = self.metadata_location(table, self.spark)
         return DescribedTable(self._metadata(table, location), location)
 
@@ -76,8 +75,12 @@ class ConnectStore(IcebergStore):
         self.spark.sql(f"REFRESH TABLE {self._whole(table)}")
 
     def has(self, table: TableName) -> bool:
-        """Whether there is such a table."""
-        return self.spark.catalog.tableExists(self._whole(table))
+        """Whether there is such a table. By default the session's catalog remembers dropped ones."""
+        exists = self.spark.catalog.tableExists
+        if not exists(self._whole(table)):
+            return False
+        self.refresh(table)
+        return exists(self._whole(table))
 
     def _whole(self, table: TableName) -> str:
         """The quoted name of the table, whatever the branch."""

@@ -113,7 +113,8 @@ def change_where(
         positions = {}
         if table.rows:
             rows = store.spark.table(store.sql_name(table.shape.table))
-            rows = rows.withColumns(null_columns(shape.columns, table.shape.names)).where(condition)
+            lacking = null_columns(shape.columns, table.shape.names)
+            rows = (rows.withColumns(lacking) if lacking else rows).where(condition)
             positions = positions_of(rows)
     if not positions:
         return Change(into=into) if into else None

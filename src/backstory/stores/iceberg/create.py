@@ -4,6 +4,7 @@ import json
 import re
 import uuid
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import ascending, holds_views, partition_spec
-from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.scripts import files_of_history
 from backstory.stores.iceberg.store import (
@@ -180,6 +181,9 @@ def create_view(
     """
     refuse_existing(store, name)
     remember_here(store, name)
+    if not store.has_java:
+        _create_view_by_sql(store, name, sql, properties)
+        return
     catalog, identifier = store.iceberg(), store.identifier(name)
     if not holds_views(store.jvm, catalog):
         return
@@ -193,6 +197,18 @@ def create_view(
         building = building.withProperty(key, value)
     with translate_faults(name):
         building.createOrReplace()
+
+
+def _create_view_by_sql(
+    store: IcebergStore, name: TableName, sql: str, properties: Mapping[str, str]
+) -> None:
+    """Create a view by Spark SQL. An existing view stays as it is."""
+    from pyspark.errors import UnsupportedOperationException
+
+    pairs = ", ".join(f"{text_literal(key)} = {text_literal(value)}" for key, value in properties.items())
+    statement = f"CREATE VIEW IF NOT EXISTS {store.sql_name(name)} TBLPROPERTIES ({pairs}) AS {sql}"
+    with translate_faults(name), suppress(UnsupportedOperationException):
+        store.spark.sql(statement)
 
 
 def table_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:

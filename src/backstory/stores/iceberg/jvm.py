@@ -206,7 +206,12 @@ def every_row(jvm: Any) -> Any:
 
 
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
-    """Whether a data file may have rows with a string in a column, by the files' bounds."""
+    """Whether a data file may have rows with a string in a column, by the files' bounds.
+
+    Without Java the bounds are unknown.
+    """
+    if isinstance(jvm, NoJava):
+        return True
     equal = _iceberg(jvm, "expressions.Expressions").equal(column, text)
     with closing(table.newScan().filter(equal).planFiles()) as tasks:
         return bool(tasks.iterator().hasNext())

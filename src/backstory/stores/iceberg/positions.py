@@ -17,6 +17,7 @@ from pyroaring import BitMap64
 from backstory.errors import Refused
 from backstory.model.layout import FILE, POSITION
 from backstory.model.table import TableName
+from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, positions_by_file
 from backstory.stores.iceberg.frames import metadata_rows
@@ -67,14 +68,18 @@ def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, Bi
 def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitMap64]:
     """The positions of a frame's rows by `_file`.
 
-    Spark's tasks pack them, unless `count`, the number of rows, is small.
+    Spark's tasks pack them, unless `count`, the number of rows, is small. A server of Spark Connect sends
+    the places of all rows in parts.
     """
-    places = frame.select(FILE, POSITION)
+    places, positions = frame.select(FILE, POSITION), dict[Any, BitMap64]()
     if count is not None and count <= FEW:
         return positions_by_file(arrow_of(places)) if count else {}
+    if is_connect(frame.sparkSession):
+        for part in arrow_parts(places):
+            _add_positions(positions, positions_by_file(part))
+        return positions
     file = places.schema[FILE].dataType.simpleString()
     packed = map_batches(places, _pack, f"file {file}, positions binary").collect()
-    positions: dict[Any, BitMap64] = {}
     for row in packed:
         _add_positions(positions, {row.file: BitMap64.deserialize(bytes(row.positions))})
     return positions

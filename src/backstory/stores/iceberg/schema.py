@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.model.table import Column, TableName
 from backstory.model.types import ColumnType, Kind
+from backstory.spark.connect import NoJava
 from backstory.stores.iceberg.jvm import is_reserved, schema_json, schema_of, spark_type_json
 from backstory.stores.port import refuse_names
 from backstory.stores.refusals import property_garbled
@@ -72,9 +73,14 @@ def iceberg_schema(jvm: Any, columns: Sequence[Column]) -> Any:
     Refused for a name that is empty or repeated, or that Iceberg reserves.
     """
     refuse_names(is_reserved(jvm), [column.name for column in columns])
+    return schema_of(jvm, json.dumps(json_schema(columns)))
+
+
+def json_schema(columns: Sequence[Column]) -> dict[str, Any]:
+    """The JSON form of a schema of optional columns with ids from 1."""
     numbers = count(1)
     fields = [_json_field(column.name, column.type, numbers) | {"doc": column.doc} for column in columns]
-    return schema_of(jvm, json.dumps({"type": "struct", "schema-id": 0, "fields": fields}))
+    return {"type": "struct", "schema-id": 0, "fields": fields}
 
 
 def _json_field(name: str, type_: ColumnType, numbers: Iterator[int]) -> dict[str, Any]:
@@ -200,4 +206,45 @@ def spark_schema(jvm: Any, schema: Any) -> "StructType":
     """An Iceberg schema as Spark's, with comments."""
     from pyspark.sql.types import StructType
 
+    if isinstance(jvm, NoJava):
+        return StructType.fromJson(_spark_json({"type": "struct", "fields": fields_of(jvm, schema)}))
     return StructType.fromJson(json.loads(spark_type_json(jvm, schema)))
+
+
+def _spark_json(stored: Any) -> Any:
+    """The JSON form of Spark's type for a type in the JSON form of a schema."""
+    if isinstance(stored, str):
+        plain = stored.replace(", ", ",").partition("[")[0]
+        return _IN_SPARK.get(plain, plain)
+    match stored["type"]:
+        case "list":
+            has_nulls = not stored["element-required"]
+            return {
+                "type": "array",
+                "elementType": _spark_json(stored["element"]),
+                "containsNull": has_nulls,
+            }
+        case "map":
+            types = {"keyType": _spark_json(stored["key"]), "valueType": _spark_json(stored["value"])}
+            return {"type": "map", **types, "valueContainsNull": not stored["value-required"]}
+        case _:
+            fields = [
+                {
+                    "name": field["name"],
+                    "type": _spark_json(field["type"]),
+                    "nullable": not field["required"],
+                    "metadata": {"comment": field["doc"]} if "doc" in field else {},
+                }
+                for field in stored["fields"]
+            ]
+            return {"type": "struct", "fields": fields}
+
+
+# Names of types in Iceberg's JSON that have another name in Spark's.
+_IN_SPARK: Final = {
+    "int": "integer",
+    "timestamp": "timestamp_ntz",
+    "timestamptz": "timestamp",
+    "uuid": "string",
+    "fixed": "binary",
+}

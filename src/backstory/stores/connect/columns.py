@@ -1,0 +1,137 @@
+"""Columns and properties of a table, changed by ALTER TABLE in an order that may end at any statement."""
+
+import json
+from collections.abc import Iterator, Mapping
+from itertools import chain
+from typing import TYPE_CHECKING
+
+from backstory.model.change import COLUMNS_STATE, Change
+from backstory.model.table import Shape, TableName
+from backstory.model.types import added_fields, widens
+from backstory.spark.connect import needs_java
+from backstory.stores.connect.store import ConnectStore
+from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) -> dict[str, str | None]:
+    """The properties whose value the table does not have yet."""
+    return {name: value for name, value in properties.items() if table.properties.get(name) != value}
+
+
+def set_properties(
+    store: ConnectStore, session: "SparkSession", table: TableName, properties: Mapping[str, str | None]
+) -> None:
+    """Set properties of the table; None removes one."""
+    altering = f"ALTER TABLE {store.sql_name(table)}"
+    pairs = [
+        f"{text_literal(name)} = {text_literal(value)}"
+        for name, value in properties.items()
+        if value is not None
+    ]
+    removed = [text_literal(name) for name, value in properties.items() if value is None]
+    if removed:
+        session.sql(f"{altering} UNSET TBLPROPERTIES IF EXISTS ({', '.join(removed)})")
+    if pairs:
+        session.sql(f"{altering} SET TBLPROPERTIES ({', '.join(pairs)})")
+
+
+def reshape(
+    store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape, renamed: Mapping[str, str]
+) -> Mapping[str, str]:
+    """Give the table the columns of the new shape; a kill before the rows leaves columns without new values.
+
+    The properties are set first, so that a new column is never taken for another one of its source. Returns
+    the table's properties.
+    """
+    altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
+    statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
+    state = str(max(map(int, table.iceberg.schemas())) + len(statements) if statements else table.schema_id)
+    properties = {SOURCE_NAMES: source_names(into), COLUMNS_STATE: state}
+    if source_names(into) == source_names(table.shape):
+        del properties[SOURCE_NAMES]
+    if table.properties.get(COLUMNS_STATE) in {None, state}:
+        del properties[COLUMNS_STATE]
+    set_properties(store, session, table.shape.table, properties)
+    for statement in statements:
+        session.sql(statement)
+    return {**table.properties, **properties}
+
+
+def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iterator[str]:
+    """The clauses that change the columns, each of which leaves a table that can be read.
+
+    A type is widened before its comment, which contains it, and which is valid only for a type that fits.
+    """
+    for old, new in renamed.items():
+        if old != new:
+            yield f"RENAME COLUMN {quote(old)} TO {quote(new)}"
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    wider = [
+        each
+        for each in into.columns
+        if each.name in known and each.type != known[each.name] and widens(known[each.name], each.type)
+    ]
+    types = [
+        f"{quote(each.name)} TYPE {spark_type(each.type)}"
+        for each in wider
+        if spark_type(each.type) != spark_type(known[each.name])
+    ]
+    if types:
+        yield f"ALTER COLUMN {', '.join(types)}"
+    if wider:
+        yield "ALTER COLUMN " + ", ".join(
+            f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each in wider
+        )
+    places = ("FIRST", *(f"AFTER {quote(name)}" for name in into.names))
+    # New columns come first, because copies remember their ids.
+    added = [
+        f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {place}"
+        for each, place in zip(into.columns, places, strict=False)
+        if each.name not in known
+    ]
+    added += [
+        f"{'.'.join(map(quote, (each.name, *part.within, part.name)))} {spark_type(part.type)}"
+        for each in into.columns
+        if each.name in known
+        for part in added_fields(known[each.name], each.type) or ()
+    ]
+    if added:
+        yield f"ADD COLUMNS ({', '.join(added)})"
+    dropped = [quote(name) for name in known if into.column(name) is None]
+    if dropped:
+        yield f"DROP COLUMNS ({', '.join(dropped)})"
+
+
+def require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
+    """Raise UsageError for a shape to which no series of statements leads that may end at any time."""
+    before, renamed = table.shape, {old: new for old, new in change.renamed.items() if old != new}
+    if into.table != before.table or into.layout is not before.layout:
+        raise needs_java("Another name or layout of a table")
+    settings = new_properties(table, change.properties)
+    texts = [*settings.values(), *(table.properties.get(name) for name in settings)]
+    names_one = any(
+        json.dumps(name, ensure_ascii=False) in (text or "")
+        for name in chain(*renamed.items())
+        for text in texts
+    )
+    if {*renamed} & {*before.key} or {*renamed.values()} & {*before.names} or names_one:
+        raise needs_java("A new name for a key column, or for a column that options of the table name,")
+    if any(column.source_name for column in before.columns if column.name in renamed):
+        raise needs_java("Another source of a column")
+    known = {renamed.get(each.name, each.name): each.type for each in before.columns}
+    dropped = {*known} - {*into.names}
+    if [name for name in into.names if name in known] != [name for name in known if name not in dropped]:
+        raise needs_java("Another order of columns")
+    if dropped and (change.added is not None or change.removed is not None):
+        raise needs_java("A dropped column with changed rows")
+    if into.key != tuple(renamed.get(name, name) for name in before.key):
+        raise needs_java("Another key of a table")
+    for each in into.columns:
+        type_ = known.get(each.name, each.type)
+        if not (widens(type_, each.type) or added_fields(type_, each.type)):
+            raise needs_java(f"A type of column {each.name} to which its own does not widen")

@@ -1,0 +1,57 @@
+"""The session of one commit over Spark Connect: its notes, and the errors that mean a conflict."""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import TYPE_CHECKING, Any, Final
+
+from backstory.model.table import TableName
+from backstory.spark.session_settings import OUR_SETTINGS
+from backstory.stores.connect.store import ConnectStore
+from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.refusals import conflict
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+# The setting of a session that its commits contain as a property.
+NOTE: Final = "spark.sql.iceberg.snapshot-property."
+# Texts in Spark's errors that mean that another writer was faster.
+_CONFLICTS: Final = (
+    "CommitFailedException",
+    "ValidationException",
+    "AlreadyExistsException",
+    "TABLE_OR_VIEW_ALREADY_EXISTS",
+    "is not an ancestor of",
+    "branch does not exist",
+    "already exists",
+    "Ref does not exist",
+)
+
+
+@contextmanager
+def commit_session(
+    store: ConnectStore, table: TableName, notes: Mapping[str, str]
+) -> Iterator["SparkSession"]:
+    """A session of one commit, whose settings are the commit's notes; no other commit gets them.
+
+    Raises TryAgain if another writer was faster.
+    """
+    from pyspark.errors import PySparkException
+
+    session: Any = store.spark.cloneSession()  # type: ignore[attr-defined]
+    try:
+        session.conf.set("spark.sql.sources.partitionOverwriteMode", "static")  # all rows, not partitions
+        for name, value in OUR_SETTINGS.items():
+            session.conf.set(name, value)
+        for name, value in notes.items():
+            session.conf.set(NOTE + name, value)
+        with translate_faults(table):
+            try:
+                yield session
+            except PySparkException as fault:
+                if any(text in str(fault) for text in _CONFLICTS):
+                    raise conflict(table) from fault
+                raise
+    finally:
+        with suppress(PySparkException):
+            session.client.release_session()
