@@ -429,7 +429,7 @@ def models():
     assert records(history.current()) == {1: "Oslo", 3: "Graz"}
     for name in ("rawcore.rc_c", "rawcore.rc_c_hist"):
         assert [each for each in warehouse.table(name).check() if each["violations"]] == []
-    assert session.table(f"{CATALOG}.{LOG.schema}.{LOG.name}").count() == 3
+    assert session.table(f"{CATALOG}.{LOG.schema}.{LOG.name}").count() == 2
 
 
 def datasets():

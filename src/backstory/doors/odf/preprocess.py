@@ -25,6 +25,7 @@ from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
 from backstory.model.table import TableName
+from backstory.spark.connect import needs_java
 from backstory.spark.parsed_queries import cause_of, refuse_session_values, tables_read
 from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import condition_of
@@ -71,6 +72,8 @@ def others_read(store: IcebergStore, namespace: str, query: str, known_tables: f
 
     Raises UsageError if the query reads anything else, or does more than compute.
     """
+    if not store.has_java:  # Spark's parser and analysis show what a query reads
+        raise needs_java("A query of preprocess")
     read_tables = tables_read(store.spark, query, known_tables)
     for table in sorted(read_tables):
         *folders, last = table
