@@ -32,7 +32,8 @@ KILLS = deep(20, 3)
 COUNT = deep(60, 8) * MOST
 SEED = 7
 # Where a program is killed: amid a batch, with files but no commit, between commit and checkpoint, anywhere.
-MOMENTS = AMID, BEFORE_COMMIT, COMMITTED, ANYWHERE = ("amid", "before the commit", "committed", "anywhere")
+AMID, BEFORE_COMMIT, COMMITTED, ANYWHERE = ("amid", "before the commit", "committed", "anywhere")
+MOMENTS = (AMID, BEFORE_COMMIT, COMMITTED, ANYWHERE)[: deep(4, 3)]
 
 
 @pytest.fixture(scope="module")
@@ -86,14 +87,12 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     paths = dict([("PYTHONPATH", path), kafka_stream.class_path()])
     chance, ends = random.Random(SEED), Counter()
     for number in count():
-        if number >= KILLS and len(ends) == len(MOMENTS):
+        if number >= KILLS and ends.keys() >= {*MOMENTS}:
             break
         assert number < 2 * KILLS, ends
         with program(tmp_path, sys.executable, *words, **paths) as stream:
             ends[kill(stream, MOMENTS[number % len(MOMENTS)], chance, Path(warehouse), into)] += 1
-    with program(tmp_path, sys.executable, *words, **paths) as stream:
-        code, said, warned = stream.end()
-    assert code == 0, (said, warned)
+    finish(start(lake, broker, topic, tmp_path / "checkpoint", into))
     assert versions(lake, into) == versions(lake, whole) == at_once(lake, rows, "kafka.once")
     committed = batches(lake, into)
     assert len(set(committed)) == len(committed) == len(batches(lake, whole))
