@@ -13,22 +13,18 @@ pytestmark = pytest.mark.process
 OLDER, VERSION = Path(sys.prefix) / "spark35", "3.5.9"
 TESTS = Path(__file__).parents[1]
 # The store and its sessions; Fivetran's batches and schema changes; a topic of Kafka; deliveries whose plans Spark
-# runs in tasks, and some of the driver's; readers; upkeep; a load that is killed. Plans that never reach Spark do not
-# depend on its version.
+# runs in tasks, and some of the driver's; readers; upkeep. Plans that never reach Spark do not depend on its version.
 LAWS = """
 contracts/test_stores.py
 spark/test_versions.py
 spark/test_session.py
-spark/test_late.py
 spark/test_settled.py
 stores/iceberg/test_foreign_session.py
 stores/iceberg/test_jvm.py
 stores/iceberg/test_lineage.py
 stores/iceberg/test_moved_rows.py
 stores/iceberg/test_partitions.py
-doors/fivetran/test_again.py
 doors/fivetran/test_alter.py
-doors/fivetran/test_equals_rule.py
 doors/fivetran/test_migrate_tables.py
 doors/fivetran/test_write_batch.py
 outside/test_streams.py::test_whatever_a_checkpoint_remembers_nothing_is_committed_twice
@@ -37,12 +33,9 @@ doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_plann
 doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed
 doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
 doors/native/test_feeds.py::test_spark_alone_plans_feeds_truncates_and_late_copies
-doors/native/test_feeds.py::test_E17_what_comes_after_settling
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
 doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[no range of keys]
-doors/odf/test_event_times.py::test_zones_change_nothing
-doors/odf/test_event_times.py::test_a_day_begins_at_midnight_utc
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
 reading/frames/test_differences.py
 reading/frames/test_event_logs.py::test_a_log_is_read_in_either_encoding
@@ -62,15 +55,21 @@ upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its
 upkeep/test_forgetting.py::test_rows_that_stay_are_the_rows_that_they_were
 upkeep/test_forgetting.py::test_V89_the_certificate_says_what_went_and_never_the_key
 upkeep/test_forgetting.py::test_a_second_time_there_is_nothing_and_no_commit
-upkeep/test_forgetting.py::test_who_reads_what_was_is_asked_first
 upkeep/test_forgetting.py::test_an_event_log_is_chained_and_forgets_nothing
-upkeep/test_rewinding.py::TestOtherLayouts::test_a_dataset_goes_back_by_system_time_and_its_chain_with_it
 journal/test_verify.py::test_r85_a_dataset_stays_what_it_was
-outside/historize/test_loads_on_spark.py::test_a_load_that_is_killed_goes_on_beside_another
 """
-# Before a release also other cases of what is tried there: a log's other rows, another layout that forgets or goes back,
-# and feeds with other columns.
+# Before a release also other cases of these laws, and laws that hold in the driver's own process: a log's other rows,
+# another layout that forgets or goes back, feeds with other columns, a load that is killed, and a late start of Spark.
 MORE = """
+spark/test_late.py
+doors/fivetran/test_again.py
+doors/fivetran/test_equals_rule.py
+doors/native/test_feeds.py::test_E17_what_comes_after_settling
+doors/odf/test_event_times.py::test_zones_change_nothing
+doors/odf/test_event_times.py::test_a_day_begins_at_midnight_utc
+upkeep/test_forgetting.py::test_who_reads_what_was_is_asked_first
+upkeep/test_rewinding.py::TestOtherLayouts::test_a_dataset_goes_back_by_system_time_and_its_chain_with_it
+outside/historize/test_loads_on_spark.py::test_a_load_that_is_killed_goes_on_beside_another
 doors/native/test_feeds.py::test_a_rename_follows_a_rewind_of_a_feed_too
 doors/native/test_feeds.py::test_unmodified_cells_of_a_csv_leave_columns_of_any_type
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[many events]
