@@ -7,10 +7,10 @@ set -euo pipefail
 cd "$(dirname "$0")/.."
 export UV_SYSTEM_CERTS=1 # a network may have certificates of its own
 
-install() { # install PACKAGE "what to do where this script cannot install it"
+install() { # install "PACKAGE ..." "what to do where this script cannot install them"
   if [ "$(id -u)" = 0 ] && command -v apt-get >/dev/null; then
     echo "Installing $1 ..." >&2
-    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq "$1"; } >/dev/null
+    { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq $1; } >/dev/null
   else
     echo "$2" >&2
     exit 1
@@ -28,32 +28,34 @@ java_found() {
 java_found 2>/dev/null || install openjdk-17-jre-headless \
   "Java 17 to 23 is needed: install JDK 17 or 21 (Debian, Ubuntu: apt-get install openjdk-17-jre-headless), or set JAVA_HOME to one."
 
+place() { # place FOLDER LOCK: the packages of a lock in a folder of .venv
+  [ ".venv/$1/ready" -nt "tests/$2.lock" ] || {
+    .venv/bin/uv pip install --quiet --python .venv/bin/python --target ".venv/$1" -r "tests/$2.lock"
+    touch ".venv/$1/ready"
+  }
+}
+
 if [ "${1:-}" = --tests ]; then
   "$0"
-  compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || install postgresql \
-    "The tests start a PostgreSQL server: install it (Debian, Ubuntu: apt-get install postgresql)."
-  compgen -G '/usr/sbin/mariadbd' >/dev/null || command -v mariadbd >/dev/null || install mariadb-server \
-    "The tests start a MariaDB server: install it (Debian, Ubuntu: apt-get install mariadb-server)."
-  command -v chromium >/dev/null || command -v google-chrome >/dev/null || install chromium \
-    "The tests drive a browser: install Chromium (Debian: apt-get install chromium)."
-  command -v rsync >/dev/null || install rsync "The tests back up a warehouse: install rsync."
-  [ .venv/duckdb-iceberg/ready -nt tests/duckdb-iceberg.lock ] || {
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-iceberg -r tests/duckdb-iceberg.lock
-    touch .venv/duckdb-iceberg/ready
-  }
-  [ .venv/duckdb-oldest/ready -nt tests/duckdb-oldest.lock ] || {
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/duckdb-oldest -r tests/duckdb-oldest.lock
-    touch .venv/duckdb-oldest/ready
-  }
-  [ .venv/spark35/ready -nt tests/spark-3.5.lock ] || {
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/spark35 -r tests/spark-3.5.lock
-    touch .venv/spark35/ready
-  }
-  [ .venv/moto/ready -nt tests/moto.lock ] || {
-    .venv/bin/uv pip install --quiet --python .venv/bin/python --target .venv/moto -r tests/moto.lock
-    touch .venv/moto/ready
-  }
+  # Each waits for the network, so all of them do at once.
+  place spark35 spark-3.5 &
+  older=$!
+  places=()
+  for each in duckdb-iceberg duckdb-oldest moto; do
+    place "$each" "$each" &
+    places+=($!)
+  done
+  missing=()
+  compgen -G '/usr/lib/postgresql/*/bin/initdb' >/dev/null || command -v initdb >/dev/null || missing+=(postgresql)
+  compgen -G '/usr/sbin/mariadbd' >/dev/null || command -v mariadbd >/dev/null || missing+=(mariadb-server)
+  command -v chromium >/dev/null || command -v google-chrome >/dev/null || missing+=(chromium)
+  command -v rsync >/dev/null || missing+=(rsync)
+  [ ${#missing[@]} = 0 ] || install "${missing[*]}" \
+    "The tests start servers of PostgreSQL and MariaDB, drive Chromium and copy by rsync: install ${missing[*]} (Debian, Ubuntu: apt-get install ${missing[*]})."
   .venv/bin/python scripts/test_jars.py
+  wait "$older"
+  PYTHONPATH="$PWD/.venv/spark35" .venv/bin/python scripts/test_jars.py --of-sessions
+  for each in "${places[@]}"; do wait "$each"; done
   exit 0
 fi
 

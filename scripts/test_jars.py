@@ -1,7 +1,8 @@
-"""Fetch every jar that the tests need, before two processes of theirs ask for it at once."""
+"""Fetch every jar that the tests need, before two processes of theirs ask for it at once.
 
-import os
-import subprocess
+With `--of-sessions` it fetches only the jars of sessions, for another Spark.
+"""
+
 import sys
 from pathlib import Path
 
@@ -32,8 +33,6 @@ if __name__ == "__main__":
     fetch_of_sessions()
     if OF_SESSIONS in sys.argv:
         sys.exit()
-    older = os.environ | {"PYTHONPATH": str(Path(sys.prefix, "spark35"))}
-    subprocess.run([sys.executable, __file__, OF_SESSIONS], env=older, check=True)
     fetch_jars([MARIADB], {})
     rest_catalog.jars()
     maven.jars("kafka", f"org.apache.kafka:kafka_2.13:{kafka_broker.VERSION}")
