@@ -364,7 +364,7 @@ def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
 
 
 def test_a_batch_goes_on_after_failures(cities):
-    """O15, interface 4: Each error is with its dataset, and the most serious one sets the exit code."""
+    """O15, interface 4: Each error is listed with its dataset, and the most serious one sets the exit code."""
     refused = polling(SNAPSHOT, fetch="{kind: url, url: twice.csv}", read=READ)
     away = polling(SNAPSHOT, fetch="{kind: url, url: 'http://127.0.0.1:9/c.csv'}", read=READ)
     cities.write("twice.csv", "id,city\n1,Bern\n1,Rome\n")

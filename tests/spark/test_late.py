@@ -159,7 +159,7 @@ def _of_table(name, ask, late):
 
 
 def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
-    """A placeholder replaces the context and becomes one. Without use, it leaves no trace."""
+    """A placeholder for the context starts the session on first use. Unused, it leaves no trace."""
     unasked = Sleeping(spark, warehouse)
     unasked.stop()
     assert SparkContext._active_spark_context is None

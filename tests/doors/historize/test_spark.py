@@ -225,7 +225,7 @@ def test_what_another_program_wrote_to_the_history_is_said_once(place, statement
 
 @pytest.mark.parametrize("key", ["a", "z"])
 def test_a_version_that_never_began_is_refused(place, key):
-    """SQL inserted a row without a start: for a delivered record, and for another one."""
+    """SQL inserts the row without a start. Its record may be delivered or not."""
     place.mode("auto").base("b:1").load("r1", 1)
     before = place.put(f"{key} 1 [1,-) new r0!start").dump("rawcore.rc_c_hist")
     for receipt in both_ways(place.base("a:2 b:1"), "r2", 2):

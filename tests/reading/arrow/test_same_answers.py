@@ -175,7 +175,7 @@ DELETED = {"native", "sent", "sent_older"}
 
 
 class Chance(random.Random):
-    """Random numbers that are the same in each run, with the numbers of the rows."""
+    """A random generator with a fixed seed, the row numbers, and the last end of each record."""
 
     def __init__(self):
         super().__init__(7)
@@ -350,7 +350,7 @@ def the_first_alone(files, large, at, monkeypatch):
 
 
 def page_by_page(files, large, at, monkeypatch):
-    """Together, the pages in key order contain all of Spark's rows once. So do those with a filter."""
+    """Together, the pages in key order contain all of Spark's rows once, with and without a filter."""
     with monkeypatch.context() as less:
         for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
             less.setattr(pages, name, value)

@@ -298,7 +298,7 @@ a read without a position meets the rest by its time                    | k:a20#
     ids=[line.split("|")[0].strip() for line in LOGS.strip().splitlines()],
 )
 def test_V131_the_order_of_a_log_decides_in_any_order_and_split(text, shown):
-    """All at once, and one by one in each order of arrival, the result is the same."""
+    """The result is the same for all facts at once and for each order of arrival."""
     whole = Life()
     whole.feed(text)
     assert whole.shown("k") == shown
