@@ -71,7 +71,7 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
 
 
 def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for(store):
-    """The settled interval grows only at its end."""
+    """Settling within the interval extends it to all earlier times, and never moves its end back."""
     name = kept(store, "settled_by_copies")
     rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
     put(

@@ -650,7 +650,7 @@ def counts(**some):
 
 
 def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(native):
-    """The size of the table's files is the limit, even if there are many rows."""
+    """The size of the table's files is the limit, not the number of rows. Each row is read once."""
     source, rows = "backstory.native.many", FEW + 1
     native.spark.sql(
         f"CREATE OR REPLACE TABLE {source} USING iceberg AS SELECT id AS k, id AS v FROM range({rows})"

@@ -231,7 +231,7 @@ def test_every_commit_can_be_read_again(dataset):  # R87, R14, R16
 
 
 def test_a_run_is_taken_in_once(dataset):  # R81
-    """A repeated run id adds nothing, even in an append. Each file of a run has its own id."""
+    """A repeated run id adds nothing, even in an append. Each file of a run is recognised."""
     life = dataset(APPEND, KV)
     life.add()
     files = [life.folder / f"{name}.csv" for name in "ab"]

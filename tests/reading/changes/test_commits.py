@@ -64,7 +64,7 @@ def test_a_range_after_what_has_expired_is_told():
 
 
 def test_v111_a_time_is_a_recorded_one_where_commits_tell_it():
-    """Data recorded before a time is not included, even if it was committed later."""
+    """Data recorded at or before `since` is not included, even if it was committed later."""
     times = {1: "2026-01-01T00:00:10.000001Z", 2: "2026-01-01T00:00:20.000000Z"}
     native = Lineage(
         WHOLE.table, [replace(each, recorded=times[each.version]) for each in COMMITS[:2]], whole=True

@@ -189,7 +189,7 @@ def test_duckdb_finds_in_lives_what_the_rule_finds(layout, chance):
 @pytest.mark.spark
 @pytest.mark.parametrize("layout", JUDGED)
 def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
-    """Rows with equal starts and ends have no order, so only one such row is generated."""
+    """Rows with equal starts and ends have no order, so only one such row is kept."""
     judged = JUDGED[layout]
     rows = of_chance(random.Random(7), judged, [*map(str, range(deep(2_000, 200))), None])
     if judged.terms.remembers:
