@@ -23,8 +23,7 @@ def hides(sign, name, of="", format_=VECTOR, content="POSITION_DELETES"):
 
 
 def told(standing, commits, positions):
-    """`file number sign positions` for commits as lists of lines. A list that begins with None is a commit
-    without changes of rows."""
+    """`file number sign positions` for commits as lists of lines. A list that begins with None is quiet."""
     made = [
         FilesOfCommit(number, lines[:1] == [None], [each for each in lines if each])
         for number, lines in enumerate(commits)
