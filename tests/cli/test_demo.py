@@ -69,7 +69,7 @@ def test_one_batch_is_one_commit(arrived):
 
 
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
-    """As of the date of a copy the table holds that copy."""
+    """As of the date of a copy, the table equals that copy."""
     world = table_in_session(arrived, TABLE).rows_at(datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
@@ -79,7 +79,7 @@ def test_the_world_of_2016_is_the_file_of_2016(arrived):
 
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
-    """Saint Helena is gone from 2015-07-01 to 2018-07-01, and open again after it."""
+    """Saint Helena is deleted from 2015-07-01 to 2018-07-01, and open again after it."""
     versions = life(table_in_session(arrived, TABLE), {"code": "SHN"}).versions
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
@@ -87,7 +87,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 
 def test_a_life_is_drawn_with_what_changed(arrived):
-    """The drawn line of Kazakhstan names each change of its capital, and ends open."""
+    """The line of Kazakhstan names each change of its capital, and is open at the end."""
     versions = life(table_in_session(arrived, TABLE), {"code": "KAZ"}).versions
 
     lines = draw_lanes([Lane(versions)], ["capital"], UNTIL)

@@ -26,7 +26,7 @@ def told(frame):
 
 
 def known(found, at=None):
-    """Every version as it was known, then."""
+    """Every version as known at a time, and the time."""
     return told(table_in_session(found.store, found.name).at(None if at is None else day(at)).versions())
 
 

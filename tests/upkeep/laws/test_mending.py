@@ -18,7 +18,7 @@ TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
 
 def mended(rows, terms):
-    """The rows as they are mended for the laws that they break."""
+    """The rows after a repair of the broken laws."""
     judged = [replace(row, broken=frozenset(broken_memory([row], terms))) for row in rows]
     return mending.mend_rows(judged, terms, violations(rows, terms))
 
