@@ -182,7 +182,7 @@ def store(tables_on, request, tmp_path_factory):
 
 @pytest.fixture
 def renames(tables_on):
-    """Whether the catalog can: the folders of a Hadoop catalog are its tables' names."""
+    """Whether the catalog can rename tables. In a Hadoop catalog, folders are the names."""
     return not tables_on.startswith(("own hadoop", "own spark_catalog")) and not tables_on.endswith(" hadoop")
 
 
@@ -194,7 +194,7 @@ def kept(store):
 
 @pytest.fixture
 def quiet(tables_on):
-    """Whether a change without rows makes no snapshot; a REST catalog and SQL know of changes by them alone."""
+    """Whether a change without rows makes no snapshot. A REST catalog and SQL detect changes only by snapshots."""
     return not tables_on.startswith(("own rest", "connect"))
 
 
@@ -255,7 +255,7 @@ class TestStore:
         assert existing(store, made.table).shape == made
 
     def test_rows_come_go_and_change_in_one_commit(self, kept):
-        """A row that changes goes and comes."""
+        """A changed row is removed and added."""
         counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(kept.now.snapshots)
         done = kept.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
         assert kept.rows() == given("id v \n 2 B \n 3 c \n 4 d")
@@ -361,7 +361,7 @@ class TestStore:
         assert kept.now.properties["other"] == "3"
 
     def test_snapshots_have_names_that_move_and_go(self, kept):
-        """Without a snapshot of their own, and beside properties; a name for no snapshot is none."""
+        """No snapshot is made, and properties may change too. A tag of an unknown snapshot is refused."""
         first = kept.now.snapshots[-1].id
         kept.change(tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"})
         assert kept.now.tags == {"read": first, "other": first}
