@@ -113,8 +113,7 @@ def test_views_name_the_setting_that_they_need(job):
 
 
 def test_deltas_extension_may_be_set_as_well(tmp_path):
-    """Delta's catalog is the session's own. Delta tables are created there, and Iceberg's work as in any
-    session."""
+    """Its catalog is the session's own: tables of Delta are made there, those of Iceberg live as in any session."""
     printed = run_page(tmp_path, jar_properties({"spark.jars.packages": DELTA}) | BESIDE_DELTA, "jdbc")
     assert f"extensions {EXTENSION}1\n" in printed
     assert "walked jdbc" in printed
