@@ -1,4 +1,4 @@
-"""A door writes the tables of its own layouts, and refuses every other before it reads anything."""
+"""A door writes the tables of its own layouts, and refuses all others before it reads anything."""
 
 from datetime import UTC, datetime
 
@@ -42,7 +42,7 @@ def metadata(store: IcebergStore, table: str) -> str:
 
 @pytest.fixture(scope="module")
 def ground(spark, tmp_path_factory):
-    """A table of each layout, and a Fivetran table beside them."""
+    """A table of each layout, and a Fivetran table next to them."""
     store, folder = IcebergStore(spark), tmp_path_factory.mktemp("whose")
     histories = SparkPlace(store, folder)
     histories.base("a:1 b:2").load("r1", 1)
@@ -56,7 +56,7 @@ def ground(spark, tmp_path_factory):
 
 
 def requests(table: str):
-    """Every request of Fivetran that is about a table."""
+    """Every Fivetran request that concerns a table."""
     schema, _, name = table.partition(".")
     told = definition(name, "id:LONG* v")
     before = sdk.TruncateRequest(schema_name=schema, table_name=name, synced_column="loaded_at")
@@ -101,7 +101,7 @@ GONE = [
 
 @pytest.mark.parametrize(("table", "column"), GONE)
 def test_a_table_whose_own_column_another_tool_took_is_refused_by_its_door(ground, spark, table, column):
-    """Whatever its layout: the error names the column, nothing is written, and `check` reports it."""
+    """For every layout, the error names the column, nothing is written, and `check` reports it."""
     store, place, folder, histories = ground
     warehouse, copy = Warehouse(store, embedded=False), spark.createDataFrame([("a", 2)], "k string, v int")
     if table == "datasets.native":
@@ -133,7 +133,7 @@ def test_a_table_whose_own_column_another_tool_took_is_refused_by_its_door(groun
 
 
 def code_of(act):
-    """The code of the error that it raises, or that its receipt tells."""
+    """The code of the raised error, or of the error in the receipt."""
     try:
         receipt = act()
     except Refused as stop:
@@ -143,7 +143,7 @@ def code_of(act):
 
 
 def test_a_copy_takes_no_place_of_another_door(ground):
-    """`copy_table` replaces its target, unless that is an event log."""
+    """`copy_table` replaces its target, unless it is an event log."""
     store, place, *_ = ground
     stood = metadata(store, "datasets.whose")
     asked = {"from_table": place.table.name, "to_table": "whose"}
@@ -154,7 +154,7 @@ def test_a_copy_takes_no_place_of_another_door(ground):
 
 @pytest.mark.parametrize("name", ["rc_taken", "rc_taken_hist"])
 def test_a_model_is_refused_a_table_of_fivetran(ground, name):
-    """Neither base nor history takes a table that Fivetran brings, and neither is written then."""
+    """Neither the base nor the history may be a Fivetran table, and neither is written."""
     store, place, folder, histories = ground
     create("rawcore", definition(name, "k* a synced")).done_by(place.sender.stub)
     stood = metadata(store, f"rawcore.{name}")
@@ -172,7 +172,7 @@ def test_a_model_is_refused_a_table_of_fivetran(ground, name):
 
 
 def test_a_dataset_takes_neither_a_table_nor_a_table_for_its_log(ground):
-    """Names compare without case (O18); the names of logs are none of a dataset."""
+    """Names are compared without case (O18). A log's name is not a dataset's."""
     store, place, folder, _ = ground
     taken = place.table.name
     create("datasets", definition("whose2__log", "id:LONG* v")).done_by(place.sender.stub)
@@ -191,7 +191,7 @@ def test_current_of_a_base_has_the_columns_of_its_source(ground):
 
 
 def test_a_table_that_tells_no_layout_shows_it_by_its_columns():
-    """Bases and logs of earlier versions call themselves `fivetran-live`; Fivetran's own stay what they say."""
+    """Bases and logs of earlier versions are named `fivetran-live`. Fivetran's own tables keep their layout."""
 
     def shown(told, *names):
         return layout_of(told, "t", frozenset(names))
@@ -215,7 +215,7 @@ def test_a_table_that_tells_no_layout_shows_it_by_its_columns():
 
 
 def test_a_log_is_not_written_into_another_table(ground):
-    """The table that has taken the name of a log since keeps its rows; the dataset's own commit stands."""
+    """If another table has the log's name, its rows are kept, and the dataset's own commit counts."""
     store, place, folder, _ = ground
     cities = Dataset(store, folder / "late", SNAPSHOT, "city STRING, n INT", name="late")
     cities.add()

@@ -1,4 +1,4 @@
-"""Form, tests, capabilities, targets and the shape of replies: requirements 2, 3, 14, 18 to 21."""
+"""Form, tests, capabilities, targets and the form of replies: requirements 2, 3, 14, 18 to 21."""
 
 import grpc
 import pytest
@@ -15,7 +15,8 @@ def form(sender):
 
 
 def test_the_form_is_that_of_the_interface(form):
-    """18, F13: two fields, each of one kind with a name of its own; the embedded catalog is chosen."""
+    """18, F13: The form has two fields with unique names, each of one kind. The embedded catalog is
+    preselected."""
     assert [field.name for field in form.fields] == ["catalog", "schema_prefix"]
     catalog, prefix = form.fields
     assert list(catalog.dropdown_field.dropdown_field) == ["backstory"]
@@ -29,7 +30,7 @@ def test_the_form_is_that_of_the_interface(form):
 
 
 def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
-    """18, 14: the first catalog is preselected; each configuration goes to its own."""
+    """18, 14: The first catalog is preselected, and each configuration uses its own."""
     from backstory.testing.sender import Sender
 
     with serving({"backstory": store, "lake": store}) as address:
@@ -47,7 +48,7 @@ def test_a_server_of_two_catalogs_offers_both(store, tmp_path):
     [{}, {"catalog": "", "schema_prefix": ""}, {"catalog": "backstory", "schema_prefix": "form_"}],
 )
 def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, configuration):
-    """20, F20: an empty configuration means the defaults; the write test drops its table again."""
+    """20, F20: An empty configuration means the defaults. The write test drops its table again."""
     from backstory.stores.tables import tables
 
     before = tables(store)
@@ -59,7 +60,7 @@ def test_each_listed_test_succeeds_and_leaves_nothing(form, sender, store, confi
 
 @pytest.mark.tables_on("iceberg")
 def test_the_write_test_drops_its_table_again(form, sender, store, schema):
-    """20, F20: where tables are files, too."""
+    """20, F20: The same holds if tables are files."""
     from backstory.stores.tables import tables
 
     configuration = {"schema_prefix": f"{schema} "}
@@ -73,14 +74,14 @@ def test_the_write_test_drops_its_table_again(form, sender, store, schema):
     ("name", "catalog"), [("nonsense", ""), ("", ""), ("connection", "nowhere"), ("write", "nowhere")]
 )
 def test_what_cannot_work_is_a_failure_with_a_text(sender, name, catalog):
-    """20: an unknown test and an unknown catalog are failures, not statuses."""
+    """20: An unknown test and an unknown catalog are failures, not statuses."""
     reply = sender.stub.Test(common.TestRequest(name=name, configuration={"catalog": catalog}))
     assert [field.name for field, _ in reply.ListFields()] == ["failure"]
     assert reply.failure
 
 
 def test_capabilities_need_no_configuration(sender, store, tmp_path):
-    """21, F2: CSV by default, Parquet when the server is set so."""
+    """21, F2: The answer is CSV by default, and Parquet if the server is configured for it."""
     from backstory.formats.wrapping.batch_file import Format
     from backstory.testing.sender import Sender
 
@@ -91,7 +92,7 @@ def test_capabilities_need_no_configuration(sender, store, tmp_path):
 
 
 def test_a_prefix_stands_before_every_schema(sender, store, schema):
-    """14, interface 3: the prefix is part of the schema's name in the warehouse and of no reply."""
+    """14, interface 3: The prefix is part of the schema's name in the warehouse, but not in replies."""
     from dataclasses import replace
 
     configured = replace(sender, configuration={"catalog": "backstory", "schema_prefix": "pre "})
@@ -103,7 +104,8 @@ def test_a_prefix_stands_before_every_schema(sender, store, schema):
 
 
 def test_an_unknown_catalog_is_a_task_everywhere(sender, schema):
-    """F17, 22: never `not_found`, never another catalog; the text does not repeat the value."""
+    """F17, 22: An unknown catalog is never `not_found` and never another catalog. The text does not repeat
+    the value."""
     from dataclasses import replace
 
     wrong = replace(sender, configuration={"catalog": "canary-7f3a"})
@@ -123,7 +125,7 @@ def test_an_unknown_catalog_is_a_task_everywhere(sender, schema):
 
 
 def test_empty_requests_are_answered(sender):
-    """2, 3, 11: a request of nothing at all is a task in every RPC that needs a table."""
+    """2, 3, 11: Every RPC that needs a table answers an empty request with a task."""
     stub = sender.stub
     for reply in (
         stub.DescribeTable(sdk.DescribeTableRequest()),
@@ -137,13 +139,13 @@ def test_empty_requests_are_answered(sender):
 
 
 def test_a_migration_of_no_kind_is_unsupported(sender):
-    """94: details that name no operation get `unsupported = true` and nothing else."""
+    """94: If the details name no operation, the reply contains only `unsupported = true`."""
     reply = sender.stub.Migrate(sdk.MigrateRequest(details=sdk.MigrationDetails()))
     assert reply == sdk.MigrateResponse(unsupported=True)
 
 
 def test_unknown_rpcs_are_unimplemented(address):
-    """2: all ten RPCs are there; any other is not, and the server goes on."""
+    """2: All ten RPCs exist. Any other is unimplemented, and the server continues."""
     with grpc.insecure_channel(address) as channel:
         call = channel.unary_unary("/fivetran_sdk.v2.DestinationConnector/Nothing")
         with pytest.raises(grpc.RpcError) as unknown:
@@ -152,7 +154,7 @@ def test_unknown_rpcs_are_unimplemented(address):
 
 
 def test_large_and_compressed_messages(address):
-    """6, 7: a request of 100 MB is taken, and one that gRPC compressed."""
+    """6, 7: A request of 100 MB is accepted, and one that gRPC compressed."""
     limit = [("grpc.max_send_message_length", 134_217_728)]
     with grpc.insecure_channel(address, options=limit) as channel:
         stub = DestinationConnectorStub(channel)

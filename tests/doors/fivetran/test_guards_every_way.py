@@ -1,4 +1,4 @@
-"""Whatever refuses rows of a batch refuses them in every way of planning, before a row is written (law 8)."""
+"""Every guard refuses the rows of a batch in every way of planning, before a row is written (law 8)."""
 
 import ast
 import inspect
@@ -33,7 +33,7 @@ WAYS = ["memory", "driver", "tasks"]
 
 
 def test_every_guard_of_a_batch_has_a_row_here():
-    """A guard that is new in the code is tried in every way, or this fails."""
+    """If the code gets a new guard, this test fails until the guard has a row here."""
     guards = (batch_rows.refuse_incomplete, batch_rows._refuse_update, batch_rows._refuse_rows)
     source = "\n".join(map(inspect.getsource, guards))
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
@@ -45,7 +45,7 @@ def test_every_guard_of_a_batch_has_a_row_here():
 
 @pytest.fixture
 def place(request, way, schema, tmp_path):
-    """A history table, where a way plans what comes."""
+    """A history table, and a way to plan its batches."""
     if way == "memory":
         store, address = request.getfixturevalue("in_memory")
     else:
@@ -59,7 +59,7 @@ def place(request, way, schema, tmp_path):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("guard", GUARDS)
 def test_a_batch_is_refused_in_every_way(place, guard):
-    """With rows that are right beside those that are not; the table stays as it was."""
+    """A batch with valid and invalid rows is refused, and the table is unchanged."""
     if guard == SPOILT:
         found = existing(place.store, place.name)
         commit(place.store, found, Change(added=rows_as(found.shape.columns, table(OPEN_TWICE))))
@@ -80,7 +80,7 @@ def cut(path):
 
 
 def replaced(path):
-    """Another file of the same size and time."""
+    """Replace the file with another one of the same size and time."""
     before, other = path.stat(), path.with_suffix(".new")
     other.write_bytes(path.read_bytes())
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -94,7 +94,7 @@ def removed(path):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("change", [grown, cut, replaced, removed])
 def test_a_batch_whose_files_change_while_they_are_read_is_refused(place, monkeypatch, change):
-    """Behind the digest by which a batch is known again; the batch is taken when it comes again whole."""
+    """The change happens after the digest is computed. The batch is accepted once it is sent again complete."""
     (file,), before, digest = place.files(RIGHT), place.rows(), BatchFile.digest
 
     def digest_and_change(each):

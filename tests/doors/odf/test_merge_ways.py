@@ -1,4 +1,4 @@
-"""A delivery is merged on the driver, together or in parts, or by Spark's tasks: one log, hash by hash."""
+"""The driver, whole or in parts, and Spark's tasks produce the same log with the same hashes."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime
@@ -47,11 +47,10 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 
 @pytest.mark.parametrize("name", [name for name in MERGES if name not in CONTAINED])
 def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
-    """Rows, offsets, times, what is refused, and what the blocks tell, hashes included (R15, R24, R54).
+    """R15, R24, R54: Rows, offsets, times, refusals and blocks are the same, including hashes.
 
-    Files of this machine are read here, and planned in parts where they are large. Spark reads for the driver
-    what comes from a query or lies elsewhere, of a long log the delivered keys; without memory, Spark's tasks
-    merge.
+    The driver reads local files, in parts if they are large. Spark reads queries, remote files, and the
+    delivered keys of a long log. Without driver memory, Spark's tasks merge.
     """
     # A log of which all records are meant is asked for no keys, however long it is; nor is one for nothing.
     read = ("Spark reads", 1000) if name.startswith(("append", "snapshot")) else ("keys", 0)
@@ -102,7 +101,7 @@ LIVES = (
 def test_a_large_snapshot_is_planned_where_it_is_not_what_the_log_adds_up_to(
     store, tmp_path, monkeypatch, times
 ):
-    """Records that came, went, changed, came back and stayed: the events are those of the whole plan."""
+    """Added, removed, changed, returned and unchanged records have the same events as in the whole plan."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     store.spark.catalog.clearCache()
     found = []
@@ -123,7 +122,7 @@ PART = pa.struct([("a", pa.int32()), ("b", pa.list_(pa.float64()))])
 
 @pytest.mark.parametrize("name", ["append", "snapshot", "upsert"])
 def test_values_with_parts_are_merged_in_every_way(store, tmp_path, name):
-    """Also in keys, and maps where nothing is compared; lists and structs sort as Spark sorts them."""
+    """This includes keys, and maps that are not compared. Lists and structs sort as in Spark."""
     merge = MERGES[name].replace("[k, n]", "[k]")
     keys = [{"a": 1, "b": [0.5]}, {"a": 1, "b": []}, None, {"a": None, "b": [float("nan")]}]
     values = [[{"x": "é"}, None], [], None, [{"x": None}]]
@@ -169,7 +168,7 @@ def test_rows_that_have_nothing_but_a_time_are_rows(store, tmp_path, held):
 
 
 def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
-    """Narrow numbers, names of the system's own, nothing but NULL, days; what is converted goes through Spark."""
+    """Narrow numbers, system names, columns of only NULL and days have Spark's types. Conversions use Spark."""
     instants = pa.array([datetime(2024, 1, 1, tzinfo=UTC), None], pa.timestamp("us", "UTC"))
     columns = {
         "k": pa.array(["b", "a"]),
@@ -208,7 +207,7 @@ def test_columns_are_those_that_spark_makes_of_a_batch(store, tmp_path):
 
 
 def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monkeypatch):
-    """No more than the bound comes to the driver, and the log has all rows in their order."""
+    """The driver collects at most its limit, and the log has all rows in order."""
     monkeypatch.setattr(driver, "FEW", 5)
     query = "{kind: sql, engine: spark, query: 'select explode(sequence(1, n)) as n from input'}"
     life = Dataset(store, tmp_path, MERGES["append"], "n INT", preprocess=query, namespace="odf_merge_ways")
@@ -217,7 +216,7 @@ def test_a_query_that_makes_many_rows_of_few_is_for_tasks(store, tmp_path, monke
 
 
 def test_a_small_pull_is_no_job(store, tmp_path):
-    """Log and delivery are read here, and what the driver writes needs no task."""
+    """The driver reads log and delivery, and writes without a task."""
     tracker = store.spark.sparkContext.statusTracker()
     polling = "{kind: url, url: data.csv}"
     life = Dataset(store, tmp_path, MERGES["snapshot"], "k STRING, n INT", fetch=polling)
@@ -232,7 +231,7 @@ def test_a_small_pull_is_no_job(store, tmp_path):
 
 @pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])
 def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
-    """Floats have NaN, which is in no range; and a key can have any number of events."""
+    """Floats include NaN, which is outside all ranges, and a key may have any number of events."""
     monkeypatch.setattr(local_rows, "MOST_FILES", -1)
     monkeypatch.setattr(driver, "SHORT", 0)
     monkeypatch.setattr(driver, "MANY", most)

@@ -1,4 +1,4 @@
-"""Fetched bytes are unpacked and piped (section 1.5, R70)."""
+"""Downloaded bytes are unpacked and piped (section 1.5, R70)."""
 
 import errno
 import gzip
@@ -45,7 +45,7 @@ def test_no_steps_is_the_file_itself(tmp_path):
 
 
 def test_b29_gzip_round_trip(tmp_path):
-    """B29, of several members too."""
+    """B29: This includes several members."""
     path = tmp_path / "a.csv.gz"
     path.write_bytes(gzip.compress(b"city\nA\n") + gzip.compress(b"B\n"))
 
@@ -93,7 +93,7 @@ def test_a_zip_gives_its_first_file(tmp_path):
 
 @pytest.mark.parametrize("sub_path", ["folder/c.csv", "*/c.csv", "folder/[c]*", "*c.csv"])
 def test_sub_path_is_exact_or_a_glob(tmp_path, sub_path):
-    """R70, D26."""
+    """R70, D26: subPath is an exact name or a glob."""
     path = zipped(tmp_path, **{"b.csv": "b", "folder/c.csv": "c"})
 
     assert "c" == run(path, [Decompress(format="Zip", subPath=sub_path)]).path.read_text()
@@ -159,7 +159,7 @@ def test_a_broken_zip_is_refused(tmp_path, kind):
 
 
 def test_b27_a_pipe_reads_and_writes(tmp_path):
-    """B27: an array of three objects becomes three lines."""
+    """B27: An array of three objects becomes three lines."""
     path = tmp_path / "a.json"
     path.write_text('[{"a":1},{"a":2},{"a":3}]')
     lines = "import json,sys; [print(json.dumps(each)) for each in json.load(sys.stdin)]"
@@ -214,7 +214,7 @@ def test_a_failing_command_tells_the_end_of_its_log(tmp_path):
 
 
 def test_all_that_a_failing_command_said_is_kept(tmp_path):
-    """1.5: in a folder that lasts; the newest failure of a step takes the place of the one before."""
+    """1.5: The output is kept in a permanent folder. The newest failure of a step replaces the former."""
     path = tmp_path / "a"
     path.write_text("a")
     logs = tmp_path / "cache" / "demo"
@@ -251,7 +251,7 @@ MIB = 1 << 20
 
 
 def packed(tmp_path, kind, size):
-    """So many bytes behind a step of this kind, and the step."""
+    """A packed file that unpacks to this number of bytes, and its step."""
     path = tmp_path / f"a.{kind}"
     if kind == "zip":
         with zipfile.ZipFile(path, "w", zipfile.ZIP_DEFLATED) as archive:
@@ -263,7 +263,7 @@ def packed(tmp_path, kind, size):
 
 @pytest.mark.parametrize("kind", ["gz", "zip", "pipe"])
 def test_what_unpacks_to_more_than_the_limit_is_refused(tmp_path, kind):
-    """Not a byte of it is kept; the limit can be raised."""
+    """No byte of it is kept, and the limit can be raised."""
     path, step = packed(tmp_path, kind, 3 * MIB)
 
     with pytest.raises(Refused, match="more than 2,097,152 bytes") as stop:
@@ -283,7 +283,7 @@ def test_a_pipe_that_never_ends_is_ended(tmp_path):
 
 
 def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
-    """Without a setting: a gibibyte, or a hundred times the delivered file; not each step by the one before."""
+    """The default limit is a gibibyte, or a hundred times the delivered file, for all steps together."""
     monkeypatch.setattr(room, "BOMB_BYTES", MIB)
     path = tmp_path / "a.gz.gz"
     path.write_bytes(gzip.compress(gzip.compress(bytes(200 * MIB), mtime=0)))
