@@ -174,9 +174,7 @@ class Document:
     def wrong(self, path: DocumentPath, why: str, remedy: str = "", code: str = "") -> UsageError:
         """The error for a part of the document."""
         return UsageError(
-            code or self.sort.wrong_code,
-            f"{self.place(path)}: {why}",
-            remedy or f"Fix the {self.sort.noun}.",
+            code or self.sort.wrong_code, f"{self.place(path)}: {why}", remedy or f"Fix the {self.sort.noun}."
         )
 
     def place(self, path: DocumentPath) -> str:

@@ -53,9 +53,7 @@ class FileOptions:
     def __post_init__(self) -> None:
         if self.decimal not in {None, *_DECIMALS}:
             raise UsageError(
-                "bad-option",
-                f"`decimal=` is {self.decimal!r}.",
-                "Use a point or a comma: '.' or ','.",
+                "bad-option", f"`decimal=` is {self.decimal!r}.", "Use a point or a comma: '.' or ','."
             )
         if any(getattr(self, name) is not None for name in ("separator", "encoding", "quote")):
             self.csv()

@@ -35,15 +35,10 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
 from backstory.errors import Refused, TryAgain, UsageError
-from backstory.formats.file_columns import (
-    as_files_of_a_user,
-    columns_as_written,
-    reader_options,
-)
+from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.reading import rows_of
+from backstory.formats.reading import as_files_of_a_user, columns_as_written, reader_options, rows_of
 from backstory.formats.source_files import source_files, unpack
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.table import Column, TableName
@@ -390,10 +385,7 @@ class Sender:
     def alter(self, schema: str, table: common.Table, *, drop_columns: bool = False) -> None:
         """Alter the table so that it matches the definition."""
         request = sdk.AlterTableRequest(
-            configuration=self.configuration,
-            schema_name=schema,
-            table=table,
-            drop_columns=drop_columns,
+            configuration=self.configuration, schema_name=schema, table=table, drop_columns=drop_columns
         )
         self._call("AlterTable", request)
 

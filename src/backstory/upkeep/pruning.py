@@ -17,10 +17,7 @@ from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.engine import Engine
 
-_MADE = (
-    TableColumn("archived_at", Datatype.TIMESTAMP),
-    TableColumn("archive_run_id", Datatype.STRING, 64),
-)
+_MADE = (TableColumn("archived_at", Datatype.TIMESTAMP), TableColumn("archive_run_id", Datatype.STRING, 64))
 
 
 @dataclass(frozen=True, slots=True)

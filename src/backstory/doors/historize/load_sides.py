@@ -27,10 +27,10 @@ from backstory.doors.historize.stage import Stage, column_type, stage_batches
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
+from backstory.formats.batch_file import Format
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge, typed_size
 from backstory.formats.rows import arrow_type
-from backstory.formats.wrapping.batch_file import Format
 from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.model.table import TableName
 from backstory.reading.frames import all_are_current

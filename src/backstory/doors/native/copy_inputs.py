@@ -34,9 +34,9 @@ from backstory.doors.native.stored_rows import (
 from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame, source_schema
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.errors import bad_option
+from backstory.formats.batch_file import source_changed
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
-from backstory.formats.unchanged import source_changed
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column, Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind, added_fields

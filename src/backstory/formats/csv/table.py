@@ -10,8 +10,7 @@ import pyarrow.csv as pa_csv
 
 from backstory.errors import BackstoryError, Refused
 from backstory.formats.csv.grammar import Grammar, fields, grammar_of, rows, unquote
-from backstory.formats.csv.row_blocks import RowBlock, row_blocks
-from backstory.formats.csv.source import CsvSource
+from backstory.formats.csv.row_blocks import CsvSource, RowBlock, row_blocks
 from backstory.formats.encoded import BOM, lines
 from backstory.formats.options import CsvOptions
 

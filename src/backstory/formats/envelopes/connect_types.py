@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.envelopes.structs import with_items
-from backstory.formats.json.inference import DEEPEST
-from backstory.formats.json.text import Number
+from backstory.formats.envelopes.events import with_items
+from backstory.formats.json.rows import DEEPEST
+from backstory.formats.json.values import Number
 from backstory.formats.produced import excerpt, repeated_names, typed_or_refused
-from backstory.formats.values.base64_cells import decode_base64, invalid_base64
-from backstory.formats.values.cells import DAY, parse, require_years
+from backstory.formats.values.cells import DAY, decode_base64, invalid_base64, parse, require_years
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 

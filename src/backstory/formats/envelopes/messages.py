@@ -18,12 +18,18 @@ import pyarrow.json as pj
 from backstory.errors import Refused
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.connect_types import UnreadableSchema, decode_logical, envelope_type
-from backstory.formats.envelopes.structs import as_type, fields_of, joint_column, struct_of, with_field
-from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
-from backstory.formats.envelopes.unwrapped import FEED
-from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, infer_schema
-from backstory.formats.json.text import NotJson, dumps, loads, place_of_value
-from backstory.formats.json.values import JsonColumn, typed_array
+from backstory.formats.envelopes.events import (
+    FEED,
+    UNAVAILABLE,
+    as_type,
+    fields_of,
+    joint_column,
+    struct_of,
+    unavailable_cells,
+    with_field,
+)
+from backstory.formats.json.rows import DEEPEST, Seen, TooDeep, infer_schema
+from backstory.formats.json.values import JsonColumn, NotJson, dumps, loads, place_of_value, typed_array
 from backstory.formats.produced import malformed_row
 from backstory.formats.values.cells import first_failing
 from backstory.formats.values.texts import TextForms

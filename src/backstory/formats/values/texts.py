@@ -14,8 +14,14 @@ import pyarrow.compute as pc
 
 from backstory.errors import UsageError
 from backstory.formats.expected import TIME, kind_of, unit
-from backstory.formats.values.cells import UnreadableCell, clock_times, parse
-from backstory.formats.values.digits import all_kept, all_kept_single, with_points
+from backstory.formats.values.cells import (
+    UnreadableCell,
+    all_kept,
+    all_kept_single,
+    clock_times,
+    parse,
+    with_points,
+)
 from backstory.model.types import ColumnType, Kind
 
 RFC3339 = "rfc3339"
@@ -56,12 +62,7 @@ _SHORT_FOR = {"T": "%H:%M:%S", "D": "%m/%d/%y", "F": "%Y-%m-%d", "R": "%H:%M"}
 
 _JAVA = {
     "y": {1: r"(?P<year>\d{4})", 2: r"(?P<short>\d{2})", 4: r"(?P<year>\d{4})"},
-    "M": {
-        1: r"(?P<month>\d{1,2})",
-        2: r"(?P<month>\d{2})",
-        3: f"(?P<name>{_NAME})",
-        4: f"(?P<name>{_LONG})",
-    },
+    "M": {1: r"(?P<month>\d{1,2})", 2: r"(?P<month>\d{2})", 3: f"(?P<name>{_NAME})", 4: f"(?P<name>{_LONG})"},
     "d": {1: r"(?P<day>\d{1,2})", 2: r"(?P<day>\d{2})"},
     "H": {1: r"(?P<hour>\d{1,2})", 2: r"(?P<hour>\d{2})"},
     "h": {1: r"(?P<half>\d{1,2})", 2: r"(?P<half>\d{2})"},

@@ -49,10 +49,7 @@ PROPERTIES = {
 }
 # Rows are sorted by key, so a delivery of a few keys reads few row groups if they are small. In a small group
 # a large dictionary saves no space and takes a third of the writing time.
-SORTED = {
-    "write.parquet.row-group-size-bytes": str(1 << 20),
-    "write.parquet.dict-size-bytes": str(1 << 14),
-}
+SORTED = {"write.parquet.row-group-size-bytes": str(1 << 20), "write.parquet.dict-size-bytes": str(1 << 14)}
 # Rows in the order of their offsets are read by ranges of offsets.
 IN_ORDER = {"write.parquet.row-group-size-bytes": str(16 << 20)}
 LONGEST_FOLDER = 128

@@ -45,10 +45,7 @@ class RowSelection:
     may_have: MayHave = _always
 
     def parts(
-        self,
-        file: pq.ParquetFile,
-        live_mask: Callable[[], pa.Array | None],
-        hold: Callable[[int], None],
+        self, file: pq.ParquetFile, live_mask: Callable[[], pa.Array | None], hold: Callable[[int], None]
     ) -> Iterator[tuple[pa.Table, np.ndarray]]:
         """The rows of a file and their positions, for some row groups at a time.
 

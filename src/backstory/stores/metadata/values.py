@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.values.same import cast_same
+from backstory.formats.values.exactly import cast_same
 from backstory.model.instant import EPOCH
 
 if TYPE_CHECKING:
