@@ -15,21 +15,23 @@ from spoilt_histories import of_files
 
 from backstory.doors.odf.registry import renamings
 from backstory.engine import deliver
-from backstory.journal import log_table
-from backstory.journal.chain import Block, blocks, schema_hash
-from backstory.journal.log_table import (
+from backstory.journal import chain
+from backstory.journal.chain import (
     EVENT,
     HASH,
     KIND,
     NUMBER,
     PREVIOUS,
     TIME,
+    Block,
+    blocks,
     bring_up_to_date,
     log_of,
     log_rows,
     newest_block,
     read_all_blocks,
     row_of,
+    schema_hash,
 )
 from backstory.journal.verify import Verdict, read_history, verify, verify_small
 from backstory.model.change import Change, Note
@@ -37,7 +39,7 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
 from backstory.stores.iceberg.store import IcebergStore, existing, load
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 FLAT, NESTED = ("INT", pa.int32(), int), ("ARRAY<INT>", pa.list_(pa.int32()), lambda number: [number])
@@ -367,7 +369,7 @@ def test_two_processes_log_a_block_once(place, monkeypatch):
 
     def late(*given):
         monkeypatch.setattr(deliver, "commit", commit)
-        deliver.deliver_once(place.store, log_table.LogDelivery(place.table))
+        deliver.deliver_once(place.store, chain.LogDelivery(place.table))
         return commit(*given)
 
     monkeypatch.setattr(deliver, "commit", late)

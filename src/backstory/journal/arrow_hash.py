@@ -9,16 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.journal.chain import Block
-from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import spark_name
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import text_scalar, whole_numbers
 
@@ -264,7 +262,8 @@ class Slice(NamedTuple):
     last: int | None = None
 
 
-SAME: Mapping[str, str] = MappingProxyType({})
+# The number of a block, and its first and last offset.
+Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
@@ -281,33 +280,19 @@ class SmallRows:
         """The columns in their order, each with its type in the form of Spark's `simpleString`."""
         return [(each["name"], spark_name(each["type"])) for each in self.files.table.fields]
 
-    def slices(
-        self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
-    ) -> dict[int | None, Slice]:
-        """The rows of each block and, under None, the rows of no block.
-
-        There is one pass for each naming of columns. `namings` maps renamed system columns to their names in
-        a block, for each block.
-        """
-        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
+    def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
+        """The rows of each span and, under None, the rows in no span. `names` is for `_hash_rows`."""
         if self.files.table.snapshot is None:
-            return slices
-        spans = {block.sequence: block.offsets for block in blocks if block.offsets}
-        passes = [namings[number] for number in spans] or [SAME]
-        for names in {tuple(each.items()): each for each in passes}.values():
-            words = _hash_rows(self._rows, names)
-            slices |= {
-                number: words.slice_between(*span)
-                for number, span in spans.items()
-                if namings[number] == names
-            }
-            slices |= words.slice_outside(spans.values())
-        return slices
+            return {}
+        words = _hash_rows(self._rows, names)
+        inside: dict[int | None, Slice] = {
+            number: words.slice_between(start, end) for number, start, end in spans
+        }
+        return {**inside, **words.slice_outside([(start, end) for _, start, end in spans])}
 
-    def count_repeated(self, block: Block) -> int:
-        """The number of rows of a block whose offset is also the offset of another row."""
-        assert block.offsets is not None
-        (start, end), offsets = block.offsets, whole_numbers(self._rows.column(0))
+    def count_repeated(self, start: int, end: int) -> int:
+        """The number of rows in a span whose offset is also the offset of another row."""
+        offsets = whole_numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
         return len(inside) - len(np.unique(inside))
 

@@ -19,7 +19,7 @@ from backstory.reading.lifetimes import TIMELY
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, existing_as_is, tables
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 from backstory.upkeep.laws.checks import broken_in_files, broken_in_table

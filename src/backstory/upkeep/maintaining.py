@@ -18,7 +18,7 @@ from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
 from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
 from backstory.journal.chain import PREFIX as BLOCK
-from backstory.journal.log_table import bring_up_to_date
+from backstory.journal.chain import bring_up_to_date
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
 from backstory.model.change_feed import CURSOR_TAG as CURSOR
 from backstory.model.instant import iso, milliseconds_of, parse_instant

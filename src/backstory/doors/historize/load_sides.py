@@ -37,12 +37,11 @@ from backstory.reading.frames import all_are_current
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
-from backstory.stores.iceberg.search_bounds import is_null
-from backstory.stores.iceberg.slice import PLACE, rows_of_keys
+from backstory.stores.iceberg.slice import PLACE, PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergTable, load
-from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import widens
+from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb

@@ -28,7 +28,7 @@ from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 
 PLACES: Final = (Column(FILE, ColumnType(Kind.STRING)), Column(POSITION, ColumnType(Kind.LONG)))
 NAME: Final = "backstory: column"

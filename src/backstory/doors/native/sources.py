@@ -49,10 +49,10 @@ from backstory.reading.frames import all_are_current, table_in_session
 from backstory.reading.histories import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
-from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.schema import spark_schema
-from backstory.stores.iceberg.search_bounds import is_null
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.metadata.searches import is_null
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

@@ -361,9 +361,6 @@ def stage(store: IcebergStore, table: IcebergTable, change: Change) -> Any:
         transaction.manageSnapshots().setCurrentSnapshot(change.back_to).commit()
     if change.into is not None:
         _reshape(store, table, transaction, change.into, change.renamed)
-    elif table.shape.layout.is_sorted and not table.iceberg.sortOrders().containsKey(0):
-        transaction.replaceSortOrder().commit()  # a table of an earlier version
-        sort_by_key(store, transaction, table.shape)
     if change.properties:
         set_properties(transaction, change.properties)
     state = str(transaction.table().schema().schemaId())

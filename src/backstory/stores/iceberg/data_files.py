@@ -30,7 +30,7 @@ from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.deletes import vector_bytes
+from backstory.stores.metadata.table_metadata import vector_bytes
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
