@@ -17,11 +17,11 @@ from backstory.doors.odf.registry import renamings
 from backstory.engine import deliver
 from backstory.journal import chain
 from backstory.journal.chain import (
-    EVENT,
+    EVENT_JSON,
+    EVENT_KIND,
     HASH,
-    KIND,
     NUMBER,
-    PREVIOUS,
+    PREV_HASH,
     TIME,
     Block,
     blocks,
@@ -189,8 +189,8 @@ def test_a_chain_is_whole_by_log_or_by_snapshots():
 def test_r86_any_cell_of_the_log_is_found(column, expired, number):
     """R86: with the commits beside them, and when these have expired."""
     other = {TIME: NOON + timedelta(microseconds=1), NUMBER: 9}.get(column, f"{ROWS[number][column]} ")
-    if column == EVENT:
-        other = ROWS[number][EVENT].replace("watermark", "watermarks")
+    if column == EVENT_JSON:
+        other = ROWS[number][EVENT_JSON].replace("watermark", "watermarks")
     rows = [row | {column: other} if row is ROWS[number] else row for row in ROWS]
 
     sequence, what = first(rows, TOLD[: 4 - expired])
@@ -203,11 +203,11 @@ def test_r86_any_cell_of_the_log_is_found(column, expired, number):
     "told",
     [
         {NUMBER: None},
-        {PREVIOUS: "x"},
+        {PREV_HASH: "x"},
         {TIME: None},
-        {KIND: "Seed"},
-        {EVENT: "?"},
-        {EVENT: None},
+        {EVENT_KIND: "Seed"},
+        {EVENT_JSON: "?"},
+        {EVENT_JSON: None},
         {HASH: None},
     ],
 )
