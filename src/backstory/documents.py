@@ -52,10 +52,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_trees(text: str, *, several: bool) -> list[Any]:
-    """The documents of a YAML text as trees with line numbers. Raises NotYaml.
-
-    Unless `several` is true, the text must be one document.
-    """
+    """The documents of a YAML text, only one unless `several`, as trees with line numbers. Raises NotYaml."""
     yaml = YAML(typ="rt")
     yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor
     try:

@@ -192,10 +192,7 @@ class BatchFile:
             return hashlib.file_digest(delivered, "sha256").hexdigest()
 
     def refuse_changes(self) -> AbstractContextManager[None]:
-        """A context that raises Refused if the file changes within it.
-
-        Raises Refused immediately if there is no file.
-        """
+        """A context that raises Refused if the file changes within it, or if there is no file."""
         try:
             return refuse_changes(stamp_of(self.path), self._has_changed)
         except (OSError, ValueError) as missing:
@@ -209,10 +206,7 @@ class BatchFile:
         )
 
     def delivered_bytes(self) -> BufferedReader:
-        """A stream of the bytes as delivered.
-
-        Raises Refused if the path is missing, a pipe, a device or a folder.
-        """
+        """A stream of the bytes as delivered. Raises Refused unless the path is a regular file."""
         try:
             if not stat.S_ISREG(
                 self.path.stat().st_mode

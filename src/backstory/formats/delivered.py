@@ -150,10 +150,7 @@ def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Ite
 
 
 def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
-    """The results of `work` in the order of the blocks, computed in parallel threads.
-
-    Parsing releases the interpreter lock.
-    """
+    """The results of `work` in the order of the blocks. Parsing threads release the interpreter lock."""
     waiting: deque[Future[Rows]] = deque()
     stop: Refused | None = None
     with ThreadPoolExecutor(THREADS) as pool:
@@ -413,10 +410,7 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _in_type(values: pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """The values cast to a type.
-
-    Struct fields are matched by name, because the file or the table may be older than a field.
-    """
+    """The values cast to a type. Struct fields are matched by name, because one side may lack a field."""
     if not pa.types.is_struct(type_) or values.type == type_:
         return values.cast(type_)
     whole = values.combine_chunks()

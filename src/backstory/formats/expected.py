@@ -204,10 +204,7 @@ def _first_in(inner: pa.Array, field: pa.Field, rows: np.ndarray) -> Unfit | Non
 
 
 def _parts(values: pa.Array, field: pa.Field) -> Iterator[tuple[pa.Array, pa.Field, np.ndarray]]:
-    """The values nested in structs, lists and maps.
-
-    Each part has its field, and the outer row for each value.
-    """
+    """The values nested in structs, lists and maps, each with its field and the outer row of each value."""
     type_ = field.type
     if pa.types.is_struct(type_):
         rows, inner = np.flatnonzero(values.is_valid()), values.drop_null().flatten()

@@ -41,10 +41,7 @@ class TooLarge(Failed):
 
 
 def unpacked_size(rows: int, columns: int, size: int) -> int:
-    """The estimated bytes of rows of Parquet files as Arrow tables.
-
-    `size` is the size of the files in bytes.
-    """
+    """The estimated bytes of rows of Parquet files with `size` bytes, as Arrow tables."""
     return max(1, rows * columns * CELL, size * UNPACKED)
 
 
@@ -111,17 +108,11 @@ class MemoryLease:
         return sum(self._files.values())
 
     def hold(self, file: str, size: int) -> None:
-        """Set the size of a file's unpacked bytes.
-
-        Raises TooLarge if more bytes are needed than are available.
-        """
+        """Set the size of a file's unpacked bytes. Raises TooLarge if too few bytes are available."""
         self._hold(file, size, 0)
 
     def gather(self, file: str, size: int) -> None:
-        """Set the size of a file that could be spilled to disk instead.
-
-        Raises TooLarge if too little would be left.
-        """
+        """Set the size of a file that could be spilled. Raises TooLarge if too little would be left."""
         self._hold(file, size, self._memory.most // LEFT)
 
     def _hold(self, file: str, size: int, leaving: int) -> None:

@@ -181,10 +181,7 @@ def _is_array(path: Path) -> bool:
 def columns_as_written(
     files: Sequence[SourceFile], options: Options, written: FileOptions, known: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """`columns_of` files, with the separator and types in `written`.
-
-    Raises Refused if the separator is wrong.
-    """
+    """`columns_of` files, with the separator and types in `written`. Raises Refused for a wrong separator."""
     if written.separator is None:
         refuse_whole_headers(files, options)
     fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}

@@ -187,19 +187,13 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
 
 
 def _area(plane: _Plane) -> float:
-    """Twice the area of a ring, negative if it is clockwise.
-
-    It is measured from the first point to keep digits.
-    """
+    """Twice the area of a ring, from its first point to keep digits. It is negative if clockwise."""
     x, y = (plane - plane[:1]).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
 
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
-    """Whether a ring is inside another.
-
-    The test uses its first corner or edge middle that is not on the other ring.
-    """
+    """Whether a ring is inside another, by its first corner or edge middle that is not on the other."""
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
@@ -234,10 +228,7 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
-    """`count` geometries as GeoJSON, or NULL for an empty one.
-
-    Raises Refused if the number differs or a geometry is broken.
-    """
+    """`count` geometries as GeoJSON or NULL. Raises Refused for a broken geometry or another number."""
     _refuse_broken_bounds(file, name, count)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the header's length is wrong; the bounds are already checked

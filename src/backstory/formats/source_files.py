@@ -34,10 +34,7 @@ _OF_THE_ARCHIVE = (None, errno.EINVAL)
 
 @contextmanager
 def open_zip(path: Path, name: str) -> Iterator[zipfile.ZipFile]:
-    """Open a zip file.
-
-    Raises Refused (`broken-archive`) if it is not a zip, is broken or encrypted, or uses an unknown method.
-    """
+    """Open a zip file. Raises Refused (`broken-archive`) if it cannot be read or is encrypted."""
     try:
         with zipfile.ZipFile(path) as archive:
             yield archive
@@ -63,10 +60,7 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
-    """The only entry that matches `subPath`, or the first entry if there is none.
-
-    Raises Refused unless exactly one entry matches.
-    """
+    """The only entry that matches `subPath`, by default the first. Raises Refused for another number."""
     entries = zip_files(archive)
     if not entries:
         raise broken_archive(name, "an archive with a file in it")

@@ -44,10 +44,7 @@ def hash_of_table(rows: pa.Table, offset: str) -> str | None:
 
 
 def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of the hash of rows.
-
-    The exclusive or of the words of several tables is the hash of all their rows.
-    """
+    """The words of the hash of rows. Words of several tables are joined by exclusive or."""
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
     return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
 
@@ -118,20 +115,14 @@ def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
 
 
 def _field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """The part of each row's string for one column, NULL if the value is NULL.
-
-    Returns None if all values are NULL.
-    """
+    """The strings of one column, NULL for NULL, or None if all values are NULL."""
     if values.null_count == len(values):
         return None
     return _join_texts(f"{len(name.encode())}:{name}", _value(values))
 
 
 def _value(values: pa.Array) -> pa.Array:
-    """The string of each value, after the letter of its kind, or NULL for NULL.
-
-    `row_hash` does the same in SQL.
-    """
+    """The string of each value, after the letter of its kind, or NULL; `row_hash` does the same in SQL."""
     if pa.types.is_struct(values.type):
         return pc.if_else(values.is_valid(), _join_texts("{", *_parts(values), "}"), None)
     if pa.types.is_map(values.type):
@@ -229,10 +220,7 @@ def _floats(values: pa.Array) -> pa.Array:
 
 
 def _word(digits: np.ndarray, place: int) -> np.ndarray:
-    """XXH64 of the place and of each hash's 64 digits, as 64-bit numbers.
-
-    The digits are given as eight numbers of 64 bits each.
-    """
+    """XXH64 of the place and of each hash's 64 digits, given as eight numbers of 64 bits each."""
     seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
     lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
     for stripe in (digits[:4], digits[4:]):
@@ -268,10 +256,7 @@ Span = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class SmallRows:
-    """The rows and columns of a small dataset, from files.
-
-    Raises Unreadable if only Spark can read or hash them.
-    """
+    """A small dataset, read from files. Raises Unreadable if only Spark can read or hash it."""
 
     files: TableReader
 

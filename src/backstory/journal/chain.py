@@ -140,10 +140,7 @@ def snapshots(table: IcebergTable) -> Iterator[dict[str, str]]:
 
 
 def block_properties(commits: Iterable[Callable[[str], str | None]]) -> Iterator[dict[str, str]]:
-    """The properties of each commit that has a block.
-
-    A commit is given as a function that returns a property by name.
-    """
+    """The properties of each commit that has a block. A commit is a function from a name to a property."""
     for property_of in commits:
         if property_of(SEQUENCE) is not None:
             properties = ((name, property_of(name)) for name in PROPERTIES)
@@ -166,10 +163,7 @@ def blocks(table: IcebergTable) -> list[Block]:
 
 
 def schema_hash(columns: Sequence[tuple[str, str]]) -> str:
-    """The hash of columns, independent of their order.
-
-    A column is a name and a type in the form of Spark's `simpleString`.
-    """
+    """The hash of columns in any order, each a name and a type in the form of Spark's `simpleString`."""
     return sha3(canonical(dict(columns)))
 
 
@@ -263,10 +257,7 @@ def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
 
 
 def newest_block(store: IcebergStore, table: IcebergTable) -> Block | None:
-    """The block of the dataset's newest commit.
-
-    It comes from the log if the commits' snapshots have expired.
-    """
+    """The block of the newest commit, from the log if the commits' snapshots have expired."""
     newest = next(walk(table), None)
     if newest is not None or table.iceberg.currentSnapshot() is None:
         return newest  # a table without a snapshot has no commits, so its log belongs to a former table
@@ -287,10 +278,7 @@ def read_all_blocks(store: IcebergStore, table: IcebergTable) -> list[Block]:
 def join_blocks(
     committed: Iterable[Block], newest: Callable[[], Block | None], rows: Callable[[], list[dict[str, Any]]]
 ) -> list[Block]:
-    """Join the blocks of snapshots, newest first, with older blocks from the log's rows.
-
-    All blocks are returned, oldest first.
-    """
+    """Join the blocks of snapshots, newest first, with older ones from the log's rows, oldest first."""
     chain = list(committed)
     if chain and chain[-1].previous is None:
         return chain[::-1]
@@ -376,10 +364,7 @@ def snapshots_in_files(table: TableMetadata) -> Iterator[dict[str, str]]:
 
 
 def newest_block_in_files(files: TableReader) -> Block | None:
-    """The block of the dataset's newest commit.
-
-    It comes from the log if the commits' snapshots have expired.
-    """
+    """The block of the newest commit, from the log if the commits' snapshots have expired."""
     newest = next(read_blocks(snapshots_in_files(files.table)), None)
     if newest is not None or files.table.snapshot is None:
         return newest  # a table without a snapshot has no commits, so its log belongs to a former table
@@ -389,10 +374,7 @@ def newest_block_in_files(files: TableReader) -> Block | None:
 
 
 def all_blocks_in_files(files: TableReader) -> list[Block]:
-    """All blocks of the dataset, oldest first, read without Spark.
-
-    Raises Unreadable if only Spark can read them.
-    """
+    """All blocks of the dataset, oldest first. Raises Unreadable if only Spark can read them."""
     committed = read_blocks(snapshots_in_files(files.table))
     return join_blocks(committed, lambda: newest_block_in_files(files), lambda: log_rows_in_files(files))
 
@@ -407,10 +389,7 @@ def log_is_complete(files: TableReader) -> bool:
 
 
 def log_rows_in_files(files: TableReader) -> list[dict[str, Any]]:
-    """The rows of the dataset's log, sorted by sequence number, read without Spark.
-
-    The list is empty if there is no log.
-    """
+    """The rows of the dataset's log, by sequence number, read without Spark. Empty if there is no log."""
     log = _log_files(files)
     if log is None or not log.table.rows:
         return []

@@ -39,10 +39,7 @@ Variables = Iterable[int]
 
 
 def digest(columns: "StructType", offset: str, names: Mapping[str, str]) -> str:
-    """The SQL for each row's hash in hexadecimal digits.
-
-    `names` maps renamed columns to their former names.
-    """
+    """The SQL for each row's hash in hexadecimal digits. `names` maps renamed columns to former names."""
     own = [(names.get(each.name, each.name), quote(each.name), each.dataType) for each in columns]
     number = f"coalesce(CAST(CAST({quote(offset)} AS BIGINT) AS STRING), {NOTHING})"
     return f"sha2(concat({number}, ' ', {_fields(own, count())}), 256)"
@@ -100,10 +97,7 @@ def _variable(variables: Variables) -> str:
 
 
 def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 - a branch a kind
-    """The letter of a value's kind, and the SQL for its string.
-
-    Integers of any width have one kind, and so do floats.
-    """
+    """The letter of a value's kind, and the SQL for its string. Widths of numbers make no difference."""
     text = f"CAST({value} AS STRING)"
     match type_:
         case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
@@ -148,10 +142,7 @@ WORDS: Final = tuple(f"backstory word {place}" for place in range(4))
 
 
 def observe_hash(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
-    """The same rows, with the sums of their hashes in the observation `seen`, for `hash_of`.
-
-    The column `offset` has the rows' offsets.
-    """
+    """The same rows, with the sums of their hashes in `seen` for `hash_of`. `offset` is a column."""
     words = _words(_digest(frame, offset, {}))
     # An observation interprets its aggregates, so the words are computed earlier, in compiled code.
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
@@ -167,10 +158,7 @@ def hash_of(sums: Mapping[str, Any]) -> str | None:
 
 
 def slice_hashes(
-    frame: "DataFrame",
-    offset: str,
-    slices: Sequence[Span],
-    names: Mapping[str, str] = MappingProxyType({}),
+    frame: "DataFrame", offset: str, slices: Sequence[Span], names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[int | None, Slice]:
     """The rows and hash of each slice, in one pass.
 

@@ -218,10 +218,7 @@ def path_spellings(location: str) -> set[str]:
 
 
 def bare_path(location: str) -> str:
-    """The path of a location on this machine, without its scheme.
-
-    Iceberg does not encode any characters in it.
-    """
+    """The path of a location on this machine, without its scheme. Iceberg encodes no characters in it."""
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")

@@ -41,10 +41,7 @@ Moves = Mapping[str, tuple[str, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class AvroEntry:
-    """A file that a manifest or a manifest list names.
-
-    The kind `hidden` is for a file whose rows a vector hides.
-    """
+    """A file that a manifest or a list names. A vector hides rows of a file of the kind `hidden`."""
 
     kind: str
     location: str
@@ -332,12 +329,7 @@ class TableRelocation:
                 raise not_relocatable(Path(file.location))
         return inside
 
-    def _write_avro(
-        self,
-        location: str,
-        files: Iterable[AvroEntry],
-        more: Moves | None = None,
-    ) -> None:
+    def _write_avro(self, location: str, files: Iterable[AvroEntry], more: Moves | None = None) -> None:
         moves = dict(more or {})
         for file in files:
             moves[file.location] = self.moves.get(file.location, (self._new_location(file.location), None))

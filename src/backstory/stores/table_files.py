@@ -162,10 +162,7 @@ class RemoteFile:
             self._pieces = [(0, self._request((0, self.size)))]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, from the fetched bytes or else requested.
-
-        There are fewer at the end of the file.
-        """
+        """Bytes of the file, fetched before or requested now. There are fewer at the end of the file."""
         end = min(offset + length, self.size)
         for start, piece in self._pieces:
             if start <= offset and end <= start + len(piece):
@@ -343,10 +340,7 @@ class TableFiles:
             return file.read(length)
 
     def open_ahead(self, locations: Iterable[str]) -> None:
-        """Open files that will be read, concurrently.
-
-        If a file cannot be opened, its reader gets the error again.
-        """
+        """Open files that will be read, concurrently. The reader of a file gets its error again."""
         remote = [location for location in dict.fromkeys(locations) if is_remote(location)]
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return

@@ -349,10 +349,7 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class Sender:
-    """A connection to a destination, and the format of batch files.
-
-    A `secret` makes the files reproducible.
-    """
+    """A connection to a destination. With a `secret`, its batch files are reproducible."""
 
     stub: Any
     folder: Path

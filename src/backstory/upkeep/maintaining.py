@@ -153,10 +153,7 @@ SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """The share of a table's rows that are memory.
-
-    If it is large, a time up to which to settle is proposed.
-    """
+    """The share of a table's rows that are memory. If large, a time up to which to settle is proposed."""
 
     share: float
     propose: str | None
@@ -202,10 +199,7 @@ _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backs
 
 
 def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:
-    """The bounds that move forward. The others are None.
-
-    In a table without memory, nothing can be settled.
-    """
+    """The bounds that move forward, or None for the others. Without memory nothing can be settled."""
     settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
     after = table.properties.get(SETTLE_AFTER)

@@ -178,10 +178,7 @@ ERASED = "erased"
 
 
 def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key: Key) -> str:
-    """The statement that sets a record's values to NULL and `row_hash` to `erased`.
-
-    Keys and times are kept.
-    """
+    """The statement that sets a record's values to NULL, and its hash to `erased`. Keys and times stay."""
     attributes = {attribute.name for attribute in history.model.attributes}
     own_columns = {name for name in history.names if name not in attributes}
     own_columns |= {column.name for column in archive_columns(history)[len(history.columns) :]}

@@ -144,10 +144,7 @@ def _folder(settings: Settings) -> Path:
 
 
 def _warehouse_folders_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
-    """The folder of the warehouse and its former folders.
-
-    If `former` is set, it is the only former folder.
-    """
+    """The folder of the warehouse and its former folders. `former` replaces the recorded ones."""
     folders = warehouse_folders(folder, catalog)
     if former is None:
         return folders

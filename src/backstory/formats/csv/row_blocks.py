@@ -251,10 +251,7 @@ class _HeldText:
         return self._parts[0]
 
     def end_with(self, block: bytes) -> int:
-        """Add a block, and return the end of the last complete row, or 0 if no row is complete.
-
-        Raises GoesOn.
-        """
+        """Add a block, and return the end of the last complete row, or 0 if there is none. Raises GoesOn."""
         before, grammar, unseen = self.size, self.grammar, self._unseen
         self._parts, self._unseen = [*self._parts, block], b""
         self.size += len(block)

@@ -222,10 +222,7 @@ def csv_columns(
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
-    """The file's column index for each column of the schema.
-
-    A flag column has the index of its data column.
-    """
+    """The file's column index for each column of the schema. A flag has the index of its data column."""
     if not table.options.header:
         return list(range(len(schema)))
     columns = [column_of_kept(name) or name for name in schema.names]

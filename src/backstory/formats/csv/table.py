@@ -49,10 +49,7 @@ class CsvTable:
         yield from parts
 
     def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
-        """The cells of the columns at `places`, as strings.
-
-        Raises Refused if a row has a different length.
-        """
+        """The cells of the columns at `places` as strings. Raises Refused if a row has a different length."""
         try:
             return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
                 list(map(str, places))

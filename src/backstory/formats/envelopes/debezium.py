@@ -114,10 +114,7 @@ def _match_numbers(texts: pa.Array, pattern: str) -> pa.Array:
 
 
 def _commits(sequences: pa.Array) -> pa.Array:
-    """The position of the last commit before each message, or NULL.
-
-    It is the first string in a list like `["24023119","24023128"]`.
-    """
+    """The first string in a list like `["24023119","24023128"]`: the last commit before the message."""
     commits = pc.struct_field(_match_numbers(sequences, _SEQUENCE), "commit")
     return pc.if_else(pc.equal(commits, ""), None, commits).cast(pa.int64())
 
@@ -149,10 +146,7 @@ CONNECTORS: Final[Mapping[str, Connector]] = {
 
 
 def connector_of(names: pa.Array, place: Place) -> str:
-    """The only connector of the messages, or an empty string if they name none.
-
-    Raises Refused if there are several.
-    """
+    """The only connector of the messages, or "" if they name none. Raises Refused if there are several."""
     if not pa.types.is_string(names.type):
         if names.null_count < len(names):
             row = pc.index(names.is_valid(), True).as_py()
@@ -242,10 +236,7 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, place: Place) -> 
 
 
 def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Array:
-    """Convert counts of units of `micros` microseconds to microseconds.
-
-    Raises Refused outside the years 1 to 9999.
-    """
+    """Counts of `micros` microseconds as microseconds. Raises Refused outside the years 1 to 9999."""
     try:
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)
@@ -279,10 +270,7 @@ class Images:
 
 
 def record_rows(images: Images, key: Collection[str]) -> pa.Table:
-    """The rows of the events: values for upserts, keys for deletes.
-
-    Raises Refused if the types of the images contradict each other.
-    """
+    """The rows of the events: values for upserts, keys for deletes. Raises Refused if types contradict."""
     names = [*images.after, *images.before, *images.key]
     rows = {}
     for column in dict.fromkeys(names):
@@ -301,10 +289,7 @@ def record_rows(images: Images, key: Collection[str]) -> pa.Table:
 def unmodified_cells(
     images: Images, stated: Columns, key: Collection[str], columns: Sequence[str], unavailable: str
 ) -> pa.Table:
-    """For each column, flags of the events that leave it unchanged.
-
-    `stated` has the flags of the messages themselves.
-    """
+    """Flags of events that leave a column unchanged. `stated` has the flags of the messages themselves."""
     nobody = pa.repeat(pa.scalar(False), len(images))
     flags = {}
     for column in columns:

@@ -118,10 +118,7 @@ def all_null(columns: Mapping[str, pa.Array], count: int) -> pa.Array:
 
 
 def joint_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    """The type that holds the values of both types, or None if there is no such type.
-
-    Structs have the fields of both.
-    """
+    """The type that holds the values of both, or None if there is none. Structs have the fields of both."""
     if pa.types.is_struct(one) and pa.types.is_struct(other):
         fields = {field.name: field.type for field in one}
         for field in other:
@@ -143,10 +140,7 @@ def _number(type_: pa.DataType) -> str:
 
 
 def joint_column(name: str, types: Iterable[pa.DataType], where: str) -> pa.DataType:
-    """The common type of a column.
-
-    Raises Refused (`mixed-types`) with both types if two contradict each other.
-    """
+    """The common type of a column. Raises Refused (`mixed-types`) with both types if two contradict."""
     joint = pa.null()
     for type_ in types:
         both = joint_type(joint, type_)

@@ -51,10 +51,7 @@ def message(row: int) -> str:
 
 @dataclass(slots=True)
 class Payloads:
-    """The JSON payloads of messages that share a schema, or have none.
-
-    `rows` are the messages' numbers from 0.
-    """
+    """The JSON payloads of messages with one schema, or none. `rows` are the messages' numbers from 0."""
 
     schema: Any
     rows: list[int] = field(default_factory=list)
@@ -100,10 +97,7 @@ def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _split(text: str, prefixes: dict[str, str], name: str, place: str) -> tuple[str, str]:
-    """The schema and the payload of any message, as strings.
-
-    A message without a schema is its own payload, and its schema is `null`.
-    """
+    """The schema and payload of a message, as strings. Without a schema, a message is its own payload."""
     value = _value(text, name, place)
     if not isinstance(value, dict) or value.keys() != {SCHEMA, PAYLOAD}:
         return NULL, text

@@ -308,10 +308,7 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _document(path: Path, name: str, options: JsonOptions, *, wanted: bool) -> JsonDocument:
-    """Read a file as rows.
-
-    An empty file is refused if columns are `wanted`, because a schema is declared.
-    """
+    """Read a file as rows. An empty file is refused if columns are `wanted`, by a declared schema."""
     forms, codec, geo, strict = options.forms, options.encoding, options.geo, options.strict
     if options.lines:
         return JsonDocument(

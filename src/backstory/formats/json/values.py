@@ -49,10 +49,7 @@ def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
 
 
 def _unicode_object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """An object as a dictionary.
-
-    Raises NotJson for a key with an unpaired surrogate, which JSON would allow.
-    """
+    """An object as a dictionary. Raises NotJson for a key with an unpaired surrogate."""
     for key, _ in pairs:
         try:
             key.encode()
@@ -88,10 +85,7 @@ def loads(text: str) -> Any:
 
 
 def dumps(value: Any) -> str:
-    """The value as compact JSON, with the original digits of numbers.
-
-    Raises NotJson if the value is nested too deeply.
-    """
+    """The value as compact JSON, with the digits of its numbers. Raises NotJson if nested too deeply."""
     try:
         return _default(value)
     except RecursionError:
@@ -159,10 +153,7 @@ class JsonColumn:
 
 
 def typed_array(values: list[Any], field: pa.Field, column: JsonColumn) -> pa.Array:
-    """The values as an array of the field's type.
-
-    Raises Refused if a value does not match the type or is NULL in a required field.
-    """
+    """The values as an array of the field's type. Raises Refused for a value that is not of the type."""
     type_ = field.type
     if pa.types.is_struct(type_):
         built = _structs(values, field, column)
@@ -211,10 +202,7 @@ def _family(type_: pa.DataType) -> str:
 
 
 def _text(value: Any, row: int, field: pa.Field, column: JsonColumn) -> str:
-    """The string of a value that is not NULL.
-
-    Raises Refused if the column's type does not accept such values.
-    """
+    """The string of a value that is not NULL. Raises Refused if the type does not accept such values."""
     family = _family(field.type)
     if type(value) is str:
         return value

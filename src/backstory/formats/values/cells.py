@@ -70,10 +70,7 @@ def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
-    """One string of any length, rounded, and whether it lost a digit.
-
-    It is slow, so only rare cells use it.
-    """
+    """One string of any length, rounded, and whether it lost a digit. It is slow, for rare cells."""
     if not DECIMAL.fullmatch(text):
         raise pa.ArrowInvalid("a cell is not a decimal")
     context = Context(type_.precision, ROUND_HALF_EVEN, MIN_EMIN, MAX_EMAX)
@@ -277,10 +274,7 @@ def null_where_empty(text: pa.Array) -> pa.Array:
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
-    """The type with which Arrow's CSV parser reads a column.
-
-    `finish` converts the result to the column's type.
-    """
+    """The type with which Arrow's CSV parser reads a column. `finish` gives it the column's own type."""
     if type_.kind in _LOOKED_AT:
         return pa.string()
     if type_.kind is Kind.DECIMAL:
@@ -313,10 +307,7 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
 
 
 def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
-    """Raise pa.ArrowInvalid if a year is outside 0001 to 9999.
-
-    `day` is the number of time units in a day.
-    """
+    """Raise pa.ArrowInvalid if a year is not in 0001 to 9999. `day` is the number of units in a day."""
     bounds = pc.min_max(times)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if least is not None and (least < _FIRST_DAY * day or greatest >= (_LAST_DAY + 1) * day):
@@ -472,10 +463,7 @@ _SHORT = {"s", "ms"}
 
 
 def count_units(values: pa.Array, unit: str) -> pa.Array:
-    """Arrow's times of day or durations as integers of the unit.
-
-    Raises pa.ArrowInvalid if digits would be lost.
-    """
+    """Arrow's times of day or durations as integers of the unit. Raises pa.ArrowInvalid for lost digits."""
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration(unit)).cast(pa.int64())
     if unit in _SHORT:

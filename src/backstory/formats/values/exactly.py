@@ -15,7 +15,6 @@ from backstory.formats.expected import DURATION, TIME, kind_of, unit
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import (
     UnreadableCell,
-_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
     count_units,
     finish,
     first_failing,
@@ -30,6 +29,7 @@ from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import TEXT_KINDS, ColumnType, Kind
 
 _WIDEST_256: Final = 76
+_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 
 
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
@@ -370,10 +370,7 @@ EXACT: Final = Leniency()
 
 
 def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
-    """The cells as values of the type, and the number of rounded cells.
-
-    Raises UnreadableCell for an invalid cell.
-    """
+    """The cells as values of the type, and the number of rounded cells. Raises UnreadableCell."""
     if type_.kind in _TIMES and not leniency.cuts:
         row = pc.index(pc.match_substring_regex(text, _FINER), pa.scalar(True)).as_py()
         if row >= 0:

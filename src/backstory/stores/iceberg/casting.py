@@ -41,10 +41,7 @@ def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
 
 
 def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with these columns cast exactly.
-
-    Raises Refused, naming the column, if a value would change.
-    """
+    """The rows with these columns cast exactly. Raises Refused, with the column, if a value would change."""
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:
         try:

@@ -65,10 +65,7 @@ def refuse_existing(store: IcebergStore, table: TableName) -> None:
 
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
-    """Whether a view has the name, so that no table can have it.
-
-    False if the catalog does not support views.
-    """
+    """Whether a view has the name, so that no table can have it. False if the catalog has no views."""
     from py4j.protocol import Py4JJavaError
 
     if not store.has_java:
@@ -143,10 +140,7 @@ def drop(store: IcebergStore, table: TableName) -> bool:
 
 
 def rename(store: IcebergStore, table: TableName, name: TableName) -> None:
-    """Rename the table, which keeps its data, columns and properties.
-
-    Raises Refused if a view has the name.
-    """
+    """Rename the table, which keeps its data and properties. Raises Refused if a view has the name."""
     require_here(store, table)
     if is_view(store, name):
         raise view_exists(name)

@@ -42,10 +42,7 @@ IDENTITY, YEAR = "identity", "year"
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its folder, and its path in Iceberg's format.
-
-    Both are empty for an unpartitioned table.
-    """
+    """A partition: its folder, and its path in Iceberg's format. Both are empty without partitions."""
 
     folder: str = ""
     path: str = ""
@@ -324,10 +321,7 @@ def _write_file(
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns whose values repeat.
-
-    For other columns, a dictionary costs time and space in every group.
-    """
+    """The columns whose values repeat. Elsewhere a dictionary costs time and space in every group."""
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         yield from _repeating_leaves(name, values.combine_chunks())
 

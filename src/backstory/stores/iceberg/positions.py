@@ -62,10 +62,7 @@ def file_code(salt: int, path: str = FILE) -> "Column":
 def positions_by_path(
     store: IcebergStore, table: TableName, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
-    """Positions by path, from positions by file code.
-
-    Raises TryAgain unless each code has exactly one file.
-    """
+    """Positions by path, from positions by file code. Raises TryAgain unless each code has one file."""
     files = metadata_rows(store, table, "data_files")
     rows = files.select(PATH, file_code(salt, PATH)).collect()
     paths = {code: path for path, code in rows}

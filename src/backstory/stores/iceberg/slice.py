@@ -290,10 +290,7 @@ def _may_have(further: MayHave | None, bounds: Mapping[str, SearchBounds], stati
 
 @contextmanager
 def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
-    """An open data file.
-
-    Raises Unreadable if it is damaged or cannot be opened here, so that Spark reports it.
-    """
+    """An open data file. Raises Unreadable if it cannot be opened here, so that Spark reports it."""
     try:
         with files.parquet(location) as file:
             yield file
@@ -380,10 +377,7 @@ def _may_be_touched(since: int, statistics: Statistics) -> bool:
 
 
 def _files_condition(since: int) -> Any:
-    """The condition for files that may have versions that were not closed before an instant.
-
-    It is in Iceberg's JSON form.
-    """
+    """Iceberg's JSON condition for files that may have versions that were open after an instant."""
     return any_of(
         {"type": "eq", "term": ACTIVE, "value": True},
         {

@@ -60,10 +60,7 @@ class InstantBounds:
 
 
 def bounds_of_instants(statistics: Any, type_: str) -> InstantBounds | None:
-    """The bounds of a `timestamp` or `timestamptz` column, or None if its unit is not Iceberg's.
-
-    Arrow's own conversion would load pandas.
-    """
+    """The bounds of an instant's column without pandas, or None if its unit is not Iceberg's."""
     if "microseconds" not in str(statistics.logical_type):
         return None
     zero = EPOCH if type_ == "timestamptz" else EPOCH.replace(tzinfo=None)
@@ -327,10 +324,7 @@ def read_fields(
 
 
 def _paths(wanted: Field, field: pa.Field) -> list[str]:
-    """The paths to read in a file's column.
-
-    Only the wanted parts of a struct are read, unless all or none of its parts are wanted.
-    """
+    """The paths to read in a file's column: the wanted parts of a struct, or the whole column."""
     if isinstance(wanted["type"], str) or not pa.types.is_struct(field.type):
         return [field.name]
     parts, ids = list(field.type), {part["id"] for part in wanted["type"].get("fields", ())}

@@ -43,10 +43,7 @@ class SearchBounds:
     exact: bool
 
     def may_be_in(self, statistics: Any) -> bool:
-        """Whether a row group with these statistics may have one of the values.
-
-        True if there are no statistics.
-        """
+        """Whether a row group with these statistics, or without any, may have one of the values."""
         if statistics is None or (self.null and statistics.null_count != 0):
             return True
         if not self.least:
@@ -246,10 +243,7 @@ class EqualTo:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The values from `least` to `greatest`, both included. None means no limit.
-
-    If `null` is true, NULL matches too.
-    """
+    """The values from `least` to `greatest`, both included, or without a limit. With `null`, NULL too."""
 
     least: Any = None
     greatest: Any = None

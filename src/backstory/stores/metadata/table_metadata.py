@@ -309,10 +309,7 @@ def _ids(table: TableMetadata) -> dict[str, int]:
 def live_files(
     manifests: str, opener: TableFiles, known: "Known | None" = None
 ) -> "Iterator[tuple[object, DataFile]]":
-    """Each live file of a snapshot, with its partition.
-
-    `known` caches the contents of manifests, for snapshots that share them.
-    """
+    """Each live file of a snapshot, with its partition. `known` caches the contents of manifests."""
     from pyiceberg.manifest import read_manifest_list
 
     listed = list(read_manifest_list(_PyicebergFiles(opener).new_input(manifests)))

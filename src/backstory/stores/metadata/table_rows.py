@@ -116,10 +116,7 @@ class TableReader:
         return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
-        """All rows of a file, including deleted rows, with these current columns.
-
-        Raises the errors of `rows`.
-        """
+        """All rows of a file, even deleted ones, with these current columns. Raises the errors of `rows`."""
         by_name = {field["name"]: field for field in self.table.fields}
         schema = pa.schema([(name, arrow_type_of(by_name[name]["type"])) for name in names])
         wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))

@@ -188,10 +188,7 @@ def _has_floats(type_: pa.DataType) -> bool:
 
 
 def _one_nan(value: Any) -> Any:
-    """The value with the same NaN object for every NaN.
-
-    It equals itself by identity, so rows can be compared.
-    """
+    """The value with one NaN object for every NaN, which equals itself by identity."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, dict):
