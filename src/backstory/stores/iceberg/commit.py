@@ -33,8 +33,8 @@ from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
 from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
 from backstory.stores.port import DISORDER, refuse_names
-from backstory.stores.read_ahead import read_ahead
 from backstory.stores.refusals import conflict
+from backstory.stores.table_files import read_ahead
 
 # A permanent pool, since each thread has its own connection to the JVM.
 _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")

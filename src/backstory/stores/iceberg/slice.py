@@ -52,8 +52,7 @@ from backstory.stores.metadata.parquet_files import (
 from backstory.stores.metadata.searches import SearchBounds, all_of, any_of, search_bounds
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.values import mask_of_visible, truths_of
-from backstory.stores.read_ahead import read_ahead
-from backstory.stores.table_files import TableFiles
+from backstory.stores.table_files import TableFiles, read_ahead
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
