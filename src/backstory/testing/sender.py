@@ -38,6 +38,7 @@ from backstory.errors import Refused, TryAgain, UsageError
 from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.reading import as_files_of_a_user, columns_as_written, reader_options, rows_of
+from backstory.formats.rows import type_of_arrow
 from backstory.formats.source_files import source_files, unpack
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
@@ -156,18 +157,6 @@ def instant(value: datetime) -> str:
 Key = tuple[object, ...]
 CopyRow = dict[str, object]
 
-_KINDS = {
-    pa.bool_(): Kind.BOOLEAN,
-    pa.int8(): Kind.SHORT,
-    pa.int16(): Kind.SHORT,
-    pa.int32(): Kind.INT,
-    pa.int64(): Kind.LONG,
-    pa.float32(): Kind.FLOAT,
-    pa.float64(): Kind.DOUBLE,
-    pa.date32(): Kind.NAIVE_DATE,
-    pa.binary(): Kind.BINARY,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
@@ -240,11 +229,8 @@ def _refuse_lacking_key(path: Path, key: Sequence[str], names: Sequence[str]) ->
 
 
 def _type(type_: pa.DataType) -> ColumnType:
-    if pa.types.is_decimal(type_):
-        return ColumnType.decimal(type_.precision, type_.scale)
-    if pa.types.is_timestamp(type_):
-        return ColumnType(Kind.UTC_DATETIME if type_.tz else Kind.NAIVE_DATETIME)
-    return ColumnType(_KINDS.get(type_, Kind.STRING))
+    column = type_of_arrow(type_)
+    return column if column.flat else ColumnType(Kind.STRING)
 
 
 def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> CopyDifference:
