@@ -21,7 +21,7 @@ from backstory.model.types import ColumnType, Kind
 from backstory.reading.commit_ranges import lineage_of, range_of
 from backstory.settings import Settings
 from backstory.spark.session import start_session
-from backstory.stores.iceberg.moved_rows import moved_rows
+from backstory.stores.iceberg.positions import moved_rows
 from backstory.stores.iceberg.scripts import files_of_commit
 from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.stores.metadata.catalogs import metadata_of

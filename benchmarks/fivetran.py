@@ -21,8 +21,8 @@ import pyarrow.csv as pa_csv
 import pyarrow.parquet as pq
 
 from backstory.doors.fivetran.wire import common_pb2 as common
+from backstory.formats.batch_file import BatchFile
 from backstory.formats.delivered import read_files
-from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.layout import ACTIVE, END, START, SYNCED
 from backstory.model.types import ColumnType, Kind
 from backstory.testing.sender import AS_FIVETRAN, Sender, seal

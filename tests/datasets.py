@@ -18,7 +18,7 @@ from manifesting import HEAD, manifest, polling, push
 from backstory.doors.odf import door, registry
 from backstory.doors.odf.pushing import PushedFiles
 from backstory.errors import BackstoryError
-from backstory.journal.log_table import newest_block
+from backstory.journal.chain import newest_block
 from backstory.model.table import TableName
 from backstory.stores.iceberg.store import IcebergStore, existing
 

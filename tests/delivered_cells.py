@@ -8,9 +8,9 @@ from tempfile import TemporaryDirectory
 import pytest
 
 from backstory.errors import Refused
+from backstory.formats.batch_file import BatchFile, Encoding
 from backstory.formats.delivered import read_files
 from backstory.formats.rows import Rows, log_mended
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.types import ColumnType
 from backstory.strategies.actions import UNMODIFIED
 

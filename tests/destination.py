@@ -19,7 +19,7 @@ from tables_as_text import in_order, table
 
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.change import Change
 from backstory.model.table import TableName
 from backstory.stores.port import Store

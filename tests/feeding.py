@@ -16,7 +16,7 @@ from backstory.reading.feeds import read_changes
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
 from backstory.table import Table

@@ -18,7 +18,7 @@ from destination import add_column
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
-from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.formats.batch_file import BatchFile
 from backstory.model.instant import TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, FIVETRAN_ID, START, SYNCED, SYSTEM_COLUMNS
 from backstory.strategies.actions import UNMODIFIED

@@ -52,10 +52,7 @@ def read_text(path: Path) -> str:
 
 
 def parse_trees(text: str, *, several: bool) -> list[Any]:
-    """The documents of a YAML text as trees with line numbers. Raises NotYaml.
-
-    Unless `several` is true, the text must be one document.
-    """
+    """The documents of a YAML text, only one unless `several`, as trees with line numbers. Raises NotYaml."""
     yaml = YAML(typ="rt")
     yaml.Composer, yaml.Constructor = _BoundedComposer, _LineConstructor
     try:
@@ -174,9 +171,7 @@ class Document:
     def wrong(self, path: DocumentPath, why: str, remedy: str = "", code: str = "") -> UsageError:
         """The error for a part of the document."""
         return UsageError(
-            code or self.sort.wrong_code,
-            f"{self.place(path)}: {why}",
-            remedy or f"Fix the {self.sort.noun}.",
+            code or self.sort.wrong_code, f"{self.place(path)}: {why}", remedy or f"Fix the {self.sort.noun}."
         )
 
     def place(self, path: DocumentPath) -> str:

@@ -73,12 +73,7 @@ class BackstoryError(Exception):
 
     def to_dict(self) -> dict[str, Any]:
         """Code, message, keys and remedy, as in `--output json`."""
-        return {
-            "code": self.code,
-            "message": self.message,
-            "keys": self.keys,
-            "remedy": self.remedy,
-        }
+        return {"code": self.code, "message": self.message, "keys": self.keys, "remedy": self.remedy}
 
 
 class Failed(BackstoryError):

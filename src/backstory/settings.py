@@ -77,10 +77,7 @@ class Settings:
         return f"the warehouse {self.warehouse}" + (f" ({self.origin})" if self.origin else "")
 
     def with_choices(self, driver_memory: str | None, format_version: int | None) -> "Settings":
-        """These settings, with the caller's values where they are not None.
-
-        Raises UsageError for an invalid value.
-        """
+        """These settings, with the caller's values that are not None. Raises UsageError for a bad one."""
         settings = self
         try:
             if driver_memory is not None:

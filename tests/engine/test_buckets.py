@@ -5,9 +5,9 @@ from committing import commit
 from depth import DEPTH
 from destination import HISTORY, LIVE, PLAIN, VERSIONS, Place, as_rows, gives, refusal, serving
 
+from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.delivered import rows_as
 from backstory.formats.memory import Memory
-from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.change import Change
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.store import IcebergStore

@@ -21,7 +21,7 @@ from backstory.model.table import TableName
 from backstory.stores.iceberg import frames
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.part_plan import PartPlan
 
 TABLE = TableName("crm", "customer")

@@ -11,11 +11,11 @@ from delivered_cells import KEY, MARKED, NAME, refusal
 
 from backstory.errors import Refused
 from backstory.formats import memory
+from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import read_files, stream_file
 from backstory.formats.memory import Memory, TooLarge
 from backstory.formats.parquet import batches as parquet_batches
 from backstory.formats.parquet.batches import page_sizes
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.types import ColumnType
 from backstory.testing.sender import encrypt
 
@@ -25,7 +25,7 @@ READ = """
 import resource, sys
 from pathlib import Path
 from backstory.errors import Refused
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
+from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import read_files, stream_file
 from backstory.model.types import ColumnType
 encoding = Encoding(Format(sys.argv[2]), Compression(sys.argv[3]))
@@ -71,7 +71,7 @@ def read_elsewhere(path, format_="csv", compression="zstd"):
 IN_A_LEASE = """
 import resource, sys
 from pathlib import Path
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.formats.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_files
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory, TooLarge
 from backstory.model.types import ColumnType

@@ -28,8 +28,8 @@ from odf_files import declared, optional, table_of
 from backstory.doors.historize.model import user_columns
 from backstory.doors.historize.stage import Stage, read_stage
 from backstory.errors import BackstoryError
+from backstory.formats.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_files
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType
 
 # The same type in the words of each door.

@@ -11,8 +11,8 @@ from delivered_cells import MARKED, read, types
 from hypothesis import example, given
 from hypothesis import strategies as st
 
+from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.delivered import read_files
-from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender import AS_FIVETRAN, NULL_STRING, UNMODIFIED_STRING, write_batch_file
 
@@ -85,7 +85,7 @@ import sys
 from pathlib import Path
 import time
 import pyarrow as pa
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
+from backstory.formats.batch_file import BatchFile, Encoding, Format
 from backstory.formats.delivered import read_files
 from backstory.model.types import ColumnType
 

@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import Failed
+from backstory.formats.batch_file import require_unchanged, stamp_of
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.reading import rows_of
 from backstory.formats.source_files import source_files, unpack
-from backstory.formats.unchanged import require_unchanged, stamp_of
 
 
 def csv(path, value):

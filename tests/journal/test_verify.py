@@ -15,21 +15,23 @@ from spoilt_histories import of_files
 
 from backstory.doors.odf.registry import renamings
 from backstory.engine import deliver
-from backstory.journal import log_table
-from backstory.journal.chain import Block, blocks, schema_hash
-from backstory.journal.log_table import (
-    EVENT,
+from backstory.journal import chain
+from backstory.journal.chain import (
+    EVENT_JSON,
+    EVENT_KIND,
     HASH,
-    KIND,
     NUMBER,
-    PREVIOUS,
+    PREV_HASH,
     TIME,
+    Block,
+    blocks,
     bring_up_to_date,
     log_of,
     log_rows,
     newest_block,
     read_all_blocks,
     row_of,
+    schema_hash,
 )
 from backstory.journal.verify import Verdict, read_history, verify, verify_small
 from backstory.model.change import Change, Note
@@ -37,7 +39,7 @@ from backstory.model.instant import iso
 from backstory.model.table import TableName
 from backstory.stores.iceberg.create import drop, ensure_schema
 from backstory.stores.iceberg.store import IcebergStore, existing, load
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 
 NOON = datetime(2026, 1, 31, 12, tzinfo=UTC)
 FLAT, NESTED = ("INT", pa.int32(), int), ("ARRAY<INT>", pa.list_(pa.int32()), lambda number: [number])
@@ -187,8 +189,8 @@ def test_a_chain_is_whole_by_log_or_by_snapshots():
 def test_r86_any_cell_of_the_log_is_found(column, expired, number):
     """R86: This holds with existing and with expired commits."""
     other = {TIME: NOON + timedelta(microseconds=1), NUMBER: 9}.get(column, f"{ROWS[number][column]} ")
-    if column == EVENT:
-        other = ROWS[number][EVENT].replace("watermark", "watermarks")
+    if column == EVENT_JSON:
+        other = ROWS[number][EVENT_JSON].replace("watermark", "watermarks")
     rows = [row | {column: other} if row is ROWS[number] else row for row in ROWS]
 
     sequence, what = first(rows, TOLD[: 4 - expired])
@@ -201,11 +203,11 @@ def test_r86_any_cell_of_the_log_is_found(column, expired, number):
     "told",
     [
         {NUMBER: None},
-        {PREVIOUS: "x"},
+        {PREV_HASH: "x"},
         {TIME: None},
-        {KIND: "Seed"},
-        {EVENT: "?"},
-        {EVENT: None},
+        {EVENT_KIND: "Seed"},
+        {EVENT_JSON: "?"},
+        {EVENT_JSON: None},
         {HASH: None},
     ],
 )
@@ -367,7 +369,7 @@ def test_two_processes_log_a_block_once(place, monkeypatch):
 
     def late(*given):
         monkeypatch.setattr(deliver, "commit", commit)
-        deliver.deliver_once(place.store, log_table.LogDelivery(place.table))
+        deliver.deliver_once(place.store, chain.LogDelivery(place.table))
         return commit(*given)
 
     monkeypatch.setattr(deliver, "commit", late)

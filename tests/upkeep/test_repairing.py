@@ -10,7 +10,7 @@ from backstory.errors import UsageError
 from backstory.model.layout import Layout
 from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.upkeep.checking import check
 from backstory.upkeep.repairing import REPAIR, repair, repair_small
 

@@ -17,9 +17,9 @@ from backstory.cli.options import DEFAULTS, Flag, Options
 from backstory.cli.output import console, in_flags, show
 from backstory.doors.fivetran.options import ServeOptions, ServeRequest
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
+from backstory.formats.batch_file import Compression, Format
 from backstory.formats.file_options import FileWords, parse_file_words
 from backstory.formats.memory import Memory
-from backstory.formats.wrapping.batch_file import Compression, Format
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 
@@ -190,7 +190,7 @@ def send(
 
 def _show_sent(sent: "SentPair", table: str, options: Options, *, dry_run: bool) -> None:
     """Print the rows of a batch by kind, and notes on strings that look like numbers."""
-    from backstory.formats.file_columns import comma_notes
+    from backstory.formats.reading import comma_notes
 
     rows, notes = sent.rows, [in_flags(note).replace("`", "") for note in comma_notes(sent.with_commas)]
     summary = {

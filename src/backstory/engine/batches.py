@@ -24,10 +24,10 @@ from backstory.engine.plans import PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.staging import ShippedFile, ship_files
+from backstory.formats.batch_file import BatchFile
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Mended, Rows, log_mended, with_mended
-from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.change import Change, Commit, Note
 from backstory.model.layout import END, FILE, POSITION, ROW_ID, START, Layout
 from backstory.model.table import Shape, TableName

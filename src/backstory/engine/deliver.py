@@ -21,7 +21,7 @@ from tenacity import (
 
 from backstory.engine.run_context import complete_note, note_seconds, rehearse
 from backstory.errors import Refused, TryAgain
-from backstory.formats.wrapping.room import DISK_FULL, translate_disk_errors
+from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.change import Change, Commit, Note
 from backstory.model.table import TableName
 from backstory.observe.metrics import CONFLICTS, RETRIES

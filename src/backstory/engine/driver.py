@@ -32,7 +32,7 @@ from backstory.stores.iceberg.jvm import scanned_bytes
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.port import Store, StoredTable
 from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are
 

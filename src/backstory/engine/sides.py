@@ -17,7 +17,7 @@ import structlog
 
 from backstory.engine.spill import Spill
 from backstory.formats.memory import Memory, MemoryLease, TooLarge, typed_size
-from backstory.stores.read_ahead import read_ahead
+from backstory.stores.table_files import read_ahead
 from backstory.strategies.keys import key_numbers, key_parts
 from backstory.strategies.part_plan import Whole, as_they_are
 

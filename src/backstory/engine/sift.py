@@ -27,7 +27,7 @@ from backstory.formats.memory import Memory, MemoryLease, TooLarge
 from backstory.spark.versions import arrow_of, persist_on_disk
 from backstory.stores.iceberg.frames import frame_of, hold_memory_of_rows
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.stores.read_ahead import read_ahead
+from backstory.stores.table_files import read_ahead
 from backstory.strategies.fingerprints import Fingerprints, duckdb_in_memory
 from backstory.strategies.frames import fingerprint, observed_counts
 from backstory.strategies.keys import mix_bits

@@ -14,10 +14,9 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from backstory.formats.batch_file import BatchFile, Stamp, require_unchanged
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
-from backstory.formats.unchanged import Stamp, require_unchanged
-from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import path_literal
 from backstory.stores.iceberg.store import IcebergStore

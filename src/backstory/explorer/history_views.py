@@ -24,7 +24,7 @@ from backstory.reading.pages import Page, Row, page, rows_before
 from backstory.reading.questions import diff, life
 from backstory.reading.selection import as_object
 from backstory.reading.timelines import Axis, Timeline, require_axis
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 
 # The numbers of places on the slider, of bars above it, and of known times to choose from.

@@ -26,7 +26,7 @@ from backstory.explorer.pages import asset, error_page, evidence, page
 from backstory.explorer.questions import Question, question_of
 from backstory.explorer.views import View
 from backstory.model.values import as_json
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 
 if TYPE_CHECKING:
     from socket import socket

@@ -1,22 +1,381 @@
-"""Readers of a delivery's batch files, and conversions of Arrow rows to a table's columns."""
+"""The batch files of a delivery as typed rows of a table (sections 2.8, 3.2 and 3.4, H7)."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from collections import Counter, deque
+from collections.abc import Callable, Collection, Container, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass, field
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 
-from backstory.formats.csv.typed_rows import read_csv
-from backstory.formats.memory import MemoryLease
-from backstory.formats.parquet.typed_rows import read_parquet
-from backstory.formats.rows import Rows, arrow_type
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
-from backstory.model.layout import ROW_ID
+from backstory.errors import MAX_KEYS, Refused
+from backstory.formats.batch_file import BatchFile, Encoding, Format
+from backstory.formats.csv.row_blocks import RowBlock, delivered_source
+from backstory.formats.csv.table import CsvTable, csv_table
+from backstory.formats.memory import MemoryLease, Meter
+from backstory.formats.options import CsvOptions
+from backstory.formats.parquet.batches import batches
+from backstory.formats.parquet.rows import legacy_columns, refuse_legacy
+from backstory.formats.rows import RAW, ROUNDED, Mended, Rows, arrow_type
+from backstory.formats.values.cells import (
+    UnreadableCell,
+    finish,
+    invalid_base64,
+    null_where_empty,
+    parse,
+    parser_type,
+    with_points,
+)
+from backstory.formats.values.exactly import DELIVERED, Leniency, bare, from_stored, parse_leniently
+from backstory.formats.values.texts import WITH_POINT
+from backstory.model.layout import ROW_ID, SYSTEM_COLUMNS
 from backstory.model.table import Column
-from backstory.model.types import ColumnType
+from backstory.model.types import ColumnType, Kind
+
+LONGEST = 128
+
+
+def chosen_columns(
+    file: str, header: Sequence[str], columns: Container[str], wanted: Collection[str]
+) -> list[str]:
+    """The wanted columns that the header contains, in the header's order.
+
+    A Fivetran system column that the table lacks is ignored. Raises Refused for any other column that the
+    table lacks, and for a repeated name. Raises Refused for a header without any wanted column, because its
+    rows would be silently skipped.
+    """
+    known = [name for name in header if name in columns or name in SYSTEM_COLUMNS]
+    if header and not known:
+        # This line may be a row of values, so the error does not show it.
+        raise Refused(
+            "no-header",
+            f"{file}, line 1: the header names no column of the table.",
+            "Nothing was written; send the batch again with a header, and with its own key.",
+        )
+    refuse_repeated(file, header, "Nothing was written; send the batch again with one column for each name.")
+    unknown = [name for name in header if name not in known]
+    if unknown:
+        raise Refused(
+            "unknown-column",
+            f"{file}, line 1: the table has no column {_name_list(unknown)}.",
+            "Nothing was written; add the column to the table first.",
+        )
+    chosen = [name for name in header if name in columns and name in wanted]
+    if header and not chosen:
+        raise Refused(
+            "missing-column",
+            f"{file}, line 1: the header lacks {_name_list(sorted(wanted))}.",
+            "Nothing was written; send the batch again with the columns that its rows need.",
+        )
+    return chosen
+
+
+def refuse_repeated(file: str, header: Sequence[str], remedy: str) -> None:
+    """Raise Refused if a column name is repeated, because it would be ambiguous."""
+    twice = [name for name, count in Counter(header).items() if count > 1]
+    if twice:
+        message = f"{file}, line 1: the header names {_name_list(twice)} more than once."
+        raise Refused("repeated-column", message, remedy)
+
+
+def _name_list(names: Sequence[str]) -> str:
+    shown = ", ".join(name[:LONGEST] for name in names[:MAX_KEYS])
+    return shown if len(names) <= MAX_KEYS else f"{shown} and {len(names) - MAX_KEYS} more"
+
+
+THREADS: Final = 2
+# Types with a value for an empty cell; in any other type it is NULL (O27).
+EMPTY_IS_A_VALUE: Final = {Kind.STRING, Kind.JSON, Kind.XML, Kind.BINARY}
+
+
+def read_csv(
+    file: BatchFile,
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    wanted: frozenset[str],
+    lease: MemoryLease | None = None,
+) -> Iterator[Rows]:
+    """The rows of a delivered file, with the wanted columns of its header.
+
+    An empty file has no rows. Raises Refused with the file and line for broken CSV, an unreadable cell or an
+    unknown column. Raises TooLarge if the lease is exceeded.
+    """
+    source = delivered_source(file, encoding, lease)
+    table = csv_table(source, CsvOptions(null=encoding.null_string or None, quoted_null=True))
+    if table.empty:
+        return
+    if table.names is None:
+        raise file.unreadable("line 1 is not a header; the key may be wrong")
+    chosen = chosen_columns(file.name, table.names, columns, wanted)
+    texts = frozenset(name for name in chosen if columns[name].kind in EMPTY_IS_A_VALUE)
+    wanted_table = WantedTable({name: columns[name] for name in chosen}, texts, encoding.unmodified_string)
+    yield from typed_csv_rows(table, wanted_table, file)
+
+
+@dataclass(frozen=True, slots=True)
+class WantedTable:
+    """The wanted columns of a table and the rules for their cells.
+
+    Attributes:
+        types: the columns and their types.
+        texts: the columns in which an empty string is a value; in other columns it is NULL (O27).
+        unmodified: the content of an unmodified cell, or empty if no cell is unmodified.
+        leniency: the losses that are allowed in a cell.
+    """
+
+    types: Mapping[str, ColumnType]
+    texts: frozenset[str]
+    unmodified: str = ""
+    leniency: Leniency = field(default=DELIVERED)
+
+
+def typed_csv_rows(table: CsvTable, wanted: WantedTable, file: BatchFile) -> Iterator[Rows]:
+    """The rows in blocks, so that memory does not grow with their number.
+
+    Arrow's parser reads numbers and times directly as long as all cells are regular. A cell is irregular if
+    it is unmodified, has digits beyond the microsecond, or does not match its type. From the first block with
+    an irregular cell on, all cells are parsed as strings. Raises Refused for broken CSV and for an unreadable
+    cell.
+    """
+    names = table.names or []
+    places = {name: names.index(name) for name in wanted.types}
+    fast = _FastReader(table, wanted, places, file.name)
+
+    def rows(piece: RowBlock) -> Rows:
+        return fast.rows(piece) or _csv_cells(table, wanted, list(places.values()), piece, file)
+
+    return _in_order(rows, table.pieces())
+
+
+def _in_order(work: Callable[[RowBlock], Rows], pieces: Iterator[RowBlock]) -> Iterator[Rows]:
+    """The results of `work` in the order of the blocks. Parsing threads release the interpreter lock."""
+    waiting: deque[Future[Rows]] = deque()
+    stop: Refused | None = None
+    with ThreadPoolExecutor(THREADS) as pool:
+        while True:
+            try:
+                piece = next(pieces, None)
+            except Refused as refused:  # errors in earlier blocks are raised first
+                piece, stop = None, refused
+            if piece is None:
+                break
+            waiting.append(pool.submit(work, piece))
+            if len(waiting) > THREADS:
+                yield waiting.popleft().result()
+        while waiting:
+            yield waiting.popleft().result()
+    if stop is not None:
+        raise stop
+
+
+@dataclass(slots=True)
+class _FastReader:
+    """A reader that uses Arrow's parser until the first block that Arrow cannot read."""
+
+    table: CsvTable
+    wanted: WantedTable
+    places: Mapping[str, int]
+    file: str
+    _types: dict[int, pa.DataType] = field(init=False)
+    _goes: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        types = self.wanted.types.items()
+        self._types = {self.places[name]: parser_type(type_) for name, type_ in types}
+        # A marker that is also a valid value would be taken for a value.
+        self._goes = not any(_is_value(self.wanted.unmodified, type_) for _, type_ in types)
+
+    def rows(self, piece: RowBlock) -> Rows | None:
+        """The block's rows, or None if the cells must be parsed as strings."""
+        rows = self._typed_rows(piece) if self._goes else None
+        self._goes = rows is not None
+        return rows
+
+    def _typed_rows(self, piece: RowBlock) -> Rows | None:
+        mended = Mended()
+        values = {}
+        try:
+            cells = self.table.parse_columns(piece, self._types)
+            for name, type_ in self.wanted.types.items():
+                column = cells[str(self.places[name])]
+                if self._needs_a_look(column, name):
+                    return None
+                values[name] = finish(column, type_)
+                if type_.kind is Kind.BINARY:
+                    mended[self.file, "", RAW] += sum(map(invalid_base64, column.chunks))
+        except (pa.ArrowInvalid, UnreadableCell):
+            return None
+        yes = pa.repeat(pa.scalar(True), cells.num_rows)
+        return Rows(pa.table(values), pa.table(dict.fromkeys(values, yes)), +mended)
+
+    def _needs_a_look(self, column: pa.ChunkedArray, name: str) -> bool:
+        if not pa.types.is_string(column.type):
+            return False
+        type_, wanted = self.wanted.types[name], self.wanted
+        if type_.kind is Kind.NAIVE_TIME and not wanted.leniency.cuts:
+            return True
+        irregular = [
+            *([wanted.unmodified] if wanted.unmodified else []),
+            *([] if name in wanted.texts else [""]),
+        ]
+        return any(pc.any(pc.equal(column, text)).as_py() for text in irregular)
+
+
+def _is_value(text: str, type_: ColumnType) -> bool:
+    """Whether a string is a valid value of a type that Arrow's parser reads directly."""
+    if not text or pa.types.is_string(parser_type(type_)):
+        return False
+    try:
+        parse(pa.array([text], pa.string()), type_)
+    except UnreadableCell:
+        return False
+    return True
+
+
+def _csv_cells(
+    table: CsvTable, wanted: WantedTable, places: list[int], piece: RowBlock, file: BatchFile
+) -> Rows:
+    """The rows of a block, with every cell parsed from its string."""
+    text = table.texts(piece, places)
+    values, known, mended = {}, {}, Mended()
+    for (name, type_), column in zip(wanted.types.items(), text.columns, strict=True):
+        cells, known[name] = split_unmodified(column.combine_chunks(), wanted.unmodified)
+        mended[file.name, "", RAW] += invalid_base64(cells) if type_.kind is Kind.BINARY else 0
+        cells = cells if name in wanted.texts else null_where_empty(cells)
+        if table.options.forms.decimal == "," and type_.kind in WITH_POINT:
+            cells = with_points(cells)
+        try:
+            values[name], mended[file.name, name, ROUNDED] = parse_leniently(cells, type_, wanted.leniency)
+        except UnreadableCell as cell:
+            line = table.line_of(piece, cell.row)
+            raise file.unreadable_cell(f"line {line}", name, type_) from None
+    return Rows(pa.table(values), pa.table(known), +mended)
+
+
+def split_unmodified(cells: pa.Array, marker: str | bytes) -> tuple[pa.Array, pa.Array]:
+    """The cells with NULL for each unmodified one, and whether each cell has a value."""
+    if not marker:
+        return cells, pa.repeat(pa.scalar(True), len(cells))
+    known = pc.fill_null(pc.not_equal(cells, marker), True)
+    return pc.if_else(known, cells, pa.scalar(None, cells.type)), known
+
+
+WINDOW: Final = 1 << 20
+Count = Callable[[int], None]
+
+
+def read_parquet(
+    file: BatchFile,
+    encoding: Encoding,
+    columns: Mapping[str, ColumnType],
+    wanted: frozenset[str],
+    lease: MemoryLease | None = None,
+) -> Iterator[Rows]:
+    """The rows of a delivered file, with the wanted columns.
+
+    Raises Refused with the file and row for an unreadable value, an unknown column or a file that is not
+    Parquet. Raises TooLarge if the lease is exceeded.
+    """
+
+    def choose(names: Sequence[str]) -> Mapping[str, ColumnType]:
+        return {name: columns[name] for name in chosen_columns(file.name, names, columns, wanted)}
+
+    return typed_parquet_rows(file, encoding, choose, DELIVERED, Meter(file, lease).add)
+
+
+def typed_parquet_rows(
+    file: BatchFile,
+    encoding: Encoding,
+    chosen: Callable[[Sequence[str]], Mapping[str, ColumnType]],
+    leniency: Leniency,
+    count: Count,
+) -> Iterator[Rows]:
+    """The rows as values of the chosen columns, in batches of bounded size.
+
+    The whole unpacked file is in memory, because Parquet is read from its end. `count` is called with the
+    bytes of the file and of each batch. Raises Refused with the file and row for an unreadable value or a
+    file that is not Parquet.
+    """
+    first = 0
+    for batch, types in _parquet_batches(file, encoding, chosen, count):
+        yield _parquet_cells(file, encoding, types, batch, first, leniency)
+        first += batch.num_rows
+
+
+def _parquet_batches(
+    file: BatchFile,
+    encoding: Encoding,
+    chosen: Callable[[Sequence[str]], Mapping[str, ColumnType]],
+    count: Count,
+) -> Iterator[tuple[pa.RecordBatch, Mapping[str, ColumnType]]]:
+    try:
+        content = _content(file, encoding, count)
+        if not content:
+            return
+        metadata = pq.read_metadata(pa.BufferReader(content))
+        schema = metadata.schema.to_arrow_schema()
+        types = chosen(schema.names)
+        nested = [name for name in types if pa.types.is_nested(schema.field(name).type)]
+        if nested and metadata.num_rows:
+            raise file.unreadable_cell("row 1", nested[0], types[nested[0]])
+        if types and metadata.num_rows:
+            legacy = legacy_columns(pq.ParquetFile(pa.BufferReader(content), metadata=metadata))
+            for batch in batches(content, metadata, list(types), count):
+                for name in legacy & types.keys():
+                    refuse_legacy(batch[name], name, file.name, metadata.metadata)
+                yield batch, types
+    except (pa.ArrowException, OSError, ValueError):
+        raise file.unreadable("it is not Parquet; the key may be wrong") from None
+
+
+def _content(file: BatchFile, encoding: Encoding, count: Count) -> bytes:
+    parts = []
+    with file.open(encoding) as stream:
+        while part := stream.read(WINDOW):
+            count(len(part))
+            parts.append(part)
+    return b"".join(parts)
+
+
+def _parquet_cells(
+    file: BatchFile,
+    encoding: Encoding,
+    types: Mapping[str, ColumnType],
+    batch: pa.RecordBatch,
+    first: int,
+    leniency: Leniency,
+) -> Rows:
+    """The rows of a batch that begins at row `first`."""
+    values, known, mended = {}, {}, Mended()
+    for name in batch.schema.names:
+        type_ = types[name]
+        cells, known[name] = _without_markers(bare(batch[name]), encoding)
+        if type_.kind is Kind.BINARY and pa.types.is_string(cells.type):
+            mended[file.name, "", RAW] += invalid_base64(cells)
+        try:
+            values[name], mended[file.name, name, ROUNDED] = from_stored(cells, type_, leniency)
+        except UnreadableCell as cell:
+            raise file.unreadable_cell(f"row {first + cell.row + 1}", name, type_) from None
+    return Rows(pa.table(values), pa.table(known), +mended)
+
+
+def _without_markers(cells: pa.Array, encoding: Encoding) -> tuple[pa.Array, pa.Array]:
+    """The cells with NULL for markers, and whether each cell has a value. Markers may be bytes."""
+    null: str | bytes = encoding.null_string
+    unmodified: str | bytes = encoding.unmodified_string
+    if pa.types.is_binary(cells.type):
+        null, unmodified = encoding.null_string.encode(), encoding.unmodified_string.encode()
+    elif not pa.types.is_string(cells.type):
+        return cells, pa.repeat(pa.scalar(True), len(cells))
+    if null:
+        is_null = pc.fill_null(pc.equal(cells, null), True)
+        cells = pc.if_else(is_null, pa.scalar(None, cells.type), cells)
+    return split_unmodified(cells, unmodified)
+
 
 _READERS = {Format.CSV: read_csv, Format.PARQUET: read_parquet}
-THREADS = 2
 
 
 def arrow_schema(columns: Mapping[str, ColumnType]) -> pa.Schema:
@@ -51,10 +410,7 @@ def in_schema(rows: pa.Table, schema: pa.Schema) -> pa.Table:
 
 
 def _in_type(values: pa.ChunkedArray, type_: pa.DataType) -> pa.Array | pa.ChunkedArray:
-    """The values cast to a type.
-
-    Struct fields are matched by name, because the file or the table may be older than a field.
-    """
+    """The values cast to a type. Struct fields are matched by name, because one side may lack a field."""
     if not pa.types.is_struct(type_) or values.type == type_:
         return values.cast(type_)
     whole = values.combine_chunks()

@@ -76,10 +76,7 @@ def utf8_lines(path: Path, name: str, encoding: str) -> Iterator[tuple[int, str]
 
 
 def decode(text: bytes, name: str, line: int, wrong: Wrong = malformed_row) -> str:
-    """Decode UTF-8 bytes that begin at line `line`.
-
-    Raises the error that `wrong` makes, with the line of the invalid byte.
-    """
+    """Decode UTF-8 bytes from line `line` on. Raises the error that `wrong` makes for an invalid byte."""
     try:
         return text.decode()
     except UnicodeDecodeError as stop:

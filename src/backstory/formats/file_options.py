@@ -38,10 +38,7 @@ class FileWords(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True)
 class FileOptions:
-    """The options that describe files, with parsed types.
-
-    None means the reader's default (see `FileWords`).
-    """
+    """The options that describe files, with parsed types. None means the default (see `FileWords`)."""
 
     separator: str | None = None
     encoding: str | None = None
@@ -53,9 +50,7 @@ class FileOptions:
     def __post_init__(self) -> None:
         if self.decimal not in {None, *_DECIMALS}:
             raise UsageError(
-                "bad-option",
-                f"`decimal=` is {self.decimal!r}.",
-                "Use a point or a comma: '.' or ','.",
+                "bad-option", f"`decimal=` is {self.decimal!r}.", "Use a point or a comma: '.' or ','."
             )
         if any(getattr(self, name) is not None for name in ("separator", "encoding", "quote")):
             self.csv()
@@ -105,18 +100,12 @@ AS_EXPECTED: Final = FileOptions()
 
 
 def parse_file_words(**words: Unpack[FileWords]) -> FileOptions:
-    """The options that describe files, parsed from keyword arguments.
-
-    Raises UsageError for an unknown type.
-    """
+    """The options that describe files, from keyword arguments. Raises UsageError for an unknown type."""
     return FileOptions(**{**words, "type": parse_types(words.get("type"))})  # type: ignore[arg-type]
 
 
 def parse_types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
-    """The types of columns, parsed from names such as `DECIMAL(18,2)`.
-
-    Raises UsageError for an unknown type.
-    """
+    """The types of columns, from names such as `DECIMAL(18,2)`. Raises UsageError for an unknown type."""
     return {name: _type(name, word) for name, word in (words or {}).items()}
 
 

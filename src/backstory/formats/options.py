@@ -98,10 +98,7 @@ class ParquetOptions:
 
 @dataclass(frozen=True, slots=True)
 class ShapefileOptions:
-    """Options for a zip file with one shapefile, or with several and a `sub_path`.
-
-    `strict` refuses undeclared columns.
-    """
+    """Options for a zip file with shapefiles. `strict` refuses undeclared columns."""
 
     sub_path: str | None = None
     strict: bool = False

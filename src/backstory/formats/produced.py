@@ -9,8 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused
-from backstory.formats.expected import type_name
-from backstory.formats.values.bounds import first_unfit
+from backstory.formats.expected import first_unfit, type_name
 from backstory.formats.values.cells import UnreadableCell, first_failing
 
 BATCH = 1 << 16

@@ -1,19 +1,30 @@
-"""Rows of a file of any format, read with the options of that format (section 1.6)."""
+"""Rows and columns of files of any format, and the errors of disagreeing files (section 1.6)."""
 
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
+from typing import Final
 
 import pyarrow as pa
 
-from backstory.formats.csv.rows import csv_rows
+from backstory.errors import Refused, UsageError, option
+from backstory.formats.batch_file import refuse_changes, stamp_of, while_unchanged
+from backstory.formats.csv.row_blocks import file_source
+from backstory.formats.csv.rows import csv_columns, csv_rows
+from backstory.formats.csv.table import refuse_whole_header
 from backstory.formats.expected import inner_fields
-from backstory.formats.json.rows import json_rows
+from backstory.formats.file_options import AS_EXPECTED, FileOptions
+from backstory.formats.json.rows import json_columns, json_rows
+from backstory.formats.memory import Bound
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, ShapefileOptions
 from backstory.formats.parquet.rows import parquet_rows
-from backstory.formats.produced import UNTOLD, ProducedRows, Told
-from backstory.formats.unchanged import refuse_changes, stamp_of, while_unchanged
+from backstory.formats.produced import UNTOLD, ProducedRows, Told, missing
+from backstory.formats.rows import arrow_type, column_of_kept, type_of_arrow
+from backstory.formats.source_files import SourceFile, SourceFiles
+from backstory.formats.values.exactly import wider_type
 from backstory.formats.values.texts import TextForms, parser
-from backstory.formats.wrapping.room import Bound
+from backstory.model.types import ColumnType
 
 Options = CsvOptions | JsonOptions | ParquetOptions | ShapefileOptions
 
@@ -78,3 +89,181 @@ def _rows_of(
             return shapefile_rows(path, name, options, schema, dataset_types, bound)
         case JsonOptions():
             return json_rows(path, name, options, schema, dataset_types)
+
+
+MEND: Final = "Nothing was written; fix the file, or load its rows in Python."
+Known = Mapping[str, pa.Field]
+
+
+@contextmanager
+def as_files_of_a_user() -> Iterator[None]:
+    """Replace remedies that mention a manifest within the block, because the caller has no manifest."""
+    try:
+        yield
+    except Refused as refused:
+        if "`encoding`" in refused.remedy:
+            raise Refused(
+                refused.code, refused.message, _encoding_remedy(refused.message), refused.keys
+            ) from None
+        if "as String" in refused.remedy and refused.keys:
+            raise Refused(
+                refused.code, refused.message, _as_text(str(refused.keys[0])), refused.keys
+            ) from None
+        if "`read`" in refused.remedy or "manifest" in refused.remedy or "preprocess" in refused.remedy:
+            raise Refused(refused.code, refused.message, MEND, refused.keys) from None
+        raise
+
+
+def _encoding_remedy(message: str) -> str:
+    """The remedy for a file in another encoding than UTF-8."""
+    if "packed" in message:
+        return "Nothing was written; give the file its ending."
+    name = "utf-16" if "UTF-16" in message else "cp1252"
+    return f"Nothing was written; name the encoding, such as {option('encoding', name)}, or fix the file."
+
+
+def _as_text(column: str) -> str:
+    """The remedy for JSON values that no column type holds, but their text."""
+    return (
+        f"Nothing was written; use {option('type', {column: 'STRING'})}, which stores each value's JSON text."
+    )
+
+
+def refuse_whole_headers(files: Sequence[SourceFile], options: Options) -> None:
+    """Raise Refused for a CSV with a one-column header that another separator would split."""
+    if not isinstance(options, CsvOptions):
+        return
+
+    def remedy(separator: str) -> str:
+        current = option("separator", options.separator)
+        return f"use {option('separator', separator)}, or {current} if it is one column"
+
+    for file in files:
+        refuse_whole_header(file_source(file.path, file.name, options.encoding), options, remedy)
+
+
+def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str) -> pa.Schema:
+    """The columns of files, with the types that the caller declared for some columns."""
+    if lacking := [column for column in types if column not in schema.names]:
+        declared = {column: str(types[column]) for column in lacking}
+        raise UsageError(
+            "bad-option",
+            f"{option('type', declared)}: {name} has no such column.",
+            f"Its columns are {', '.join(name for name in schema.names if column_of_kept(name) is None)}.",
+            lacking,
+        )
+    return pa.schema(
+        [
+            pa.field(field.name, arrow_type(types[field.name])) if field.name in types else field
+            for field in schema
+        ]
+    )
+
+
+def reader_options(
+    source: SourceFiles, files: Sequence[SourceFile], written: FileOptions = AS_EXPECTED
+) -> Options:
+    """The reader's options for a source. A row of JSON is one line, unless every file is an array."""
+    if source.format == "csv":
+        return written.csv()
+    if source.format == "parquet":
+        return ParquetOptions(naive=True)
+    lines = source.format == "jsonl" or not all(_is_array(file.path) for file in files)
+    return JsonOptions(lines=lines, encoding=written.text_encoding)
+
+
+def _is_array(path: Path) -> bool:
+    """Whether a JSON file is one array of rows, not a row a line."""
+    with path.open("rb") as file:
+        return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
+
+
+def columns_as_written(
+    files: Sequence[SourceFile], options: Options, written: FileOptions, known: Known = UNTOLD
+) -> tuple[pa.Schema, frozenset[str]]:
+    """`columns_of` files, with the separator and types in `written`. Raises Refused for a wrong separator."""
+    if written.separator is None:
+        refuse_whole_headers(files, options)
+    fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}
+    schema, with_commas = columns_of(files, options, known, fixed)
+    return declare_types(schema, written.type, files[0].name), with_commas
+
+
+def comma_notes(columns: Iterable[str]) -> list[str]:
+    """Notes for text columns that would be numbers if commas were decimal separators."""
+    return [
+        f"column {name} is text with decimal commas; read as numbers with {option('decimal', ',')}"
+        for name in sorted(columns)
+    ]
+
+
+def columns_of(
+    files: Sequence[SourceFile], options: Options, known: Known, fixed: Known = UNTOLD
+) -> tuple[pa.Schema, frozenset[str]]:
+    """The common columns of the files, and the names of columns that are numbers with decimal commas.
+
+    The caller declares the types of `fixed` columns, so their JSON values need no common type.
+    """
+    named = [(file.path, file.name) for file in files]
+    if isinstance(options, CsvOptions):
+        return csv_columns(named, options, known)
+    if isinstance(options, JsonOptions):
+        columns = json_columns(named, options, known, fixed)
+        typed = [pa.field(column.name, _json_type(column, known)) for column in columns]
+        return pa.schema(typed), frozenset()
+    schemas = [(file.name, rows_of(file.path, file.name, options, None).schema) for file in files]
+    first, whole = schemas[0]
+    for name, other in schemas[1:]:
+        whole = _wider(whole, other, f"{first} and {name}", name)
+    return whole, frozenset()
+
+
+def _json_type(field: pa.Field, known: Known) -> pa.DataType:
+    """The type of a JSON column: the table's type if it fits the files' values, else the inferred type."""
+    if field.name not in known or pa.types.is_null(field.type):
+        return field.type
+    return _of_stored(field.type, known[field.name].type)
+
+
+def _of_stored(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """The stored type if JSON may write its values as `type_`, else `type_`. Objects may lack some fields."""
+    t = pa.types
+    if t.is_struct(type_) and t.is_struct(stored):
+        own = {field.name: field.type for field in type_}
+        both = [(field.name, _inside(own.pop(field.name, pa.null()), field.type)) for field in stored]
+        return pa.struct([*both, *own.items()])
+    if t.is_list(type_) and t.is_list(stored):
+        return pa.list_(_inside(type_.value_type, stored.value_type))
+    days = t.is_date(stored) or t.is_timestamp(stored)
+    return stored if t.is_string(type_) and days else type_
+
+
+def _inside(type_: pa.DataType, stored: pa.DataType) -> pa.DataType:
+    """The stored type if JSON may write its values as `type_` inside objects and arrays, else `type_`."""
+    number = pa.types.is_integer(type_) or pa.types.is_floating(type_)
+    wider = pa.types.is_floating(stored) or pa.types.is_decimal(stored)
+    return stored if pa.types.is_null(type_) or (number and wider) else _of_stored(type_, stored)
+
+
+def _wider(one: pa.Schema, other: pa.Schema, names: str, name: str) -> pa.Schema:
+    """The columns of two files, in types that hold the values of both.
+
+    Raises Refused if a column is missing, or if no type holds its values in both files.
+    """
+    for here, there in ((one, other), (other, one)):
+        if lacking := [column for column in here.names if column not in there.names]:
+            raise missing(name, lacking[0], list(there.names))
+    fields = []
+    for field in one:
+        theirs = other.field(field.name).type
+        type_ = wider_type(field.type, theirs)
+        if type_ is None:
+            raise Refused(
+                "type-changed",
+                f"{field.name} is of type {type_of_arrow(field.type)} "
+                f"and {type_of_arrow(theirs)} in {names}.",
+                "Nothing was written; write the column in one type.",
+                [field.name],
+            )
+        fields.append(pa.field(field.name, type_))
+    return pa.schema(fields)

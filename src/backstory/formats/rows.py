@@ -141,10 +141,7 @@ class Rows:
 
     @classmethod
     def concat(cls, parts: Iterable[Self], empty: pa.Schema) -> Self:
-        """All rows in order, with the columns of `empty`.
-
-        Columns that a part lacks are unknown in its rows.
-        """
+        """All rows in order, with the columns of `empty`. Columns that a part lacks are unknown there."""
         parts = [part.align(empty) for part in parts]
         if not parts:
             nothing = empty.empty_table()

@@ -26,6 +26,7 @@ import shapefile  # type: ignore[import-untyped]
 import structlog
 
 from backstory.errors import Refused
+from backstory.formats.memory import Bound, bound_of
 from backstory.formats.options import ShapefileOptions
 from backstory.formats.produced import (
     BATCH,
@@ -39,9 +40,8 @@ from backstory.formats.produced import (
     unknown_columns,
     unreadable,
 )
+from backstory.formats.source_files import ambiguous, extract, matching, open_zip, zip_files
 from backstory.formats.values.texts import TextForms, parser
-from backstory.formats.wrapping import archives
-from backstory.formats.wrapping.room import Bound, bound_of
 
 _TABLE_HEADER, _FIELD = struct.Struct("<4xIHH20x"), struct.Struct("<11sc4xBB14x")
 _END_OF_FIELDS = b"\r"
@@ -187,19 +187,13 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
 
 
 def _area(plane: _Plane) -> float:
-    """Twice the area of a ring, negative if it is clockwise.
-
-    It is measured from the first point to keep digits.
-    """
+    """Twice the area of a ring, from its first point to keep digits. It is negative if clockwise."""
     x, y = (plane - plane[:1]).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
 
 
 def _within(hole: _Plane, outer: _Plane) -> bool:
-    """Whether a ring is inside another.
-
-    The test uses its first corner or edge middle that is not on the other ring.
-    """
+    """Whether a ring is inside another, by its first corner or edge middle that is not on the other."""
     for x, y in chain(hole, (hole[1:] + hole[:-1]) / 2):
         side = _side(x, y, outer)
         if side:
@@ -234,10 +228,7 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
-    """`count` geometries as GeoJSON, or NULL for an empty one.
-
-    Raises Refused if the number differs or a geometry is broken.
-    """
+    """`count` geometries as GeoJSON or NULL. Raises Refused for a broken geometry or another number."""
     _refuse_broken_bounds(file, name, count)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the header's length is wrong; the bounds are already checked
@@ -321,7 +312,7 @@ def shapefile_rows(
     """
     with ExitStack() as resources:
         folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-shapefile-")))
-        with archives.open_zip(path, name) as archive:
+        with open_zip(path, name) as archive:
             chosen = _shapefile(archive, name, options.sub_path)
             called = f"{name}/{chosen}"
             _extract(archive, chosen, name, folder, bound or bound_of(path))
@@ -345,11 +336,11 @@ def shapefile_rows(
 
 def _shapefile(archive: ZipFile, name: str, sub_path: str | None) -> str:
     """The path of the zip's only `.shp` file, or of the only one that matches `subPath`."""
-    entries = [entry for entry in archives.files(archive) if entry.lower().endswith(SHP)]
-    matches = entries if sub_path is None else archives.matching(entries, sub_path)
+    entries = [entry for entry in zip_files(archive) if entry.lower().endswith(SHP)]
+    matches = entries if sub_path is None else matching(entries, sub_path)
     if len(matches) != 1:
         wanted = "`*.shp`" if sub_path is None else f"subPath `{sub_path}`"
-        raise archives.ambiguous(name, wanted, matches, entries or archives.files(archive))
+        raise ambiguous(name, wanted, matches, entries or zip_files(archive))
     return matches[0]
 
 
@@ -358,14 +349,14 @@ def _extract(archive: ZipFile, chosen: str, name: str, folder: Path, bound: Boun
     stem = str(PurePosixPath(chosen).with_suffix(""))
     parts = {
         PurePosixPath(entry).suffix.lower(): entry
-        for entry in archives.files(archive)
+        for entry in zip_files(archive)
         if str(PurePosixPath(entry).with_suffix("")).lower() == stem.lower()
     } | {SHP: chosen}
     if DBF not in parts:
         raise malformed_row(f"{name}/{chosen}", "", f"its {DBF} is missing in the zip")
     for suffix in (SHP, DBF, CPG):
         if suffix in parts:
-            archives.extract(archive, parts[suffix], folder / f"shape{suffix}", name, bound)
+            extract(archive, parts[suffix], folder / f"shape{suffix}", name, bound)
 
 
 def _table(folder: Path, name: str) -> tuple[str, Dbf]:

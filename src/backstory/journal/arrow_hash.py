@@ -9,16 +9,14 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property, reduce
 from hashlib import sha256
-from types import MappingProxyType
 from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.journal.chain import Block
-from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import spark_name
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import text_scalar, whole_numbers
 
@@ -46,10 +44,7 @@ def hash_of_table(rows: pa.Table, offset: str) -> str | None:
 
 
 def sum_of_words(rows: pa.Table, offset: str) -> np.ndarray:
-    """The words of the hash of rows.
-
-    The exclusive or of the words of several tables is the hash of all their rows.
-    """
+    """The words of the hash of rows. Words of several tables are joined by exclusive or."""
     sums = (np.bitwise_xor.reduce(words, axis=1) for words in _words(rows, offset))
     return reduce(np.bitwise_xor, sums, np.zeros(WORDS, np.uint64))
 
@@ -120,20 +115,14 @@ def _repeated_field_texts(name: str, values: pa.Array) -> pa.Array | None:
 
 
 def _field_texts(name: str, values: pa.Array) -> pa.Array | None:
-    """The part of each row's string for one column, NULL if the value is NULL.
-
-    Returns None if all values are NULL.
-    """
+    """The strings of one column, NULL for NULL, or None if all values are NULL."""
     if values.null_count == len(values):
         return None
     return _join_texts(f"{len(name.encode())}:{name}", _value(values))
 
 
 def _value(values: pa.Array) -> pa.Array:
-    """The string of each value, after the letter of its kind, or NULL for NULL.
-
-    `row_hash` does the same in SQL.
-    """
+    """The string of each value, after the letter of its kind, or NULL; `row_hash` does the same in SQL."""
     if pa.types.is_struct(values.type):
         return pc.if_else(values.is_valid(), _join_texts("{", *_parts(values), "}"), None)
     if pa.types.is_map(values.type):
@@ -231,10 +220,7 @@ def _floats(values: pa.Array) -> pa.Array:
 
 
 def _word(digits: np.ndarray, place: int) -> np.ndarray:
-    """XXH64 of the place and of each hash's 64 digits, as 64-bit numbers.
-
-    The digits are given as eight numbers of 64 bits each.
-    """
+    """XXH64 of the place and of each hash's 64 digits, given as eight numbers of 64 bits each."""
     seed = _mix(_rotate(SEED + P5 + np.uint64(4) ^ np.uint64(place) * P1, 23) * P2 + P3)
     lanes = [seed + P1 + P2, seed + P2, seed, seed - P1]
     for stripe in (digits[:4], digits[4:]):
@@ -264,15 +250,13 @@ class Slice(NamedTuple):
     last: int | None = None
 
 
-SAME: Mapping[str, str] = MappingProxyType({})
+# The number of a block, and its first and last offset.
+Span = tuple[int, int, int]
 
 
 @dataclass(frozen=True)
 class SmallRows:
-    """The rows and columns of a small dataset, from files.
-
-    Raises Unreadable if only Spark can read or hash them.
-    """
+    """A small dataset, read from files. Raises Unreadable if only Spark can read or hash it."""
 
     files: TableReader
 
@@ -281,33 +265,19 @@ class SmallRows:
         """The columns in their order, each with its type in the form of Spark's `simpleString`."""
         return [(each["name"], spark_name(each["type"])) for each in self.files.table.fields]
 
-    def slices(
-        self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
-    ) -> dict[int | None, Slice]:
-        """The rows of each block and, under None, the rows of no block.
-
-        There is one pass for each naming of columns. `namings` maps renamed system columns to their names in
-        a block, for each block.
-        """
-        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
+    def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
+        """The rows of each span and, under None, the rows in no span. `names` is for `_hash_rows`."""
         if self.files.table.snapshot is None:
-            return slices
-        spans = {block.sequence: block.offsets for block in blocks if block.offsets}
-        passes = [namings[number] for number in spans] or [SAME]
-        for names in {tuple(each.items()): each for each in passes}.values():
-            words = _hash_rows(self._rows, names)
-            slices |= {
-                number: words.slice_between(*span)
-                for number, span in spans.items()
-                if namings[number] == names
-            }
-            slices |= words.slice_outside(spans.values())
-        return slices
+            return {}
+        words = _hash_rows(self._rows, names)
+        inside: dict[int | None, Slice] = {
+            number: words.slice_between(start, end) for number, start, end in spans
+        }
+        return {**inside, **words.slice_outside([(start, end) for _, start, end in spans])}
 
-    def count_repeated(self, block: Block) -> int:
-        """The number of rows of a block whose offset is also the offset of another row."""
-        assert block.offsets is not None
-        (start, end), offsets = block.offsets, whole_numbers(self._rows.column(0))
+    def count_repeated(self, start: int, end: int) -> int:
+        """The number of rows in a span whose offset is also the offset of another row."""
+        offsets = whole_numbers(self._rows.column(0))
         inside = offsets[(offsets >= start) & (offsets <= end)]
         return len(inside) - len(np.unique(inside))
 

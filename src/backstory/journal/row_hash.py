@@ -22,8 +22,7 @@ import pyarrow as pa
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
 
-from backstory.journal.arrow_hash import Slice
-from backstory.journal.chain import Block
+from backstory.journal.arrow_hash import Slice, Span
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import rows_at
 from backstory.stores.iceberg.literals import column, quote
@@ -40,10 +39,7 @@ Variables = Iterable[int]
 
 
 def digest(columns: "StructType", offset: str, names: Mapping[str, str]) -> str:
-    """The SQL for each row's hash in hexadecimal digits.
-
-    `names` maps renamed columns to their former names.
-    """
+    """The SQL for each row's hash in hexadecimal digits. `names` maps renamed columns to former names."""
     own = [(names.get(each.name, each.name), quote(each.name), each.dataType) for each in columns]
     number = f"coalesce(CAST(CAST({quote(offset)} AS BIGINT) AS STRING), {NOTHING})"
     return f"sha2(concat({number}, ' ', {_fields(own, count())}), 256)"
@@ -101,10 +97,7 @@ def _variable(variables: Variables) -> str:
 
 
 def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 - a branch a kind
-    """The letter of a value's kind, and the SQL for its string.
-
-    Integers of any width have one kind, and so do floats.
-    """
+    """The letter of a value's kind, and the SQL for its string. Widths of numbers make no difference."""
     text = f"CAST({value} AS STRING)"
     match type_:
         case spark.ByteType() | spark.ShortType() | spark.IntegerType() | spark.LongType():
@@ -149,10 +142,7 @@ WORDS: Final = tuple(f"backstory word {place}" for place in range(4))
 
 
 def observe_hash(frame: "DataFrame", offset: str, seen: "Observation") -> "DataFrame":
-    """The same rows, with the sums of their hashes in the observation `seen`, for `hash_of`.
-
-    The column `offset` has the rows' offsets.
-    """
+    """The same rows, with the sums of their hashes in `seen` for `hash_of`. `offset` is a column."""
     words = _words(_digest(frame, offset, {}))
     # An observation interprets its aggregates, so the words are computed earlier, in compiled code.
     built = frame.withColumns(dict(zip(WORDS, words, strict=True)))
@@ -168,10 +158,7 @@ def hash_of(sums: Mapping[str, Any]) -> str | None:
 
 
 def slice_hashes(
-    frame: "DataFrame",
-    offset: str,
-    slices: Sequence[tuple[int, int, int]],
-    names: Mapping[str, str] = MappingProxyType({}),
+    frame: "DataFrame", offset: str, slices: Sequence[Span], names: Mapping[str, str] = MappingProxyType({})
 ) -> dict[int | None, Slice]:
     """The rows and hash of each slice, in one pass.
 
@@ -230,37 +217,21 @@ class SparkRows:
         schema = spark_schema(self.store.jvm, self.table.iceberg.schema())
         return [(each.name, each.dataType.simpleString()) for each in schema]
 
-    def slices(
-        self, blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
-    ) -> dict[int | None, Slice]:
-        """The rows of each block and, under None, the rows of no block.
-
-        There is one pass for each naming of columns. `namings` maps renamed system columns to their names in
-        a block, for each block.
-        """
-        slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
+    def slices(self, spans: Sequence[Span], names: Mapping[str, str]) -> dict[int | None, Slice]:
+        """The rows of each span and, under None, the rows in no span. `names` is for `slice_hashes`."""
         if self.table.iceberg.currentSnapshot() is None:
-            return slices
-        borders = [(block.sequence, *block.offsets) for block in blocks if block.offsets]
+            return {}
         with translate_faults(self.table.shape.table):
             rows = self._rows()
-            passes = [namings[number] for number, _, _ in borders] or [{}]
-            for names in {tuple(each.items()): each for each in passes}.values():
-                # The offset is always the first column (decision O7).
-                built = slice_hashes(rows, rows.columns[0], borders, names)
-                slices |= {
-                    number: each
-                    for number, each in built.items()
-                    if number is None or namings[number] == names
-                }
-        return slices
+            # The offset is always the first column (decision O7).
+            return slice_hashes(rows, rows.columns[0], spans, names)
 
-    def count_repeated(self, block: Block) -> int:
-        """The number of rows of a block whose offset is also the offset of another row."""
+    def count_repeated(self, start: int, end: int) -> int:
+        """The number of rows in a span whose offset is also the offset of another row."""
         rows = self._rows()
         offset = rows[quote(rows.columns[0])]
         with translate_faults(self.table.shape.table):
-            rows = rows.where(offset.between(*block.offsets or ()))
+            rows = rows.where(offset.between(start, end))
             (row,) = rows.agg((sf.count(offset) - sf.count_distinct(offset)).alias("rows")).collect()
         return int(row["rows"])
 

@@ -7,13 +7,17 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.journal.arrow_hash import Slice, SmallRows
-from backstory.journal.chain import SEQUENCE, Block, from_properties, schema_hash, snapshots
-from backstory.journal.log_table import (
+from backstory.journal.chain import (
     NUMBER,
+    SEQUENCE,
+    Block,
     block_of,
+    from_properties,
     log_rows,
     log_rows_in_files,
     row_of,
+    schema_hash,
+    snapshots,
     snapshots_in_files,
 )
 from backstory.model.instant import iso, parse_instant
@@ -98,10 +102,11 @@ def _verdict(
     """The verdict, from the blocks with their problems and from the rows and columns of the dataset."""
     blocks, problems = history
     namings = _namings(table, blocks, renamings)
-    slices = rows.slices(blocks, namings)
+    slices = _slices(rows, blocks, namings)
     wrong = [block for block in blocks if block.offsets and _differs(block, slices[block.sequence])]
     twice = {
-        block.sequence: rows.count_repeated(block) if slices[block.sequence].rows else 0 for block in wrong
+        block.sequence: rows.count_repeated(*block.offsets or ()) if slices[block.sequence].rows else 0
+        for block in wrong
     }
     name = table.shape.table
     problems = [
@@ -110,6 +115,19 @@ def _verdict(
         *_row_problems(wrong, slices, twice),
     ]
     return Verdict(name, len(blocks), sum(each.rows for each in slices.values()), _in_order(problems))
+
+
+def _slices(
+    rows: "SparkRows | SmallRows", blocks: Sequence[Block], namings: Mapping[int, Mapping[str, str]]
+) -> dict[int | None, Slice]:
+    """The rows of each block and, under None, the rows of no block. There is one pass for each naming."""
+    slices: dict[int | None, Slice] = {block.sequence: Slice() for block in blocks}
+    spans = [(block.sequence, *block.offsets) for block in blocks if block.offsets]
+    passes = [namings[number] for number, _, _ in spans] or [{}]
+    for names in {tuple(naming.items()): naming for naming in passes}.values():
+        built = rows.slices(spans, names).items()
+        slices |= {number: part for number, part in built if number is None or namings[number] == names}
+    return slices
 
 
 def read_history(

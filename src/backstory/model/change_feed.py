@@ -36,10 +36,7 @@ CURSOR_MARK: Final = "backstory.cursor."
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Cursor(Receipt):
-    """A consumer's cursor.
-
-    `version` is the last commit that it has read, or None if the cursor was dropped.
-    """
+    """A consumer's cursor. `version` is the last commit that it has read, or None if it was dropped."""
 
     table: str
     cursor: str

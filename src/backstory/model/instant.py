@@ -64,10 +64,7 @@ def _unreadable(value: object) -> UsageError:
 
 
 def milliseconds_of(text: str) -> int:
-    """The milliseconds of a duration such as `30 days` or `12 hours`.
-
-    Raises UsageError for any other string.
-    """
+    """The milliseconds of a duration such as `30 days`. Raises UsageError for any other string."""
     matched = re.fullmatch(r"(\d{1,18}) *(day|hour|minute)s?", text.strip())
     if matched is None:
         raise UsageError("unreadable-time", f"{text!r} is not a duration.", "Write it as 30 days.")

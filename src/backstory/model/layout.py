@@ -209,20 +209,14 @@ _NEEDED: Final[Mapping[Layout, tuple[str, ...]]] = {
     Layout.HIST: (ENDED, STATE),
     Layout.VERSIONS: VERSIONS_OWN,
 }
-_BLOCK: Final = frozenset(
-    {"sequence_number", "prev_block_hash", "system_time", "event_kind", "event_json", "block_hash"}
-)
-_RUN: Final = frozenset({"load_run_id", "attempt_no", "status"})
-_LOADED: Final = frozenset({ROW_HASH, LOAD_RUN_ID, LOADED_AT})
-_VERSION: Final = frozenset({STARTED, ENDED, STATE})
 
 
 def layout_of(property_: str | None, table: str, names: frozenset[str]) -> Layout:
     """The layout in a table's property, or else the layout that its column names imply.
 
-    Bases and logs used to have the layout `fivetran-live`. Tables that Fivetran writes have its time of sync.
+    Raises UsageError for an unknown layout in the property.
     """
-    if property_ and property_ != Layout.FIVETRAN_LIVE:
+    if property_:
         if property_ not in set(Layout):
             raise UsageError(
                 "unknown-layout",
@@ -230,17 +224,10 @@ def layout_of(property_: str | None, table: str, names: frozenset[str]) -> Layou
                 "Upgrade backstory, or remove the property if no version supports it.",
             )
         return Layout(property_)
-    if not property_ and names.issuperset(HISTORY_COLUMNS):
+    if names.issuperset(HISTORY_COLUMNS):
         return Layout.FIVETRAN_HISTORY
-    hashed = {f"{table}{KEY_SUFFIX}", ROW_HASH}
-    # A base that was renamed may still have its key under the old name.
-    renamed = property_ and names.issuperset(_LOADED) and any(name.endswith(KEY_SUFFIX) for name in names)
-    shown = {
-        Layout.ODF_LOG: names == _BLOCK,
-        Layout.RUN_LOG: names.issuperset(_RUN),
-        Layout.HIST: names.issuperset((_LOADED if renamed else hashed) | _VERSION),
-        Layout.BASE: bool(renamed) or names.issuperset(hashed),
-    }
-    plain = Layout.FIVETRAN_LIVE if property_ else Layout.FOREIGN
-    by_names = next((layout for layout, shows in shown.items() if shows), plain)
-    return Layout.FIVETRAN_LIVE if SYNCED in names else by_names
+    if SYNCED in names:
+        return Layout.FIVETRAN_LIVE
+    if not names.issuperset({f"{table}{KEY_SUFFIX}", ROW_HASH}):
+        return Layout.FOREIGN
+    return Layout.HIST if names.issuperset({STARTED, ENDED, STATE}) else Layout.BASE

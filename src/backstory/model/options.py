@@ -13,10 +13,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class CallOption(NamedTuple):
-    """An option of a call: its name, its type, its description and its default.
-
-    In the type, a column of Spark is a `str`.
-    """
+    """An option of a call: its name, description, default and type, with `str` for Spark's columns."""
 
     name: str
     hint: Any

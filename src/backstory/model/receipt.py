@@ -19,10 +19,7 @@ NOT_IN_JSON: Final[Mapping[str, bool]] = {"not in JSON": True}
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Receipt:
-    """A report of a completed or planned operation.
-
-    A receipt that can fail has an `error`, which is None after a success.
-    """
+    """A report of a completed or planned operation. Its `error`, if it has one, is None after a success."""
 
     @property
     def exit_code(self) -> int:

@@ -73,10 +73,7 @@ class Column:
 
     @property
     def doc(self) -> str:
-        """The comment of the column in its table.
-
-        By default, this is its type, as `ColumnType.parse` reads it.
-        """
+        """The comment of the column, by default its type, as `ColumnType.parse` reads it."""
         return self.comment or self.type.stored_name
 
 

@@ -79,10 +79,7 @@ class ColumnType:
 
     @classmethod
     def parse(cls, text: str) -> Self:
-        """The flat type with this `stored_name`, such as `LONG` or `DECIMAL(12,2)`.
-
-        Raises ValueError for any other string.
-        """
+        """The flat type with this `stored_name`, such as `DECIMAL(12,2)`. Raises ValueError for any other."""
         name, _, rest = text.partition("(")
         if not rest:
             return cls(Kind(name))
@@ -113,10 +110,7 @@ class ColumnType:
 
     @property
     def flat(self) -> bool:
-        """Whether the type is neither nested nor another tool's.
-
-        A source's row can contain only flat types.
-        """
+        """Whether the type is neither nested nor another tool's, so that a source's row can contain it."""
         return not self.foreign and self.kind not in NESTED_KINDS
 
 

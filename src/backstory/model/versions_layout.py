@@ -61,15 +61,7 @@ OWN_COLUMNS: Final = (
 )
 # The names that Iceberg keeps for columns of its own.
 OF_ICEBERG: Final = frozenset(
-    {
-        "_row_id",
-        "_last_updated_sequence_number",
-        "_file",
-        "_pos",
-        "_deleted",
-        "_partition",
-        "_spec_id",
-    }
+    {"_row_id", "_last_updated_sequence_number", "_file", "_pos", "_deleted", "_partition", "_spec_id"}
 )
 # Names that no column of a source may have (V15).
 RESERVED: Final = frozenset({*(column.name for column in OWN_COLUMNS), *CHANGE_COLUMNS, *OF_ICEBERG})

@@ -58,10 +58,7 @@ def log_for_fivetran() -> None:
 
 
 def log_for_people(*, quiet: bool = False, verbose: bool = False) -> None:
-    """Log warnings and errors to standard error, one per line.
-
-    With `quiet` only errors are logged, with `verbose` all events.
-    """
+    """Log warnings and errors to standard error: only errors with `quiet`, all events with `verbose`."""
     level = "error" if quiet else "info" if verbose else "warning"
     structlog.configure(
         processors=[structlog.dev.ConsoleRenderer(colors=False, pad_event_to=0)],

@@ -12,8 +12,8 @@ from typing import Any, Final
 
 from backstory.doors.native.options import TABLE, names_files
 from backstory.errors import Failed, Refused, UsageError
+from backstory.formats.batch_file import source_changed
 from backstory.formats.source_files import Piece, Stars, Written, files_of_pattern, source_files, written_in
-from backstory.formats.unchanged import source_changed
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
 from backstory.sources.databases.address import escape_name, is_database

@@ -29,11 +29,10 @@ from backstory.projects.declarations import Declaration, Project, select, upstre
 from backstory.projects.patterns import declare_tables
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.create import is_view
-from backstory.stores.iceberg.local_rows import LocalRows
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata
+from backstory.stores.metadata.table_metadata import Catalog, ReadableCatalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 
 Status = Literal["begun", "changed", "unchanged", "refused", "failed", "blocked", "stopped"]

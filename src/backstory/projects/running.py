@@ -28,7 +28,7 @@ from backstory.doors.native.databases import declared_keys_by_jdbc
 from backstory.doors.native.options import names_files
 from backstory.engine.run_context import RUN, RunNotes
 from backstory.errors import BackstoryError, TryAgain, UsageError, internal_error, option
-from backstory.formats.wrapping.room import DISK_FULL, translate_disk_errors
+from backstory.formats.memory import DISK_FULL, translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.projects.declarations import Declaration, Project, fill_in, select, upstream_of
 from backstory.projects.deliveries import (

@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.reading.lifetimes import DUCKDB
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.values import booleans, integers, scalar
 from backstory.strategies.fingerprints import duckdb_in_memory
 from backstory.strategies.values import ranks, sorted_by

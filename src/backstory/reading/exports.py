@@ -18,8 +18,8 @@ import pyarrow.csv
 import pyarrow.parquet as pq
 
 from backstory.errors import BackstoryError, TryAgain, UsageError, bad_option, option
+from backstory.formats.memory import FULL
 from backstory.formats.values.exactly import all_optional
-from backstory.formats.wrapping.room import FULL
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 from backstory.model.values import as_json

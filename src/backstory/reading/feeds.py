@@ -52,12 +52,11 @@ from backstory.reading.options import ChangesOptions
 from backstory.spark.connect import needs_java
 from backstory.stores.connect.moved_rows import MovedStates
 from backstory.stores.iceberg.literals import column, micros_of, quote
-from backstory.stores.iceberg.moved_rows import GAP, MovedRows, moved_rows
+from backstory.stores.iceberg.positions import GAP, MovedRows, moved_rows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.metadata.catalogs import metadata_of
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.parquet_files import arrow_of
-from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.parquet_files import arrow_type_of
+from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import CommitMoves, TableReader
 from backstory.stores.metadata.values import integers, rows_of, whole_numbers
 from backstory.stores.port import TableLike
@@ -256,7 +255,7 @@ def read_changes(files: TableReader, options: ChangesOptions) -> SmallFeed:
 
 def _identity(table: TableMetadata, feed: FeedRows) -> list[str]:
     """The shown columns that identify a row."""
-    types = {each["name"]: arrow_of(each["type"]) for each in table.fields}
+    types = {each["name"]: arrow_type_of(each["type"]) for each in table.fields}
     unsorted = (pa.types.is_floating, pa.types.is_nested)
     if not feed.identity or any(is_(types[name]) for name in feed.identity for is_ in unsorted):
         raise Unreadable("rows whose keys are not plain")

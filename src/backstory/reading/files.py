@@ -30,10 +30,9 @@ from backstory.reading.options import Comparison
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
 from backstory.reading.selection import Selection, key_of
 from backstory.stores.metadata import table_rows
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.parquet_files import arrow_of
+from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches
-from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_VALUES, TableReader
 from backstory.stores.metadata.values import booleans, integers, rows_of, without_nulls
 from backstory.strategies.values import identities
@@ -147,7 +146,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
     def of_record(self, key: object) -> "KnownFiles":
         """The table restricted to one record; UsageError if the table has another key."""
         values = key_of(self.shape, key)
-        types = {each["name"]: arrow_of(each["type"]) for each in self.fields}
+        types = {each["name"]: arrow_type_of(each["type"]) for each in self.fields}
         if any(pa.types.is_fixed_size_binary(types[name]) for name in values):
             raise Unreadable("a key that is not read here")
         return replace(self, searches={name: EqualTo(value) for name, value in values.items()})

@@ -16,8 +16,8 @@ from backstory.reading.files import KnownFiles, table_in_files
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.lives import shown_name
 from backstory.reading.selection import Selection, exact_value, key_of
-from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import (
     MOST_VALUES,
     TableReader,

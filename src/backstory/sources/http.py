@@ -22,7 +22,7 @@ from typing import Final
 import httpx2
 
 from backstory.errors import BackstoryError, Failed, UsageError
-from backstory.formats.wrapping.room import bound_by
+from backstory.formats.memory import bound_by
 from backstory.model.instant import parse_instant
 from backstory.sources import savepoint
 from backstory.sources.retries import Unreachable, broken_transfer, retry_requests, seconds_of

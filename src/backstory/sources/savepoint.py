@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from backstory.errors import BackstoryError, Failed
-from backstory.formats.wrapping.room import no_room
+from backstory.formats.memory import no_room
 from backstory.sources.source import FetchContext, FetchedFile, Resource, SourceState
 
 # A data file without a savepoint belongs to a killed run if it was untouched for this many seconds.

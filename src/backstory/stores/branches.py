@@ -159,10 +159,7 @@ def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]
 
 
 def began_at(metadata: Json, table: TableName, branch: str) -> datetime:
-    """A known time after the table's newest commit and before the commits of its branch.
-
-    Raises the errors of `require_current`.
-    """
+    """A known time between the table's newest commit and its branch. Raises errors of `require_current`."""
     require_current(metadata, table, branch)
     newest = ancestors(metadata, metadata.get(_CURRENT))[0]
     # A commit's time is in whole milliseconds, and the next commit takes longer than one.

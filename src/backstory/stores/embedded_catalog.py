@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Final, NamedTuple
 
 from backstory.errors import TryAgain, UsageError
-from backstory.formats.wrapping.room import no_room_by
+from backstory.formats.memory import no_room_by
 from backstory.model.table import TableName
 from backstory.settings import CATALOG_FILE
 
@@ -180,9 +180,7 @@ def remember(folder: Path, table: TableName | None = None) -> None:
     except sqlite3.Error as stop:
         what = f"the catalog of the warehouse {folder}" + (f", for {table}" if table else "")
         raise no_room_by(getattr(stop, "sqlite_errorname", ""), what) or TryAgain(
-            "catalog-busy",
-            f"Cannot write to {what}: {stop}.",
-            "Nothing was written; send it again.",
+            "catalog-busy", f"Cannot write to {what}: {stop}.", "Nothing was written; send it again."
         ) from None
 
 
@@ -220,10 +218,7 @@ def path_spellings(location: str) -> set[str]:
 
 
 def bare_path(location: str) -> str:
-    """The path of a location on this machine, without its scheme.
-
-    Iceberg does not encode any characters in it.
-    """
+    """The path of a location on this machine, without its scheme. Iceberg encodes no characters in it."""
     if not location.startswith("file:"):
         return location
     path = location.removeprefix("file:")

@@ -12,10 +12,12 @@ import json
 import os
 import re
 import struct
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, field
+from io import BytesIO
 from pathlib import Path
-from typing import Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -25,135 +27,127 @@ from backstory.model.table import TableName
 from backstory.stores.embedded_catalog import LOCATION_PROPERTIES, WarehouseFolders, bare_path
 from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.jvm import script
 from backstory.stores.refusals import file_garbled, file_lost
 
-_AVRO: Final = "org.apache.avro"
+if TYPE_CHECKING:
+    from pyiceberg.avro.file import AvroFile
+    from pyiceberg.io import InputFile
+    from pyiceberg.typedef import Record
+
 _FILE_PATH: Final = 2147483546  # the field of delete files whose bounds are paths
-_READER: Final = f"""
-{_AVRO}.file.DataFileReader reader = new {_AVRO}.file.DataFileReader(
-  new java.io.File(path), new {_AVRO}.generic.GenericDatumReader());
-"""
-# Returns a line for each file: kind, status, content, format, whether it is encrypted, and its path.
-_PATHS: Final = f"""
-StringBuilder text = new StringBuilder();
-{_READER}
-try {{
-  while (reader.hasNext()) {{
-    {_AVRO}.generic.GenericRecord entry = ({_AVRO}.generic.GenericRecord) reader.next();
-    if (entry.getSchema().getField("manifest_path") != null) {{
-      text.append("manifest\\t\\t\\t\\t").append(
-          entry.getSchema().getField("key_metadata") != null && entry.get("key_metadata") != null)
-        .append('\\t').append(entry.get("manifest_path")).append('\\n');
-      continue;
-    }}
-    {_AVRO}.generic.GenericRecord file = ({_AVRO}.generic.GenericRecord) entry.get("data_file");
-    Object content = file.getSchema().getField("content") == null ? null : file.get("content");
-    Object hidden = file.getSchema().getField("referenced_data_file") == null
-      ? null : file.get("referenced_data_file");
-    text.append("file\\t").append(entry.get("status")).append('\\t').append(content == null ? "0" : content)
-      .append('\\t').append(file.get("file_format")).append('\\t')
-      .append(file.get("key_metadata") != null).append('\\t').append(file.get("file_path")).append('\\n');
-    if (hidden != null) text.append("hidden\\t\\t\\t\\tfalse\\t").append(hidden).append('\\n');
-  }}
-}} finally {{ reader.close(); }}
-return text.toString();
-"""
-_REWRITE: Final = f"""
-java.util.Map moves = new java.util.HashMap();
-String[] lines = text.split("\\n");
-for (int place = 0; place < lines.length; place++) {{
-  String[] parts = lines[place].split("\\t", 3);
-  if (parts.length == 3) moves.put(parts[0], parts);
-}}
-{_READER}
-{_AVRO}.Schema schema = reader.getSchema();
-{_AVRO}.file.DataFileWriter writer = new {_AVRO}.file.DataFileWriter(
-  new {_AVRO}.generic.GenericDatumWriter(schema));
-for (java.util.Iterator keys = reader.getMetaKeys().iterator(); keys.hasNext();) {{
-  String key = (String) keys.next();
-  if (!key.startsWith("avro.")) writer.setMeta(key, reader.getMeta(key));
-}}
-String codec = reader.getMetaString("avro.codec");
-writer.setCodec({_AVRO}.file.CodecFactory.fromString(codec == null ? "null" : codec));
-writer.create(schema, new java.io.File(target));
-try {{
-  while (reader.hasNext()) {{
-    {_AVRO}.generic.GenericRecord entry = ({_AVRO}.generic.GenericRecord) reader.next();
-    boolean list = entry.getSchema().getField("manifest_path") != null;
-    {_AVRO}.generic.GenericRecord file =
-      list ? entry : ({_AVRO}.generic.GenericRecord) entry.get("data_file");
-    String[] names = list ? new String[] {{ "manifest_path" }}
-      : new String[] {{ "file_path", "referenced_data_file" }};
-    for (int place = 0; place < names.length; place++) {{
-      if (file.getSchema().getField(names[place]) == null || file.get(names[place]) == null) continue;
-      String[] move = (String[]) moves.get(file.get(names[place]).toString());
-      if (move == null) continue;
-      file.put(names[place], new {_AVRO}.util.Utf8(move[1]));
-      if (place == 0 && !move[2].isEmpty())
-        file.put(list ? "manifest_length" : "file_size_in_bytes", Long.valueOf(move[2]));
-    }}
-    boolean hides = !list && file.getSchema().getField("content") != null
-      && Integer.valueOf(1).equals(file.get("content"));
-    String[] bounds = hides ? new String[] {{ "lower_bounds", "upper_bounds" }} : new String[0];
-    for (int place = 0; place < bounds.length; place++) {{
-      java.util.List all = (java.util.List) file.get(bounds[place]);
-      if (all == null) continue;
-      for (java.util.Iterator each = all.iterator(); each.hasNext();) {{
-        {_AVRO}.generic.GenericRecord bound = ({_AVRO}.generic.GenericRecord) each.next();
-        if (!Integer.valueOf({_FILE_PATH}).equals(bound.get("key"))) continue;
-        java.nio.ByteBuffer value =
-          (java.nio.ByteBuffer) ((java.nio.ByteBuffer) bound.get("value")).duplicate();
-        byte[] bytes = new byte[value.remaining()];
-        value.get(bytes);
-        String[] move = (String[]) moves.get(new String(bytes, "UTF-8"));
-        if (move == null) each.remove();
-        else bound.put("value", java.nio.ByteBuffer.wrap(move[1].getBytes("UTF-8")));
-      }}
-    }}
-    writer.append(entry);
-  }}
-}} finally {{ writer.close(); reader.close(); }}
-return null;
-"""
-_JAVA_TEXT: Final = "java.lang.String"
+# New locations by old ones, with the new size if it differs.
+Moves = Mapping[str, tuple[str, int | None]]
 
 
 @dataclass(frozen=True, slots=True)
 class AvroEntry:
-    """A file that a manifest or a manifest list names.
-
-    The kind `hidden` is for a file whose rows a vector hides.
-    """
+    """A file that a manifest or a list names. A vector hides rows of a file of the kind `hidden`."""
 
     kind: str
-    live: bool
-    content: int
-    format: str
-    encrypted: bool
     location: str
+    live: bool = True
+    content: int = 0
+    format: str = ""
+    encrypted: bool = False
 
 
-def read_entries(jvm: Any, file: Path) -> list[AvroEntry]:
+@dataclass(frozen=True, slots=True)
+class _LocalFile:
+    """A file on this machine, with pyiceberg's interface."""
+
+    path: Path
+
+    def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's
+        return self.path.open("rb")
+
+
+@contextmanager
+def _open_avro(file: Path) -> "Iterator[AvroFile[Record]]":
+    """The records of a manifest or manifest list, with all fields that its writer knows."""
+    from pyiceberg.avro.file import AvroFile
+
+    with AvroFile[Any](cast("InputFile", _LocalFile(file))) as records:
+        yield records
+
+
+def _names(struct: Any) -> list[str]:
+    return [field.name for field in struct.fields]
+
+
+def read_entries(file: Path) -> list[AvroEntry]:
     """The files that a manifest, or a manifest list, names."""
-    lines: str = script(jvm, _PATHS, _JAVA_TEXT, path=_JAVA_TEXT)(str(file))
     entries = []
-    for line in lines.split("\n")[:-1]:
-        kind, status, content, format_, encrypted, location = line.split("\t", 5)
-        entries.append(
-            AvroEntry(kind, status != "2", int(content or 0), format_, encrypted == "true", location)
-        )
+    with _open_avro(file) as records:
+        names = _names(records.schema)
+        for record in records:
+            entry = dict(zip(names, record._data, strict=True))  # noqa: SLF001
+            if "manifest_path" in entry:
+                encrypted = entry.get("key_metadata") is not None
+                entries.append(AvroEntry("manifest", entry["manifest_path"], encrypted=encrypted))
+                continue
+            fields = _names(records.schema.find_type("data_file"))
+            named = dict(zip(fields, entry["data_file"]._data, strict=True))  # noqa: SLF001
+            live, encrypted = entry["status"] != DELETED, named.get("key_metadata") is not None
+            content, format_ = named.get("content") or 0, str(named["file_format"])
+            entries.append(AvroEntry("file", named["file_path"], live, content, format_, encrypted))
+            if (hidden := named.get("referenced_data_file")) is not None:
+                entries.append(AvroEntry("hidden", hidden))
     return entries
 
 
-def rewrite_avro(jvm: Any, file: Path, target: Path, moves: Mapping[str, tuple[str, int | None]]) -> None:
-    """Write a manifest or manifest list with new locations and sizes of its files, from `moves`.
+def rewrite_avro(file: Path, target: Path, moves: Moves) -> None:
+    """Write a manifest or manifest list with new locations and sizes of its files.
 
-    A bound that is the path of any other file is omitted, because it would no longer be a bound.
+    Its header, with the schema of its writer, does not change. A bound that is the path of any other file is
+    omitted, because it would no longer be a bound.
     """
-    lines = (f"{old}\t{new}\t{'' if size is None else size}" for old, (new, size) in moves.items())
-    types = {"path": _JAVA_TEXT, "target": _JAVA_TEXT, "text": _JAVA_TEXT}
-    script(jvm, _REWRITE, "java.lang.Object", **types)(str(file), str(target), "\n".join(lines))
+    from pyiceberg.avro.encoder import BinaryEncoder
+    from pyiceberg.avro.file import META_SCHEMA
+    from pyiceberg.avro.resolver import construct_writer
+
+    with _open_avro(file) as records, target.open("wb") as sink:
+        names, encoder = _names(records.schema), BinaryEncoder(sink)
+        is_list, writer = "manifest_path" in names, construct_writer(records.schema)
+        construct_writer(META_SCHEMA).write(encoder, records.header)
+        content, count = BytesIO(), 0
+        for record in records:
+            if is_list:
+                _move(record, names, "manifest_path", "manifest_length", moves)
+            else:
+                fields = _names(records.schema.find_type("data_file"))
+                named = record[names.index("data_file")]
+                _move(named, fields, "file_path", "file_size_in_bytes", moves)
+                _move(named, fields, "referenced_data_file", None, moves)
+                _move_bounds(named, fields, moves)
+            writer.write(BinaryEncoder(content), record)
+            count += 1
+        packed, codec = content.getvalue(), records.header.compression_codec()
+        if codec is not None:
+            packed, _ = codec.compress(packed)
+        if count:
+            encoder.write_int(count)
+            encoder.write_bytes(packed)
+            encoder.write(records.header.sync)
+
+
+def _move(record: Any, names: Sequence[str], path: str, size: str | None, moves: Moves) -> None:
+    """Give a record the new location in the field `path`, and the new size if it differs."""
+    place = names.index(path) if path in names else None
+    if place is None or record[place] not in moves:
+        return
+    record[place], moved_size = moves[record[place]]
+    if size is not None and moved_size is not None:
+        record[names.index(size)] = moved_size
+
+
+def _move_bounds(named: Any, names: Sequence[str], moves: Moves) -> None:
+    """Give position deletes new bounds of the paths that they contain."""
+    if "content" not in names or named[names.index("content")] != POSITIONS:
+        return
+    for name in ("lower_bounds", "upper_bounds"):
+        bounds = named[names.index(name)] or {}
+        if (path := bounds.pop(_FILE_PATH, b"").decode()) in moves:
+            bounds[_FILE_PATH] = moves[path][0].encode()
 
 
 REFERENCED: Final = "referenced-data-file"
@@ -211,6 +205,7 @@ def not_relocatable(file: Path) -> Failed:
 
 ENDINGS: Final = (".gz.metadata.json", ".metadata.json.gz", ".metadata.json")
 POSITIONS: Final = 1  # the content of position delete files and deletion vectors
+DELETED: Final = 2  # the status of an entry whose file the snapshot removed
 # With backstory's own property that is a path: the folder of a dataset's manifest.
 PATH_PROPERTIES: Final = (*LOCATION_PROPERTIES, "backstory.odf.folder")
 _MARK: Final = re.compile(r"-r[0-9a-f]{8}$")
@@ -221,16 +216,14 @@ _STATISTICS: Final = {"statistics": "statistics-path", "partition-statistics": "
 class TableRelocation:
     """The relocation of a table or view, with its progress.
 
-    `java` returns the JVM that reads and writes Avro. A `dry_run` checks everything and writes nothing.
-    `moves` are new locations by old ones, with the new size if it differs. `written` are the new files, and
-    `replaced` are the files in this folder that they replace. `present` are checked locations. `outside` are
-    the table's files in other folders, which stay there.
+    A `dry_run` checks everything and writes nothing. `moves` are new locations by old ones, with the new size
+    if it differs. `written` are the new files, and `replaced` are the files in this folder that they replace.
+    `present` are checked locations. `outside` are the table's files in other folders, which stay there.
     """
 
     table: TableName
     folders: WarehouseFolders
     mark: str
-    java: Callable[[], Any]
     dry_run: bool = False
     moves: dict[str, tuple[str, int | None]] = field(default_factory=dict)
     written: set[Path] = field(default_factory=set)
@@ -336,22 +329,17 @@ class TableRelocation:
                 raise not_relocatable(Path(file.location))
         return inside
 
-    def _write_avro(
-        self,
-        location: str,
-        files: Iterable[AvroEntry],
-        more: Mapping[str, tuple[str, int | None]] | None = None,
-    ) -> None:
+    def _write_avro(self, location: str, files: Iterable[AvroEntry], more: Moves | None = None) -> None:
         moves = dict(more or {})
         for file in files:
             moves[file.location] = self.moves.get(file.location, (self._new_location(file.location), None))
         self._choose_name(location)
-        self._write(location, lambda old, new: rewrite_avro(self.java(), old, new, moves))
+        self._write(location, lambda old, new: rewrite_avro(old, new, moves))
 
     def _read_entries(self, location: str) -> list[AvroEntry]:
         file = self._require(location)
         with translate_faults(self.table):
-            entries = read_entries(self.java(), file)
+            entries = read_entries(file)
         self._note_outside(entry.location for entry in entries if entry.live)
         return entries
 

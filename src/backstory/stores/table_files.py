@@ -1,20 +1,21 @@
 """The files of tables, opened by this process: on this machine, or in S3 with the table's own credentials.
 
 Every reader of a table's files opens them here. A file that cannot be opened as Iceberg's Java would open it
-is left to Spark, which reads it or reports the error.
+is left to Spark, which reads it or reports the error. Several files are read ahead in threads.
 """
 
+from collections import deque
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from functools import lru_cache
+from functools import lru_cache, partial
 from io import BufferedReader, BytesIO, RawIOBase
 from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, Final
+from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -22,6 +23,45 @@ if TYPE_CHECKING:
     import pyarrow as pa
     import pyarrow.parquet as pq
     from pyarrow.fs import FileSystem
+
+
+Item = TypeVar("Item")
+
+
+def read_ahead(pool: Executor, readers: Iterable[Callable[[], Iterator[Item]]], count: int) -> Iterator[Item]:
+    """The items of the readers, in order. At any time `count` readers have begun, each one item ahead."""
+    rest = iter(readers)
+    started = deque[tuple[Iterator[Item], Future[Item | None]]]()
+
+    def begin() -> None:
+        for reader in rest:
+            items = reader()
+            started.append((items, pool.submit(next, items, None)))
+            return
+
+    for _ in range(count):
+        begin()
+    try:
+        while started:
+            items, first = started[0]
+            item = first.result()
+            if item is None:
+                started.popleft()
+                begin()
+            else:
+                started[0] = items, pool.submit(next, items, None)
+                yield item
+    finally:
+        for items, pending in started:
+            pending.add_done_callback(partial(_close, items))
+
+
+def _close(items: Iterator[Item], _done: object) -> None:
+    """Close a reader that is no longer needed."""
+    close = getattr(items, "close", None)
+    if close is not None:
+        close()
+
 
 S3_SCHEMES: Final = frozenset({"s3", "s3a", "s3n"})
 # Credentials. No representation shows their values.
@@ -162,10 +202,7 @@ class RemoteFile:
             self._pieces = [(0, self._request((0, self.size)))]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, from the fetched bytes or else requested.
-
-        There are fewer at the end of the file.
-        """
+        """Bytes of the file, fetched before or requested now. There are fewer at the end of the file."""
         end = min(offset + length, self.size)
         for start, piece in self._pieces:
             if start <= offset and end <= start + len(piece):
@@ -343,10 +380,7 @@ class TableFiles:
             return file.read(length)
 
     def open_ahead(self, locations: Iterable[str]) -> None:
-        """Open files that will be read, concurrently.
-
-        If a file cannot be opened, its reader gets the error again.
-        """
+        """Open files that will be read, concurrently. The reader of a file gets its error again."""
         remote = [location for location in dict.fromkeys(locations) if is_remote(location)]
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return

@@ -14,7 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.values.digits import shortest_texts
+from backstory.formats.values.cells import shortest_texts
 from backstory.strategies.keys import key_codes, normalize_floats
 from backstory.strategies.matching import distinct
 from backstory.strategies.values import entries

@@ -35,15 +35,11 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorStub
 from backstory.errors import Refused, TryAgain, UsageError
-from backstory.formats.file_columns import (
-    as_files_of_a_user,
-    columns_as_written,
-    reader_options,
-)
+from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.reading import rows_of
+from backstory.formats.reading import as_files_of_a_user, columns_as_written, reader_options, rows_of
+from backstory.formats.rows import type_of_arrow
 from backstory.formats.source_files import source_files, unpack
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.table import Column, TableName
@@ -161,18 +157,6 @@ def instant(value: datetime) -> str:
 Key = tuple[object, ...]
 CopyRow = dict[str, object]
 
-_KINDS = {
-    pa.bool_(): Kind.BOOLEAN,
-    pa.int8(): Kind.SHORT,
-    pa.int16(): Kind.SHORT,
-    pa.int32(): Kind.INT,
-    pa.int64(): Kind.LONG,
-    pa.float32(): Kind.FLOAT,
-    pa.float64(): Kind.DOUBLE,
-    pa.date32(): Kind.NAIVE_DATE,
-    pa.binary(): Kind.BINARY,
-}
-
 
 @dataclass(frozen=True, slots=True)
 class SourceCopy:
@@ -245,11 +229,8 @@ def _refuse_lacking_key(path: Path, key: Sequence[str], names: Sequence[str]) ->
 
 
 def _type(type_: pa.DataType) -> ColumnType:
-    if pa.types.is_decimal(type_):
-        return ColumnType.decimal(type_.precision, type_.scale)
-    if pa.types.is_timestamp(type_):
-        return ColumnType(Kind.UTC_DATETIME if type_.tz else Kind.NAIVE_DATETIME)
-    return ColumnType(_KINDS.get(type_, Kind.STRING))
+    column = type_of_arrow(type_)
+    return column if column.flat else ColumnType(Kind.STRING)
 
 
 def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> CopyDifference:
@@ -354,10 +335,7 @@ _COMPRESSIONS = {
 
 @dataclass(frozen=True)
 class Sender:
-    """A connection to a destination, and the format of batch files.
-
-    A `secret` makes the files reproducible.
-    """
+    """A connection to a destination. With a `secret`, its batch files are reproducible."""
 
     stub: Any
     folder: Path
@@ -390,10 +368,7 @@ class Sender:
     def alter(self, schema: str, table: common.Table, *, drop_columns: bool = False) -> None:
         """Alter the table so that it matches the definition."""
         request = sdk.AlterTableRequest(
-            configuration=self.configuration,
-            schema_name=schema,
-            table=table,
-            drop_columns=drop_columns,
+            configuration=self.configuration, schema_name=schema, table=table, drop_columns=drop_columns
         )
         self._call("AlterTable", request)
 

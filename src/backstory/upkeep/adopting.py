@@ -20,10 +20,7 @@ from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergS
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Adopted(Receipt):
-    """The table, and the layout and key that are used to read it from now on.
-
-    `changed` is false if they were set before.
-    """
+    """The layout and key by which a table is read from now on. `changed` is false for a repetition."""
 
     table: str
     layout: str

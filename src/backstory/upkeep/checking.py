@@ -17,16 +17,9 @@ from backstory.model.versions_layout import IGNORE, OVERWRITE, SETTLED, TRACK
 from backstory.reading.histories import REQUIRED, SYSTEM_COLUMNS
 from backstory.reading.lifetimes import TIMELY
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.iceberg.store import (
-    KEY,
-    LAYOUT,
-    LAYOUT_VERSION,
-    IcebergStore,
-    existing_as_is,
-    tables,
-)
+from backstory.stores.iceberg.store import KEY, LAYOUT, LAYOUT_VERSION, IcebergStore, existing_as_is, tables
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 from backstory.upkeep.laws.checks import broken_in_files, broken_in_table
@@ -107,10 +100,7 @@ def check_tables(
     """
     names = tables(store) if every else named
     results = attempt_each(
-        names,
-        partial(check_files_first, store),
-        every=every,
-        alone=len(named) == 1 and not every,
+        names, partial(check_files_first, store), every=every, alone=len(named) == 1 and not every
     )
     all_records = [record for table in names for record in records(table, results[table])]
     _refuse_unchecked(all_records, results)

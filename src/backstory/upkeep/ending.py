@@ -42,11 +42,7 @@ class HistoryEnd(Receipt):
 
 
 def end(
-    store: IcebergStore,
-    table: TableName,
-    archive: TableName | None = None,
-    *,
-    apply: bool = False,
+    store: IcebergStore, table: TableName, archive: TableName | None = None, *, apply: bool = False
 ) -> HistoryEnd:
     """Drop a table with its files, or keep it under the name `archive`, read-only.
 

@@ -238,10 +238,7 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
 def _remaining_positions(
     store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
-    """Lines about position deletes.
-
-    They contain paths of data files, whose folders may be named after the key.
-    """
+    """Lines about position deletes, whose paths of data files may be named after the key."""
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return

@@ -18,7 +18,7 @@ from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
 from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
 from backstory.journal.chain import PREFIX as BLOCK
-from backstory.journal.log_table import bring_up_to_date
+from backstory.journal.chain import bring_up_to_date
 from backstory.model.change import COUNTS, DOOR, TOKEN, Change, Note
 from backstory.model.change_feed import CURSOR_TAG as CURSOR
 from backstory.model.instant import iso, milliseconds_of, parse_instant
@@ -153,10 +153,7 @@ SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """The share of a table's rows that are memory.
-
-    If it is large, a time up to which to settle is proposed.
-    """
+    """The share of a table's rows that are memory. If large, a time up to which to settle is proposed."""
 
     share: float
     propose: str | None
@@ -202,10 +199,7 @@ _NOTED: Final = ("backstory.door", "backstory.token", "backstory.counts", "backs
 
 
 def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) -> Bounds:
-    """The bounds that move forward. The others are None.
-
-    In a table without memory, nothing can be settled.
-    """
+    """The bounds that move forward, or None for the others. Without memory nothing can be settled."""
     settled, known_from = table.properties.get(SETTLED), table.properties.get(KNOWN_FROM)
     before, since = bounds.settle_before, bounds.known_from
     after = table.properties.get(SETTLE_AFTER)

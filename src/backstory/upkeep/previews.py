@@ -110,10 +110,7 @@ def discard(store: IcebergStore, table: TableName, branch: str) -> Published:
 
 
 def _remove_branch(
-    store: IcebergStore,
-    table: TableName,
-    branch: str,
-    decide: Callable[[Json], tuple[list[Json], Change]],
+    store: IcebergStore, table: TableName, branch: str, decide: Callable[[Json], tuple[list[Json], Change]]
 ) -> Published:
     """Commit the change that removes a branch.
 

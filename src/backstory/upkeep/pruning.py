@@ -17,10 +17,7 @@ from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.engine import Engine
 
-_MADE = (
-    TableColumn("archived_at", Datatype.TIMESTAMP),
-    TableColumn("archive_run_id", Datatype.STRING, 64),
-)
+_MADE = (TableColumn("archived_at", Datatype.TIMESTAMP), TableColumn("archive_run_id", Datatype.STRING, 64))
 
 
 @dataclass(frozen=True, slots=True)
@@ -181,10 +178,7 @@ ERASED = "erased"
 
 
 def forget_values(history: StoredHistory, table: str, stored: Sequence[str], key: Key) -> str:
-    """The statement that sets a record's values to NULL and `row_hash` to `erased`.
-
-    Keys and times are kept.
-    """
+    """The statement that sets a record's values to NULL, and its hash to `erased`. Keys and times stay."""
     attributes = {attribute.name for attribute in history.model.attributes}
     own_columns = {name for name in history.names if name not in attributes}
     own_columns |= {column.name for column in archive_columns(history)[len(history.columns) :]}

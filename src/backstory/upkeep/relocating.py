@@ -11,13 +11,11 @@ import sqlite3
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from functools import cache
 from pathlib import Path
 from typing import Any, Final
 
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.settings import CATALOG, CATALOG_FILE, Settings, load
-from backstory.spark.late_session import LateSpark
 from backstory.stores.embedded_catalog import (
     LOCATION_PROPERTIES,
     PATIENCE,
@@ -34,7 +32,6 @@ from backstory.stores.embedded_catalog import (
     replace_folders,
     warehouse_folders,
 )
-from backstory.stores.iceberg.jvm import gateway
 from backstory.stores.relocation import TableRelocation, name_mark, read_metadata
 
 _NAMESPACES: Final = "iceberg_namespace_properties"
@@ -85,15 +82,13 @@ def relocate(
                 "Name the folder that the error `warehouse-moved` names, or no folder.",
             )
         return Relocated(str(folder), applied=not dry_run)
-    java = cache(lambda: _java(settings, verbose=verbose))
-    java()  # it starts slowly, so start it before writers have to wait
+    del verbose  # no Java is started, so nothing else is logged
     with _lock_catalog(folder / CATALOG_FILE, dry_run=dry_run) as connection:
         catalog = catalog_contents(connection)
         folders = _warehouse_folders_of(folder, catalog, former)
         _refuse_split(folders, catalog)
         files = {
-            entry: _files_of(entry, folders, java, dry_run=dry_run)
-            for entry in _moved_entries(folders, catalog)
+            entry: _files_of(entry, folders, dry_run=dry_run) for entry in _moved_entries(folders, catalog)
         }
         with _remove_on_failure(files.values()):
             places = {entry: rewriting.relocate(entry.location) for entry, rewriting in files.items()}
@@ -149,10 +144,7 @@ def _folder(settings: Settings) -> Path:
 
 
 def _warehouse_folders_of(folder: Path, catalog: CatalogFile, former: str | Path | None) -> WarehouseFolders:
-    """The folder of the warehouse and its former folders.
-
-    If `former` is set, it is the only former folder.
-    """
+    """The folder of the warehouse and its former folders. `former` replaces the recorded ones."""
     folders = warehouse_folders(folder, catalog)
     if former is None:
         return folders
@@ -183,10 +175,6 @@ def _refuse_split(folders: WarehouseFolders, catalog: CatalogFile) -> None:
                     )
 
 
-def _java(settings: Settings, *, verbose: bool) -> Any:
-    return gateway(LateSpark(settings, verbose=verbose))
-
-
 @contextmanager
 def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
     """A connection to the catalog, which is locked for other writers."""
@@ -207,8 +195,8 @@ def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
         ) from None
 
 
-def _files_of(entry: CatalogEntry, folders: WarehouseFolders, java: Any, *, dry_run: bool) -> TableRelocation:
-    return TableRelocation(entry.table, folders, name_mark(folders.folder, entry.location), java, dry_run)
+def _files_of(entry: CatalogEntry, folders: WarehouseFolders, *, dry_run: bool) -> TableRelocation:
+    return TableRelocation(entry.table, folders, name_mark(folders.folder, entry.location), dry_run)
 
 
 @contextmanager

@@ -25,7 +25,7 @@ from backstory.stores.iceberg.frames import rows_with_ids
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import DISORDER, TableLike
 from backstory.upkeep.checking import misfits, readable, require_known_layout

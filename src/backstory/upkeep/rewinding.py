@@ -23,8 +23,7 @@ from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
 from backstory.errors import MAX_KEYS, Refused, UsageError
 from backstory.formats.delivered import arrow_schema
-from backstory.journal.chain import SEQUENCE, SYSTEM_TIME, snapshots
-from backstory.journal.log_table import LOGGED, NUMBER, log_of
+from backstory.journal.chain import LOGGED, NUMBER, SEQUENCE, SYSTEM_TIME, log_of, snapshots
 from backstory.model.change import DOOR, TOKEN, Change, Commit, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.model.layout import HIST_SUFFIX, MEMORY, RECORDED_AT, ROW_ID, Layout

@@ -91,10 +91,7 @@ def _may_hold_views(store: IcebergStore) -> bool:
 
 def _definitions(store: IcebergStore, table: TableName) -> list[tuple[str, str]]:
     every = versions_sql(store, existing(store, table))
-    return [
-        (CURRENT, f"SELECT * FROM ({every}) AS versions WHERE {VALID_TO} IS NULL"),
-        (VERSIONS, every),
-    ]
+    return [(CURRENT, f"SELECT * FROM ({every}) AS versions WHERE {VALID_TO} IS NULL"), (VERSIONS, every)]
 
 
 def _require_free(store: IcebergStore, table: TableName, name: TableName, existing_names: set[str]) -> None:

@@ -11,7 +11,7 @@ import pytest
 from destination import LIVE, PLAIN, Place, gives, refusal, serving, status
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.formats.wrapping.batch_file import BatchFile, Compression
+from backstory.formats.batch_file import BatchFile, Compression
 from backstory.model.types import ColumnType
 from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 

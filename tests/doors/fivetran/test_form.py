@@ -82,7 +82,7 @@ def test_what_cannot_work_is_a_failure_with_a_text(sender, name, catalog):
 
 def test_capabilities_need_no_configuration(sender, store, tmp_path):
     """21, F2: The answer is CSV by default, and Parquet if the server is configured for it."""
-    from backstory.formats.wrapping.batch_file import Format
+    from backstory.formats.batch_file import Format
     from backstory.testing.sender import Sender
 
     assert sender.stub.Capabilities(sdk.CapabilitiesRequest()).batch_file_format == sdk.CSV

@@ -10,8 +10,8 @@ from destination import HISTORY, VERSIONS, Place, refusal
 from tables_as_text import table
 
 from backstory.doors.fivetran import batch_rows
+from backstory.formats.batch_file import BatchFile
 from backstory.formats.delivered import rows_as
-from backstory.formats.wrapping.batch_file import BatchFile
 from backstory.model.change import Change
 from backstory.stores.tables import existing
 from backstory.testing.sender import Sender

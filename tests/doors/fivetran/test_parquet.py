@@ -10,7 +10,7 @@ import pytest
 from destination import HISTORY, LIVE, Place, gives, refusal, serving
 from tables_as_text import instant
 
-from backstory.formats.wrapping.batch_file import Compression, Format
+from backstory.formats.batch_file import Compression, Format
 from backstory.testing.sender import AS_FIVETRAN, Sender, seal
 
 AS_PARQUET = replace(AS_FIVETRAN, format=Format.PARQUET)

@@ -11,8 +11,8 @@ from destination import PLAIN, Place, done, gives, refusal, serving
 from tables_as_text import instant
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.memory import Memory
-from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.stores.iceberg.store import IcebergStore, existing
 from backstory.table import Table
 from backstory.testing.sender import Sender

@@ -9,8 +9,8 @@ from destination import PLAIN, Place, gives, refusal, serving
 from structlog.testing import capture_logs
 
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.memory import Memory
-from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.testing.sender import Sender
 

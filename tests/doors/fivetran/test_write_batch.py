@@ -138,7 +138,7 @@ def test_nothing_to_do_is_success_without_a_commit(place):
     before = place.snapshots()
     empty = place.sender.folder / "empty"
     empty.write_bytes(b"")
-    from backstory.formats.wrapping.batch_file import BatchFile
+    from backstory.formats.batch_file import BatchFile
 
     place.send()
     place.sent(encoding=PLAIN).send(replace=[BatchFile(empty, None)], update=[], delete=[])

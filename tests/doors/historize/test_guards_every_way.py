@@ -81,7 +81,7 @@ class DatedPlace(SparkPlace):
 @pytest.fixture
 def place(store, tmp_path, monkeypatch):
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
-    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     found = DatedPlace(store, tmp_path)
     yield found

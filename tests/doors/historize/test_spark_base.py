@@ -443,7 +443,7 @@ SIFTED = "more rows than a step: planned where fingerprints differ"
 def test_a_stage_that_is_large_becomes_its_base(place, monkeypatch):
     """3.7: A first load is planned row by row. Later ones plan only rows that the sift does not exclude."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
-    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
     place.with_memory(1_200_000)
     now, sizes = {f"k{n:04}": f"x{n:030}" for n in range(2_000)}, []
     for number, (few, value) in enumerate([(slice(0), "x"), (slice(100, 110), "y"), (slice(0, 5), None)], 1):

@@ -15,8 +15,8 @@ from historizing import dataset, document, model_of
 from backstory.doors.historize.model import user_columns
 from backstory.doors.historize.stage import read_stage, stage_batches, stage_of
 from backstory.errors import Failed, Refused, UsageError
-from backstory.formats.csv.typed_rows import read_csv
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding
+from backstory.formats.batch_file import BatchFile, Encoding
+from backstory.formats.delivered import read_csv
 from backstory.model.types import ColumnType, Kind
 
 ID = uuid.UUID("0A1B2C3D-0000-4000-8000-AABBCCDDEEFF")

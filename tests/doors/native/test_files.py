@@ -9,10 +9,10 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.errors import BackstoryError, Refused
-from backstory.formats.file_columns import columns_as_written, columns_of, reader_options
+from backstory.formats.batch_file import stamp_of
 from backstory.formats.file_options import FileOptions
+from backstory.formats.reading import columns_as_written, columns_of, reader_options
 from backstory.formats.source_files import SourceFile, source_files, unpack
-from backstory.formats.unchanged import stamp_of
 from backstory.model.types import ColumnType, Kind
 
 

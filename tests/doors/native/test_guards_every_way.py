@@ -99,7 +99,7 @@ def copied(spark):
 def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
     """First copies and later ones are refused, and the table is unchanged."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
-    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     held, shuffled, logged = WAYS[way]
     change, options, code, tables = COPIES[guard]

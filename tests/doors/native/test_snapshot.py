@@ -249,7 +249,7 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
 def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, restated):
     """Copies are sifted in any order of rows. Restated and late ones are planned in parts by key, or whole."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
-    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
     random, table = Random(2), StoredVersions(("v", "o"), overwritten=frozenset("o"))
     series = [(50, {}), (60, {}), (60, {"restate": True}), (40, {"backfill": True})]
     native.holding(held)

@@ -163,7 +163,7 @@ LOGGED = {"whole": set(), "sifted": {SIFTED}, "parts": {IN_PARTS}, "tasks": {"pl
 def test_every_way_gives_the_rules_table(store, monkeypatch, way, seed):
     """Copies in order, restated and backfilled have the rule's result, which counts rows in plain Python."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
-    monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
+    monkeypatch.setattr("backstory.stores.iceberg.slice.BY_PLACE", 50)
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     ledger, chance = Ledger(store, WAYS[way]), random.Random(seed)
     names = (*SCHEMA.names, COPIES)

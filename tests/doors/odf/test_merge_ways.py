@@ -15,7 +15,7 @@ from backstory.engine import driver
 from backstory.engine import spill as ranges
 from backstory.engine.runner import IN_TASKS
 from backstory.formats.memory import CLEAR_TEXT_SHARE, Memory
-from backstory.stores.iceberg import local_rows
+from backstory.stores.iceberg import slice as slices
 
 COLUMNS = "k STRING, n INT, x DOUBLE, f FLOAT, d DATE, t TIMESTAMP, b BOOLEAN"
 MERGES = {
@@ -62,7 +62,7 @@ def test_every_way_leaves_the_same_log(store, tmp_path, monkeypatch, name):
     found = []
     for way, place in ways.items():
         monkeypatch.setattr(driver, "SHORT", read[1] if way == read[0] else 1000)
-        monkeypatch.setattr(local_rows, "MOST_FILES", -1 if way == read[0] else 1000)
+        monkeypatch.setattr(slices, "MOST_FILES", -1 if way == read[0] else 1000)
         query = ALL if way == "Spark reads" else ""
         life = Dataset(
             place, tmp_path / way, MERGES[name], first + COLUMNS, preprocess=query, namespace="odf_merge_ways"
@@ -232,7 +232,7 @@ def test_a_small_pull_is_no_job(store, tmp_path):
 @pytest.mark.parametrize(("key", "most"), [("x", 9), ("n", 1)], ids=["no range of keys", "many events"])
 def test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks(store, tmp_path, monkeypatch, key, most):
     """Floats include NaN, which is outside all ranges, and a key may have any number of events."""
-    monkeypatch.setattr(local_rows, "MOST_FILES", -1)
+    monkeypatch.setattr(slices, "MOST_FILES", -1)
     monkeypatch.setattr(driver, "SHORT", 0)
     monkeypatch.setattr(driver, "MANY", most)
     merge = f"{{kind: upsertStream, primaryKey: [{key}]}}"

@@ -11,8 +11,8 @@ import pytest
 from backstory.doors.odf.file_rows import PreparedFile, prepare_file
 from backstory.doors.odf.manifest.events import Decompress, Pipe
 from backstory.errors import BackstoryError, Failed, Refused, UsageError
-from backstory.formats.wrapping import room
-from backstory.formats.wrapping.room import bound_of
+from backstory.formats import memory
+from backstory.formats.memory import bound_of
 from backstory.settings import Rights
 
 ZIP = Decompress(format="Zip")
@@ -284,7 +284,7 @@ def test_a_pipe_that_never_ends_is_ended(tmp_path):
 
 def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
     """The default limit is a gibibyte, or a hundred times the delivered file, for all steps together."""
-    monkeypatch.setattr(room, "BOMB_BYTES", MIB)
+    monkeypatch.setattr(memory, "BOMB_BYTES", MIB)
     path = tmp_path / "a.gz.gz"
     path.write_bytes(gzip.compress(gzip.compress(bytes(200 * MIB), mtime=0)))
 
@@ -302,7 +302,7 @@ def test_steps_are_bounded_by_what_was_delivered(tmp_path, monkeypatch):
     ],
 )
 def test_faults_of_files_are_told(error, code, exit_code):
-    with pytest.raises(BackstoryError) as stop, room.translate_disk_errors("a.csv"):
+    with pytest.raises(BackstoryError) as stop, memory.translate_disk_errors("a.csv"):
         raise error
 
     assert (code, exit_code) == (stop.value.code, stop.value.exit_code)

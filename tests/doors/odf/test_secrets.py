@@ -10,7 +10,7 @@ from structlog.testing import capture_logs
 from backstory.doors.odf import door
 from backstory.doors.odf.registry import MANIFEST
 from backstory.errors import UsageError
-from backstory.journal.log_table import log_rows
+from backstory.journal.chain import log_rows
 
 SECRETS = {"ODF_PLACE": "hidden-folder", "ODF_KEY": "quer1-key", "ODF_TOKEN": "t0ken"}
 FETCH = (

@@ -16,9 +16,8 @@ from odf_files import READ, declared, optional
 
 from backstory.doors.odf.file_rows import PreparedFile, read_batch
 from backstory.engine.staging import ARRIVAL, send_rows
-from backstory.formats.memory import Memory
+from backstory.formats.memory import Memory, bound_of
 from backstory.formats.parquet.rows import plain_parquet
-from backstory.formats.wrapping.room import bound_of
 
 APPEND = "{kind: append}"
 SHARED = Path("/dev/shm")

@@ -11,7 +11,7 @@ from structlog.testing import capture_logs
 
 from backstory.doors.odf import door
 from backstory.doors.odf.registry import renamings
-from backstory.journal.log_table import log_of, log_rows
+from backstory.journal.chain import log_of, log_rows
 from backstory.journal.verify import verify
 from backstory.stores.iceberg import commit
 from backstory.stores.iceberg.store import existing

@@ -3,7 +3,7 @@
 import pytest
 from delivered_cells import MARKED, REFUSED, outcome, read
 
-from backstory.formats.wrapping.batch_file import Encoding
+from backstory.formats.batch_file import Encoding
 from backstory.strategies.actions import UNMODIFIED
 
 TEXTS = {"id": "STRING", "v": "STRING"}

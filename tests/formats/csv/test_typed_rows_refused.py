@@ -3,7 +3,7 @@
 import pytest
 from delivered_cells import CANARY, MARKED, read, refusal
 
-from backstory.formats.wrapping.batch_file import Encoding
+from backstory.formats.batch_file import Encoding
 
 COLUMNS = {"id": "STRING", "v": "LONG", "w": "STRING"}
 TEXTS = {"id": "STRING", "v": "STRING"}

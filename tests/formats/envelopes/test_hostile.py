@@ -12,8 +12,7 @@ from backstory.errors import Refused
 from backstory.formats.envelopes.connect_types import envelope_type
 from backstory.formats.envelopes.debezium import unwrap_debezium
 from backstory.formats.envelopes.messages import debezium_messages, read_at_once
-from backstory.formats.json.text import loads
-from backstory.formats.json.values import JsonColumn, typed_array
+from backstory.formats.json.values import JsonColumn, loads, typed_array
 from backstory.formats.values.texts import TextForms
 
 SCALARS = (

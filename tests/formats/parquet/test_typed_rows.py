@@ -11,9 +11,9 @@ import structlog
 from delivered_cells import CANARY, KEY, NAME, REFUSED, a_file, outcome, read, refusal
 
 from backstory.errors import Refused
+from backstory.formats.batch_file import Compression, Encoding, Format
 from backstory.formats.delivered import read_files
 from backstory.formats.rows import arrow_type
-from backstory.formats.wrapping.batch_file import Compression, Encoding, Format
 from backstory.model.types import ColumnType
 from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender import encrypt, seal

@@ -10,7 +10,7 @@ from delivered_cells import MARKED, NAME, read
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from backstory.formats.values.base64_cells import decode_base64, invalid_base64
+from backstory.formats.values.cells import decode_base64, invalid_base64
 from backstory.strategies.actions import UNMODIFIED
 
 ENCODED = st.binary(max_size=12).map(lambda value: base64.b64encode(value).decode())

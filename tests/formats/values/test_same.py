@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from backstory.formats.values.casts import DoesNotFit, cast
-from backstory.formats.values.same import cast_same
+from backstory.formats.values.exactly import cast_same
 from backstory.model.types import ColumnType, Kind
 
 EXACT = [

@@ -11,8 +11,8 @@ from cryptography.hazmat.primitives.ciphers.modes import CBC
 from delivered_cells import CANARY, KEY, NAME, a_file, checked, read, refusal, types
 
 from backstory.errors import Refused
+from backstory.formats.batch_file import BatchFile, Compression, Encoding
 from backstory.formats.delivered import read_files
-from backstory.formats.wrapping.batch_file import BatchFile, Compression, Encoding
 from backstory.testing.sender import AS_FIVETRAN, seal
 
 IV = bytes(range(16))

@@ -19,7 +19,7 @@ from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 from serving import SECONDS, all_the_time
 
 from backstory.doors.fivetran.wire import common_pb2 as common
-from backstory.formats.wrapping.batch_file import BatchFile
+from backstory.formats.batch_file import BatchFile
 from backstory.strategies.actions import UNMODIFIED
 from backstory.testing.sender import Sender, encrypt
 

@@ -35,7 +35,7 @@ from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.store import KEY, LAYOUT, existing
 from backstory.stores.metadata import table_rows as rows_module
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.table_files import TableFiles

@@ -7,7 +7,7 @@ import pytest
 from backstory.errors import BackstoryError
 from backstory.model.table import TableName
 from backstory.reading.commit_ranges import Lineage, range_of
-from backstory.stores.iceberg.moved_rows import SnapshotLine
+from backstory.stores.iceberg.positions import SnapshotLine
 
 # Version 3 was rolled back; a commit each minute after 2026-01-01T00:00:00Z.
 COMMITS = [SnapshotLine(10**15 + v, v, 1_767_225_600_000 + v * 60_000, "append", v - 1) for v in (1, 2, 4, 5)]

@@ -7,7 +7,7 @@ import pytest
 
 from backstory.engine import deliver
 from backstory.errors import Failed, TryAgain
-from backstory.formats.wrapping.room import no_room_by
+from backstory.formats.memory import no_room_by
 from backstory.stores.iceberg.faults import translate_faults
 
 FULL = "/dev/full"

@@ -10,11 +10,11 @@ from backstory.model.change import Change
 from backstory.model.layout import FILE, POSITION, ROW_ID, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.search_bounds import is_null
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import existing
-from backstory.stores.metadata import row_selection
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata import parquet_files
+from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.table_files import local_path
 
 LIFE = """
@@ -108,7 +108,7 @@ def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
     keys = [f"{number:064}" for number in range(100_000)]
     wanted = pa.array([keys[5], keys[99_999], "absent"])
     commit(store, None, Change(added=pa.table({"k": keys}), into=shape))
-    monkeypatch.setattr(row_selection, "AT_ONCE", 1)
+    monkeypatch.setattr(parquet_files, "AT_ONCE", 1)
     with Memory(CLEAR_TEXT_SHARE * (4 << 20)).lease() as lease:
         here = LocalRows(store, existing(store, name), lease)
         found = here.read(["k", POSITION], ["k"], lambda rows: pc.is_in(rows["k"], value_set=wanted))

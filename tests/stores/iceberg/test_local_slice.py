@@ -9,10 +9,10 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import TableName
 from backstory.stores.iceberg import slice as sliced
-from backstory.stores.iceberg.search_bounds import LISTED
 from backstory.stores.iceberg.slice import read_slice, slice_here
 from backstory.stores.iceberg.store import existing, load
-from backstory.stores.metadata import row_selection
+from backstory.stores.metadata import parquet_files
+from backstory.stores.metadata.searches import LISTED
 
 # Row groups of a few hundred rows, in two partitions; versions of a record end where the next one begins.
 LIFE = f"""
@@ -81,13 +81,13 @@ def test_the_slice_is_the_one_that_spark_reads(store, version, monkeypatch):
 def test_few_row_groups_are_read_for_few_keys(store, monkeypatch):
     """Only row groups whose bounds contain a key are read, and all columns only from those."""
     table = lived(store, 3)
-    read, plain = [], row_selection.read_fields
+    read, plain = [], parquet_files.read_fields
 
     def noted(file, wanted, parted, held, groups, *kept):
         read.append((len(wanted), len(groups), file.metadata.num_row_groups))
         return plain(file, wanted, parted, held, groups, *kept)
 
-    monkeypatch.setattr(row_selection, "read_fields", noted)
+    monkeypatch.setattr(parquet_files, "read_fields", noted)
     assert read_slice(store, table, pa.table({"k": [1234]}), SINCE).num_rows == 2
     assert [groups for _, groups, _ in read] == [1, 1, 1, 1]
     assert all(all_ > 4 for *_, all_ in read)

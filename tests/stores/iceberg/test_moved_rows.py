@@ -11,8 +11,7 @@ from specification.change_feed import changes_of_commits, net
 from backstory.model.change_feed import CHANGE_TYPE, COMMIT_VERSION
 from backstory.model.layout import Layout
 from backstory.reading.commit_ranges import lineage_of
-from backstory.stores.iceberg.moved_rows import moved_rows
-from backstory.stores.iceberg.positions import row_groups
+from backstory.stores.iceberg.positions import moved_rows, row_groups
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.catalogs import metadata_of
 

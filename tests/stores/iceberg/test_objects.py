@@ -24,7 +24,7 @@ from backstory.cli.app import run
 from backstory.doctor import SCHEMA, WORKS
 from backstory.errors import BackstoryError, Failed, TryAgain
 from backstory.settings import CATALOG
-from backstory.stores.iceberg import local_rows
+from backstory.stores.iceberg import slice as slices
 from backstory.stores.iceberg.store import IcebergStore, _io_properties, existing, files_of, tables
 from backstory.testing.sender import Sender
 
@@ -159,7 +159,7 @@ def test_rows_are_those_that_spark_reads(lake):
     table = existing(lake.store, lake.warehouse.table("reading.c").name)
     names = [each.name for each in table.shape.columns]
     with lake.store.memory.lease() as lease, lake.objects.counting() as requests:
-        here = local_rows.LocalRows(lake.store, table, lease)
+        here = slices.LocalRows(lake.store, table, lease)
         rows = here.read([*names, "_file", "_pos"])
         again = here.read(names)
     there = lake.session.table(f"{CATALOG}.reading.c").select(*names, "_file", "_pos").toArrow()

@@ -10,9 +10,9 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.stores.iceberg import search_bounds as bounds_module
-from backstory.stores.iceberg.search_bounds import search_bounds
+from backstory.stores.metadata import searches as bounds_module
 from backstory.stores.metadata.parquet_files import matching_groups, positions_in, read_fields
+from backstory.stores.metadata.searches import search_bounds
 
 EPOCH = datetime(2024, 1, 1, tzinfo=UTC)
 KINDS = {

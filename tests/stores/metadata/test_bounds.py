@@ -20,8 +20,7 @@ from pyiceberg.types import (
     TimestamptzType,
 )
 
-from backstory.stores.iceberg.search_bounds import bounds_of_value
-from backstory.stores.metadata.searches import bounds_of, partitions_of
+from backstory.stores.metadata.searches import bounds_of, bounds_of_value, partitions_of
 
 ZERO = datetime(2024, 1, 1)
 # Iceberg's type, the type as JSON has it, and how a number becomes a value.

@@ -5,8 +5,8 @@ from decimal import Decimal
 import pyarrow as pa
 import pytest
 
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.parquet_files import arrow_of, project_field
+from backstory.stores.metadata.parquet_files import arrow_type_of, project_field
+from backstory.stores.metadata.table_metadata import Unreadable
 
 STRUCT = {
     "type": "struct",
@@ -39,7 +39,7 @@ def field(name, type_, number):
 )
 def test_a_type_that_became_wider_is_read_as_it_is_now(values, type_, found):
     read = project_field(of(type_), values, 2)
-    assert (read.type, read.to_pylist()) == (arrow_of(type_), found)
+    assert (read.type, read.to_pylist()) == (arrow_type_of(type_), found)
 
 
 @pytest.mark.parametrize(
@@ -74,4 +74,4 @@ def test_fields_of_a_struct_go_by_their_ids():
 
 
 def test_decimals_have_as_many_digits_behind_the_point_as_the_table_says():
-    assert arrow_of("decimal(38, 38)") == pa.decimal128(38, 38)
+    assert arrow_type_of("decimal(38, 38)") == pa.decimal128(38, 38)

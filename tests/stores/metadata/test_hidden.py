@@ -8,7 +8,7 @@ import pytest
 from pyiceberg.manifest import DATA_FILE_TYPE, DataFile, DataFileContent, FileFormat
 from pyroaring import BitMap64
 
-from backstory.stores.metadata.deletes import Unreadable, deleted_positions, vector_bytes
+from backstory.stores.metadata.table_metadata import Unreadable, deleted_positions, vector_bytes
 from backstory.stores.table_files import TableFiles
 
 MARKED = BitMap64([1, 1 << 40])

@@ -10,10 +10,10 @@ import pyarrow.compute as pc
 
 from backstory.doors.fivetran.definitions import refuse_foreign
 from backstory.errors import Refused
+from backstory.formats.batch_file import BatchFile, Encoding
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
 from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import Mended, Rows
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding
 from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
 from backstory.model.table import Shape
 from backstory.model.types import ColumnType

@@ -12,7 +12,7 @@ from backstory.doors.fivetran.definitions import columns_from, key_from
 from backstory.doors.fivetran.targets import DOOR, LAYOUTS
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
-from backstory.formats.wrapping.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
+from backstory.formats.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.model.types import ColumnType

@@ -19,7 +19,7 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationCo
 from backstory.engine.batches import deliver_batch
 from backstory.engine.deliver import TableChange, deliver
 from backstory.errors import BackstoryError
-from backstory.formats.wrapping.batch_file import Format
+from backstory.formats.batch_file import Format
 from backstory.model.change import Change
 from backstory.observe.metrics import count_batch
 from backstory.stores import tables

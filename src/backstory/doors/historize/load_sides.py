@@ -27,22 +27,21 @@ from backstory.doors.historize.stage import Stage, column_type, stage_batches
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
+from backstory.formats.batch_file import Format
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.memory import UNPACKED, MemoryLease, TooLarge, typed_size
 from backstory.formats.rows import arrow_type
-from backstory.formats.wrapping.batch_file import Format
 from backstory.model.layout import FILE, POSITION, ROW_HASH
 from backstory.model.table import TableName
 from backstory.reading.frames import all_are_current
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import column, quote
-from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
-from backstory.stores.iceberg.search_bounds import is_null
-from backstory.stores.iceberg.slice import PLACE, rows_of_keys
+from backstory.stores.iceberg.slice import PLACE, PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergTable, load
-from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.parquet_files import widens
+from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb

@@ -35,7 +35,7 @@ from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
-from backstory.formats.wrapping.room import translate_disk_errors
+from backstory.formats.memory import translate_disk_errors
 from backstory.model.instant import iso, optional_instant
 from backstory.upkeep.views import SUFFIXES
 

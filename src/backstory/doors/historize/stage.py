@@ -11,18 +11,21 @@ import pyarrow as pa
 
 from backstory.doors.historize.model import ModelColumn, ModelDataset
 from backstory.errors import Refused
+from backstory.formats.batch_file import BatchFile, Encoding, Format, Stamp, stamp_of, while_unchanged
+from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.rows import with_commas
-from backstory.formats.csv.source import file_source
 from backstory.formats.csv.table import CsvTable, csv_table, refuse_whole_header
-from backstory.formats.csv.typed_rows import WantedTable, refuse_repeated, typed_rows
-from backstory.formats.delivered import arrow_schema
+from backstory.formats.delivered import (
+    WantedTable,
+    arrow_schema,
+    refuse_repeated,
+    typed_csv_rows,
+    typed_parquet_rows,
+)
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.parquet import typed_rows as parquet
 from backstory.formats.rows import Rows
-from backstory.formats.unchanged import Stamp, stamp_of, while_unchanged
-from backstory.formats.values.stored import EXACT
+from backstory.formats.values.exactly import EXACT
 from backstory.formats.values.texts import WITH_POINT
-from backstory.formats.wrapping.batch_file import BatchFile, Encoding, Format
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.sql.columns import Datatype
 
@@ -175,7 +178,9 @@ def _csv(
         )
     refuse_repeated(file.name, table.names, FIX_FILE)
     _refuse_missing(file, wanted, table.names)
-    return _with_points(typed_rows(table, WantedTable(wanted, texts, leniency=EXACT), file), table, wanted)
+    return _with_points(
+        typed_csv_rows(table, WantedTable(wanted, texts, leniency=EXACT), file), table, wanted
+    )
 
 
 def _with_points(rows: Iterator[Rows], table: CsvTable, wanted: Mapping[str, ColumnType]) -> Iterator[Rows]:
@@ -204,7 +209,7 @@ def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows
     if not file.size():
         raise _unreadable(file, "it is not Parquet")
     try:
-        yield from parquet.typed_rows(file, PLAIN, choose_columns, EXACT, _ignore_size)
+        yield from typed_parquet_rows(file, PLAIN, choose_columns, EXACT, _ignore_size)
     except Refused as refused:
         if refused.code == "unreadable-file":  # a stage file has neither a sender nor a cipher
             raise _unreadable(file, "it is not Parquet") from None

@@ -34,9 +34,9 @@ from backstory.doors.native.stored_rows import (
 from backstory.doors.native.whole_rows import COPIES, DERIVED, add_derived, derived_frame, source_schema
 from backstory.engine.sides import LocalSide, SideRows, empty_side
 from backstory.errors import bad_option
+from backstory.formats.batch_file import source_changed
 from backstory.formats.delivered import arrow_schema, in_schema, shape_rows
 from backstory.formats.memory import MemoryLease
-from backstory.formats.unchanged import source_changed
 from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, VALID_TO
 from backstory.model.table import Column, Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind, added_fields
@@ -45,13 +45,12 @@ from backstory.reading.selection import exact_value
 from backstory.spark.frame_files import FrameFiles, frame_files
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal
-from backstory.stores.iceberg.local_rows import ANY, PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.search_bounds import is_null
+from backstory.stores.iceberg.slice import ANY, PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.parquet_files import widens
-from backstory.stores.metadata.row_selection import ChooseRows
+from backstory.stores.metadata.parquet_files import ChooseRows, widens
+from backstory.stores.metadata.searches import is_null
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import are_versions, copy_mark, micros
 from backstory.strategies.feeds.copy_plan import FeedCopyTerms

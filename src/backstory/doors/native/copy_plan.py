@@ -46,7 +46,7 @@ from backstory.stores.iceberg.literals import column, instant, quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE, rows_of_keys
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.comparison import (
     CARRIED,
     CONTENT,

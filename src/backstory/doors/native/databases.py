@@ -23,13 +23,13 @@ from backstory.doors.native.retyping import with_types
 from backstory.doors.native.sources import LoadTable, SourceRows, rows_of_files, rows_of_frame, stage_source
 from backstory.engine.staging import is_local
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
+from backstory.formats.batch_file import stamp_of
 from backstory.formats.file_options import FileOptions
 from backstory.formats.options import CsvOptions
 from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFile, SourceFiles
-from backstory.formats.unchanged import stamp_of
-from backstory.formats.values.base64_cells import decode_base64
+from backstory.formats.values.cells import decode_base64
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 from backstory.sources.databases.address import Database, quote_name
 from backstory.sources.databases.copies import Keys, catalog_error, copy_out, refuse_column, refuse_repeats

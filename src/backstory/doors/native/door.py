@@ -34,9 +34,8 @@ from backstory.doors.native.whole_rows import refuse_feed
 from backstory.engine.deliver import deliver
 from backstory.engine.run_context import with_remark
 from backstory.errors import BackstoryError, UsageError
-from backstory.formats.memory import Memory
+from backstory.formats.memory import Memory, translate_disk_errors
 from backstory.formats.source_files import SourceFiles, source_files
-from backstory.formats.wrapping.room import translate_disk_errors
 from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
 from backstory.sources.databases.address import is_database, parse_address

@@ -19,15 +19,15 @@ from backstory.doors.native.refusals import (
     refuse_null_keys,
 )
 from backstory.doors.native.whole_rows import names_whole_row
-from backstory.formats.csv.source import file_source
+from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.table import csv_table
-from backstory.formats.file_columns import (
+from backstory.formats.reading import (
     as_files_of_a_user,
     columns_as_written,
     reader_options,
     refuse_whole_headers,
+    rows_of,
 )
-from backstory.formats.reading import rows_of
 from backstory.formats.source_files import SourceFiles, unpack
 from backstory.strategies.keys import without_key
 from backstory.strategies.matching import distinct

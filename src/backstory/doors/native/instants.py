@@ -41,11 +41,11 @@ from backstory.model.versions_layout import (
     Role,
 )
 from backstory.stores.iceberg.literals import column, instant, micros_of
-from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.search_bounds import all_of, is_null
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.snapshots import all_snapshots, ancestry
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.searches import all_of, is_null
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.version_rows import are_live, are_versions
 
 MICROSECOND = timedelta(microseconds=1)

@@ -24,7 +24,7 @@ TABLE: Final = "table:"
 if TYPE_CHECKING:
     from pyspark.sql import Column
 
-    from backstory.formats.envelopes.unwrapped import LogSource
+    from backstory.formats.envelopes.events import LogSource
 
 # Options of other systems, and ours for them (V123).
 FOREIGN_WORDS: Final = {

@@ -7,7 +7,7 @@ from typing import Any, Final
 from backstory.doors.native.evolution import EvolvedShape
 from backstory.doors.native.options import ApplyRequest
 from backstory.errors import bad_option, option
-from backstory.formats.file_columns import comma_notes
+from backstory.formats.reading import comma_notes
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
 

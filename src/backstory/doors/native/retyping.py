@@ -22,13 +22,12 @@ from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID
 from backstory.model.table import Column, Shape
 from backstory.model.types import ColumnType, Kind, fits
 from backstory.model.versions_layout import COLUMNS, SETTLED
-from backstory.stores.iceberg.casting import Changes, exact_batch, retype_rows
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
-from backstory.stores.iceberg.literals import column, quote
+from backstory.stores.iceberg.literals import Changes, column, exact_batch, quote, retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 
 PLACES: Final = (Column(FILE, ColumnType(Kind.STRING)), Column(POSITION, ColumnType(Kind.LONG)))
 NAME: Final = "backstory: column"

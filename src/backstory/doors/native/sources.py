@@ -24,21 +24,21 @@ from backstory.engine.staging import (
     stage_rows,
 )
 from backstory.errors import Refused
-from backstory.formats.file_columns import (
-    Known,
-    as_files_of_a_user,
-    columns_as_written,
-    reader_options,
-)
+from backstory.formats.batch_file import Stamp, require_unchanged, stamp_of, while_unchanged
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.parquet.rows import plain_parquet
 from backstory.formats.produced import ProducedRows
-from backstory.formats.reading import rows_of
+from backstory.formats.reading import (
+    Known,
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+    rows_of,
+)
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFiles, unpack
-from backstory.formats.unchanged import Stamp, require_unchanged, stamp_of, while_unchanged
 from backstory.formats.values.cells import UnreadableCell
 from backstory.formats.values.exactly import cast_exactly, plain_type
 from backstory.model.change import NOTHING
@@ -49,10 +49,10 @@ from backstory.reading.frames import all_are_current, table_in_session
 from backstory.reading.histories import HISTORIES
 from backstory.spark.versions import frame_fields
 from backstory.stores.iceberg.frames import frame_of, spark_fields
-from backstory.stores.iceberg.local_rows import LocalRows
 from backstory.stores.iceberg.schema import spark_schema
-from backstory.stores.iceberg.search_bounds import is_null
+from backstory.stores.iceberg.slice import LocalRows
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.metadata.searches import is_null
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame

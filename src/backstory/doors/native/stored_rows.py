@@ -36,14 +36,12 @@ from backstory.model.versions_layout import (
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.frames import keeps_row_ids, with_row_ids
 from backstory.stores.iceberg.literals import column, instant, quote
-from backstory.stores.iceberg.local_rows import PLACE_SCHEMA, LocalRows
 from backstory.stores.iceberg.positions import add_places
-from backstory.stores.iceberg.search_bounds import all_of, any_of
-from backstory.stores.iceberg.slice import rows_of_keys
+from backstory.stores.iceberg.slice import PLACE_SCHEMA, LocalRows, rows_of_keys
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.parquet_files import MayHave, Statistics
-from backstory.stores.metadata.row_selection import ChooseRows
+from backstory.stores.metadata.parquet_files import ChooseRows, MayHave, Statistics
+from backstory.stores.metadata.searches import all_of, any_of
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import OPEN, are_live, memory_field, micros
 from backstory.strategies.keys import find_places, key_numbers

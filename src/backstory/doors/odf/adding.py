@@ -22,8 +22,7 @@ from backstory.doors.odf.registry import SCHEMA, RegisteredDataset, properties_o
 from backstory.doors.odf.stored_columns import expected_of
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
-from backstory.journal.chain import canonical
-from backstory.journal.log_table import DOOR
+from backstory.journal.chain import DOOR, canonical
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
 from backstory.model.table import Shape

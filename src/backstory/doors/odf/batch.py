@@ -24,7 +24,7 @@ from backstory.engine.staging import ARRIVAL, StagedRows
 from backstory.errors import Refused
 from backstory.spark.versions import frame_fields, require_fields, try_cast
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.frames import holds_map
 

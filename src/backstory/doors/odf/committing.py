@@ -30,8 +30,15 @@ from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shape_rows
 from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
-from backstory.journal.chain import Block, canonical, schema_hash, walk
-from backstory.journal.log_table import bring_up_to_date, log_of, newest_block
+from backstory.journal.chain import (
+    Block,
+    bring_up_to_date,
+    canonical,
+    log_of,
+    newest_block,
+    schema_hash,
+    walk,
+)
 from backstory.journal.row_hash import ROWS, hash_of, observe_hash
 from backstory.model.change import NOTHING, TOKEN, Change, Note, RowBatches
 from backstory.model.instant import iso

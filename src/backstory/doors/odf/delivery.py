@@ -45,9 +45,8 @@ from backstory.engine.deliver import Plan, deliver
 from backstory.engine.plans import PlanResult
 from backstory.engine.staging import StagedRows
 from backstory.errors import Refused, UsageError
-from backstory.formats.wrapping.room import translate_disk_errors
-from backstory.journal.chain import blocks
-from backstory.journal.log_table import read_all_blocks
+from backstory.formats.memory import translate_disk_errors
+from backstory.journal.chain import blocks, read_all_blocks
 from backstory.model.change import Change, Commit, exceeds
 from backstory.model.instant import iso
 from backstory.model.table import TableName

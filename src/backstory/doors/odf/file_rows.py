@@ -37,7 +37,9 @@ from backstory.engine.staging import (
     stage_or_hold,
 )
 from backstory.errors import Failed, UsageError
+from backstory.formats.batch_file import require_unchanged, stamp_of
 from backstory.formats.encoded import encoding
+from backstory.formats.memory import Bound, bound_of
 from backstory.formats.options import (
     CsvOptions,
     JsonOptions,
@@ -48,10 +50,8 @@ from backstory.formats.options import (
 from backstory.formats.parquet.rows import plain_parquet
 from backstory.formats.produced import UNTOLD, Told
 from backstory.formats.reading import Options, rows_of
-from backstory.formats.unchanged import require_unchanged, stamp_of
+from backstory.formats.source_files import broken_archive, choose_entry, extract, open_zip
 from backstory.formats.values.texts import text_forms
-from backstory.formats.wrapping import archives
-from backstory.formats.wrapping.room import Bound, bound_of
 from backstory.settings import Rights
 from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import IcebergStore
@@ -158,19 +158,19 @@ def _gunzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFil
     if step.sub_path is not None:
         raise UsageError("sub-path", "A gzip has no entries for `subPath` to name.", "Remove `subPath`.")
     if not source.path.stat().st_size:
-        raise archives.broken_archive(source.name, "a gzip: it is empty")
+        raise broken_archive(source.name, "a gzip: it is empty")
     try:
         with gzip.open(source.path) as packed:
             source.bound.copy(packed, target, source.name)
     except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
-        raise archives.broken_archive(source.name, f"a whole gzip ({stop})") from None
+        raise broken_archive(source.name, f"a whole gzip ({stop})") from None
     return replace(source, path=target, name=source.name.removesuffix(".gz"))
 
 
 def _unzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFile:
-    with archives.open_zip(source.path, source.name) as archive:
-        entry = archives.choose_entry(archive, source.name, step.sub_path)
-        archives.extract(archive, entry, target, source.name, source.bound)
+    with open_zip(source.path, source.name) as archive:
+        entry = choose_entry(archive, source.name, step.sub_path)
+        extract(archive, entry, target, source.name, source.bound)
     return replace(source, path=target, name=f"{source.name}/{entry}")
 
 

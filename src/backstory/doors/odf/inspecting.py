@@ -26,12 +26,10 @@ from backstory.doors.odf.manifest.dataset import (
 from backstory.doors.odf.receipts import Head
 from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
 from backstory.errors import UsageError
-from backstory.journal.chain import read_blocks
-from backstory.journal.log_table import newest_block_in_files, snapshots_in_files
+from backstory.journal.chain import newest_block_in_files, read_blocks, snapshots_in_files
 from backstory.model.instant import iso
 from backstory.model.table import TableName
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, TableReader
 from backstory.stores.metadata.values import integers
 from backstory.stores.port import TableLike

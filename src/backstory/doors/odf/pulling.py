@@ -38,7 +38,7 @@ from backstory.doors.odf.receipts import DatasetReceipt, Head, PullRun, sum_up
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.deliver import Plan, deliver
 from backstory.errors import BackstoryError, Refused
-from backstory.journal.log_table import read_all_blocks
+from backstory.journal.chain import read_all_blocks
 from backstory.model.change import Commit
 from backstory.model.instant import iso
 from backstory.model.table import TableName

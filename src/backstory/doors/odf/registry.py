@@ -11,8 +11,7 @@ from backstory.doors.odf.log_columns import LogColumns, log_columns
 from backstory.doors.odf.manifest.dataset import Dataset, from_document, same_name
 from backstory.doors.odf.manifest.merge import Append, Ledger
 from backstory.errors import BackstoryError, UsageError
-from backstory.journal.chain import canonical, sha3
-from backstory.journal.log_table import log_of
+from backstory.journal.chain import canonical, log_of, sha3
 from backstory.model.layout import Layout
 from backstory.model.receipt import attempt_each
 from backstory.model.table import TableName

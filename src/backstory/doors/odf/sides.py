@@ -25,8 +25,7 @@ from backstory.engine.staging import StagedRows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import arrow_type
 from backstory.spark.versions import persist_on_disk
-from backstory.stores.iceberg.local_rows import LocalRows
-from backstory.stores.iceberg.slice import searchable_columns
+from backstory.stores.iceberg.slice import LocalRows, searchable_columns
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.strategies.events.numbering import close_gaps, struct_field
 from backstory.strategies.events.plan import EVENTS, events_schema, plan_events

@@ -19,11 +19,10 @@ from backstory.doors.odf.polling import (
 from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, cache_in
 from backstory.doors.odf.registry import KnownDataset, dataset_of, described_datasets
 from backstory.errors import BackstoryError
-from backstory.journal.log_table import all_blocks_in_files, log_is_complete, newest_block_in_files
+from backstory.journal.chain import all_blocks_in_files, log_is_complete, newest_block_in_files
 from backstory.model.table import TableName
 from backstory.stores.metadata.catalogs import EmbeddedCatalog
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 
 

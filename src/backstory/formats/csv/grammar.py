@@ -56,10 +56,7 @@ def _grammar(separator: bytes, quote: bytes, escape: bytes) -> Grammar:
 
 
 def fields(text: bytes, grammar: Grammar) -> Iterator[re.Match[bytes]]:
-    """All fields of some whole rows, as regular expression matches.
-
-    Raises NotScannable at the first field that violates the grammar.
-    """
+    """All fields of whole rows, as matches. Raises NotScannable at a field that violates the grammar."""
     place, again = 0, bool(text)
     while again:
         field = grammar.field.match(text, place)

@@ -11,8 +11,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.csv.row_blocks import RowBlock
-from backstory.formats.csv.source import file_source
+from backstory.formats.csv.row_blocks import RowBlock, file_source
 from backstory.formats.csv.table import CsvTable, csv_table
 from backstory.formats.expected import NULL, kind_of
 from backstory.formats.options import CsvOptions
@@ -27,8 +26,7 @@ from backstory.formats.produced import (
     unknown_columns,
 )
 from backstory.formats.rows import KEEPS, column_of_kept
-from backstory.formats.values.cells import null_where_empty
-from backstory.formats.values.digits import are_numbers, have_commas
+from backstory.formats.values.cells import are_numbers, have_commas, null_where_empty
 from backstory.formats.values.texts import (
     BOOL,
     DATE,
@@ -224,10 +222,7 @@ def csv_columns(
 
 
 def _places(table: CsvTable, names: list[str], schema: pa.Schema) -> list[int]:
-    """The file's column index for each column of the schema.
-
-    A flag column has the index of its data column.
-    """
+    """The file's column index for each column of the schema. A flag has the index of its data column."""
     if not table.options.header:
         return list(range(len(schema)))
     columns = [column_of_kept(name) or name for name in schema.names]

@@ -10,8 +10,7 @@ import pyarrow.csv as pa_csv
 
 from backstory.errors import BackstoryError, Refused
 from backstory.formats.csv.grammar import Grammar, fields, grammar_of, rows, unquote
-from backstory.formats.csv.row_blocks import RowBlock, row_blocks
-from backstory.formats.csv.source import CsvSource
+from backstory.formats.csv.row_blocks import CsvSource, RowBlock, row_blocks
 from backstory.formats.encoded import BOM, lines
 from backstory.formats.options import CsvOptions
 
@@ -50,10 +49,7 @@ class CsvTable:
         yield from parts
 
     def texts(self, piece: RowBlock, places: Sequence[int]) -> pa.Table:
-        """The cells of the columns at `places`, as strings.
-
-        Raises Refused if a row has a different length.
-        """
+        """The cells of the columns at `places` as strings. Raises Refused if a row has a different length."""
         try:
             return self.parse_columns(piece, dict.fromkeys(places, pa.string())).select(
                 list(map(str, places))

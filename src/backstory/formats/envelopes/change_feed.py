@@ -8,10 +8,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.errors import Refused, UsageError
-from backstory.formats.envelopes.log_positions import CHANGE
+from backstory.formats.envelopes.debezium import CHANGE
+from backstory.formats.envelopes.events import (
+    DELETE,
+    FEED,
+    INSTANT,
+    UPSERT,
+    LogSource,
+    Unwrapped,
+    whole_columns,
+)
 from backstory.formats.envelopes.messages import REMEDY
-from backstory.formats.envelopes.structs import whole_columns
-from backstory.formats.envelopes.unwrapped import DELETE, FEED, INSTANT, UPSERT, LogSource, Unwrapped
 from backstory.formats.produced import excerpt, malformed_row
 from backstory.formats.rows import type_of_arrow
 from backstory.formats.values.cells import UnreadableCell, first_failing

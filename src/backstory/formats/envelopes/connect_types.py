@@ -11,12 +11,11 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.envelopes.structs import with_items
-from backstory.formats.json.inference import DEEPEST
-from backstory.formats.json.text import Number
+from backstory.formats.envelopes.events import with_items
+from backstory.formats.json.rows import DEEPEST
+from backstory.formats.json.values import Number
 from backstory.formats.produced import excerpt, repeated_names, typed_or_refused
-from backstory.formats.values.base64_cells import decode_base64, invalid_base64
-from backstory.formats.values.cells import DAY, parse, require_years
+from backstory.formats.values.cells import DAY, decode_base64, invalid_base64, parse, require_years
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
 
@@ -40,10 +39,7 @@ def dates(days: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def timestamps(unit: str) -> Callable[[pa.Array, Parameters], pa.Array]:
-    """A decoder for counts of a unit since 1970, as times without a zone.
-
-    Digits below a microsecond are cut off (F6).
-    """
+    """A decoder for counts since 1970, as times without a zone. Digits below a microsecond are cut (F6)."""
 
     def values(counts: pa.Array, _parameters: Parameters) -> pa.Array:
         micros = _micros(counts, unit)
@@ -87,10 +83,7 @@ def iso_dates(text: pa.Array, _parameters: Parameters) -> pa.Array:
 
 
 def iso_timestamps(text: pa.Array, _parameters: Parameters) -> pa.Array:
-    """Strings like `2024-02-29T12:00:00Z` as times without a zone.
-
-    Debezium writes such times as if they were in UTC.
-    """
+    """Strings like `2024-02-29T12:00:00Z` as times without a zone. Debezium writes them as if in UTC."""
     return parse(_without_zone(text), ColumnType(Kind.NAIVE_DATETIME))
 
 
@@ -176,10 +169,7 @@ def _without_zone(text: pa.Array) -> pa.Array:
 
 
 def _unscaled_integers(raw: pa.Array) -> pa.Array:
-    """Two's complement integers of any length as decimals of 38 digits.
-
-    Raises pa.ArrowInvalid if one does not fit.
-    """
+    """Two's complement integers as decimals of 38 digits. Raises pa.ArrowInvalid if one does not fit."""
     raw = pa.concat_arrays([raw])
     count, filled = len(raw), raw.fill_null(b"\0")
     offsets = np.frombuffer(filled.buffers()[1], np.int32)[filled.offset : filled.offset + count + 1]
@@ -326,10 +316,7 @@ def _parameters(schema: Schema) -> Mapping[str, Any]:
 
 
 def _are_numbers(schema: Schema, values: Sequence[Any]) -> bool:
-    """Whether decimals are written as numbers instead of base64.
-
-    Raises UnreadableSchema if both forms occur.
-    """
+    """Whether decimals are numbers instead of base64. Raises UnreadableSchema if both forms occur."""
     paths = list(_decimal_paths(schema))
     kinds = {type(cell) for value in values for path in paths for cell in _cells(value, path)}
     if {Number, str} <= kinds:
@@ -361,10 +348,7 @@ def _cells(value: Any, path: tuple[str | None, ...]) -> Iterator[Any]:
 def decode_logical(
     values: pa.Array, schema: Schema, column: str, name: str, place: Callable[[int], str]
 ) -> pa.Array:
-    """Convert values of the wire type to the schema's logical type.
-
-    Raises Refused if a value does not match it.
-    """
+    """Values of the wire type as the schema's logical type. Raises Refused if one does not match it."""
     if schema.get("type") == "struct" and schema.get("name") not in LOGICAL:
         fields = dict(_fields(schema))
         parts = [
@@ -386,10 +370,7 @@ def decode_logical(
 
 
 def _logical_values(values: pa.Array, schema: Schema) -> pa.Array:
-    """Convert nested values to the schema's logical type; errors have no row of their own.
-
-    Raises the errors of `LOGICAL`.
-    """
+    """Nested values as the schema's logical type. Raises the errors of `LOGICAL`, without a row."""
     if schema.get("name") in LOGICAL:
         return LOGICAL[schema["name"]][1](values, _parameters(schema))
     if schema["type"] == "bytes":

@@ -18,12 +18,18 @@ import pyarrow.json as pj
 from backstory.errors import Refused
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.connect_types import UnreadableSchema, decode_logical, envelope_type
-from backstory.formats.envelopes.structs import as_type, fields_of, joint_column, struct_of, with_field
-from backstory.formats.envelopes.unavailable import UNAVAILABLE, unavailable_cells
-from backstory.formats.envelopes.unwrapped import FEED
-from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, infer_schema
-from backstory.formats.json.text import NotJson, dumps, loads, place_of_value
-from backstory.formats.json.values import JsonColumn, typed_array
+from backstory.formats.envelopes.events import (
+    FEED,
+    UNAVAILABLE,
+    as_type,
+    fields_of,
+    joint_column,
+    struct_of,
+    unavailable_cells,
+    with_field,
+)
+from backstory.formats.json.rows import DEEPEST, Seen, TooDeep, infer_schema
+from backstory.formats.json.values import JsonColumn, NotJson, dumps, loads, place_of_value, typed_array
 from backstory.formats.produced import UNTOLD, malformed_row
 from backstory.formats.values.cells import first_failing
 from backstory.formats.values.texts import TextForms
@@ -45,10 +51,7 @@ def message(row: int) -> str:
 
 @dataclass(slots=True)
 class Payloads:
-    """The JSON payloads of messages that share a schema, or have none.
-
-    `rows` are the messages' numbers from 0.
-    """
+    """The JSON payloads of messages with one schema, or none. `rows` are the messages' numbers from 0."""
 
     schema: Any
     rows: list[int] = field(default_factory=list)
@@ -94,10 +97,7 @@ def _by_prefix(text: str, prefixes: dict[str, str]) -> tuple[str, str] | None:
 
 
 def _split(text: str, prefixes: dict[str, str], name: str, place: str) -> tuple[str, str]:
-    """The schema and the payload of any message, as strings.
-
-    A message without a schema is its own payload, and its schema is `null`.
-    """
+    """The schema and payload of a message, as strings. Without a schema, a message is its own payload."""
     value = _value(text, name, place)
     if not isinstance(value, dict) or value.keys() != {SCHEMA, PAYLOAD}:
         return NULL, text

@@ -139,10 +139,7 @@ def _chunks(metadata: pq.FileMetaData, chosen: Sequence[str]) -> dict[str, list[
 
 
 def _pages(content: bytes, chunks: Sequence[pq.ColumnChunkMetaData]) -> list[int]:
-    """The sizes of a column's two largest pages.
-
-    At most two pages are open, and one of them is a dictionary.
-    """
+    """The sizes of a column's two largest pages: at most two are open, one of them a dictionary."""
     largest: list[int] = []
     for chunk in chunks:
         starts = [chunk.data_page_offset, chunk.dictionary_page_offset or chunk.data_page_offset]

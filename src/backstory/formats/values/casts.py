@@ -8,8 +8,7 @@ import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import UnreadableCell, parse
-from backstory.formats.values.exactly import can_become, cast_exactly
-from backstory.formats.values.same import cast_same
+from backstory.formats.values.exactly import can_become, cast_exactly, cast_same
 from backstory.formats.values.texts import TextForms, all_are, parser
 from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind, are_related
 

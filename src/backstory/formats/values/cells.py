@@ -1,16 +1,217 @@
-"""Parsers of text cells into typed values, a column at a time (section 3.3, decisions F6, F11, F18)."""
+"""Parsers of text cells into typed values, a column at a time (section 3.3, decisions F6, F11, F18).
 
+Base64, decimal commas, rounding to a scale, and exact strings for floats are computed for all cells at once.
+"""
+
+import math
+import re
 from collections.abc import Callable
-from typing import TypeVar
+from decimal import MAX_EMAX, MIN_EMIN, ROUND_HALF_EVEN, Context, Decimal, DecimalException
+from typing import Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.rows import arrow_type
-from backstory.formats.values.base64_cells import decode_base64
-from backstory.formats.values.digits import half_even, round_to_scale
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
+
+_COMMA_NUMBER: Final = r"^[+-]?(\d+(,\d+)?|,\d+)$"
+_BETWEEN: Final = "\x00"
+
+
+def with_points(cells: pa.Array) -> pa.Array:
+    """The cells with points and commas swapped. Thus `1.5` and `1.234,5` become invalid numbers."""
+    marked = pc.replace_substring(cells, ".", _BETWEEN)
+    return pc.replace_substring(pc.replace_substring(marked, ",", "."), _BETWEEN, ",")
+
+
+def are_numbers(cells: pa.Array) -> bool:
+    """Whether all cells are numbers, with or without a decimal comma. No cell may be NULL."""
+    # The first cell rules out most columns.
+    return all(pc.all(pc.match_substring_regex(some, _COMMA_NUMBER)).as_py() for some in (cells[:1], cells))
+
+
+def have_commas(cells: pa.Array) -> bool:
+    """Whether one of the cells has a comma."""
+    return bool(pc.any(pc.match_substring(cells, ",")).as_py())
+
+
+DECIMAL = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)?")
+
+
+def round_to_scale(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """Strings as decimals rounded half-even to the column's scale, and the number of rounded cells (F18).
+
+    Raises pa.ArrowInvalid if a string is not a decimal, or has too many digits before the point.
+    """
+    try:
+        # Cast by way of a wider decimal, because Arrow checks the digits of the string, not of the value.
+        return text.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_)), 0
+    except pa.ArrowInvalid:
+        pass
+    # The wide type has room for a short string without an exponent on both sides of the point.
+    odd = pc.or_(pc.match_substring_regex(text, "[eE]"), pc.greater(pc.utf8_length(text), MAX_PRECISION))
+    odd = pc.fill_null(odd, False)
+    plain = pc.if_else(odd, None, text).cast(pa.decimal256(2 * MAX_PRECISION, MAX_PRECISION))
+    values, lost = half_even(plain, type_)
+    if not pc.any(odd).as_py():
+        return values, lost
+    cells = [_rounded_cell(cell, type_) for cell in text.filter(odd).to_pylist()]
+    exact = pa.array([value for value, _ in cells], arrow_type(type_))
+    return pc.replace_with_mask(values, odd, exact), lost + sum(cut for _, cut in cells)
+
+
+def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
+    """Decimals of 76 digits, rounded half-even to the column's scale, and the number of rounded ones."""
+    near = pc.round(wide, type_.scale, "half_to_even")
+    exact = near.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_))
+    return exact, pc.sum(pc.not_equal(near, wide), min_count=0).as_py()
+
+
+def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
+    """One string of any length, rounded, and whether it lost a digit. It is slow, for rare cells."""
+    if not DECIMAL.fullmatch(text):
+        raise pa.ArrowInvalid("a cell is not a decimal")
+    context = Context(type_.precision, ROUND_HALF_EVEN, MIN_EMIN, MAX_EMAX)
+    try:
+        number = Decimal(text)
+        near = number.quantize(Decimal((0, (1,), -type_.scale)), context=context)
+    except DecimalException:
+        raise pa.ArrowInvalid("a decimal does not fit its column") from None
+    return near, near != number
+
+
+_SURE = 15  # every normal float keeps this many digits
+_LEAST = 2.0**-1022  # smaller floats keep fewer digits
+_ALL = 800  # more digits than any float has
+# Strings that may lose digits: long ones, and ones with a large exponent.
+_DOUBTFUL = rf"^.{{{_SURE + 1},}}$|[eE][+-]?\d{{3,}}$"
+_ZERO = frozenset("-+.0")
+
+
+def shortest_texts(floats: pa.Array) -> pa.Array:
+    """For each float, the shortest string that identifies it at its width, such as 0.1."""
+    if not pa.types.is_float16(floats.type):
+        return floats.cast(pa.string())
+    singles = floats.cast(pa.float32())
+    halves = np.asarray(floats.fill_null(np.float16(0))).astype(str)  # Arrow cannot print these
+    # A whole number keeps all its digits: 65504 is not 65500.
+    whole = pc.equal(singles, pc.trunc(singles))
+    return pc.if_else(whole, singles.cast(pa.string()), pa.array(halves, pa.string()))
+
+
+def all_kept(texts: pa.Array) -> bool:
+    """Whether floats keep all digits of the numbers. The strings may include `NaN` and `Inf`, but no NULL."""
+    doubtful = texts.filter(pc.match_substring_regex(texts, _DOUBTFUL))
+    # Nearly all of them are the string that a program prints for a float.
+    printed = pc.equal(doubtful.cast(pa.float64()).cast(pa.string()), doubtful)
+    return all(map(is_kept, doubtful.filter(pc.invert(printed)).to_pylist()))
+
+
+def all_kept_single(texts: pa.Array) -> bool:
+    """Whether every number is the value or the printed form of a 32-bit float. No string may be NULL."""
+    wide, single = texts.cast(pa.float64()), texts.cast(pa.float32())
+    printed = single.cast(pa.string()).cast(pa.float64())
+    equal = pc.or_(pc.equal(single.cast(pa.float64()), wide), pc.equal(printed, wide))
+    return bool(pc.all(pc.or_(equal, pc.is_nan(wide))).as_py())
+
+
+def is_kept(text: str) -> bool:
+    """Whether a float keeps all digits of the number."""
+    value = float(text)
+    if text in {repr(value), f"{value:.17g}"}:  # the form of nearly all programs
+        return True
+    if not math.isfinite(value):
+        return not any(letter.isdigit() for letter in text)
+    if value == 0:
+        return set(text.lower().partition("e")[0]) <= _ZERO
+    number = Decimal(text)
+    digits = len(number.as_tuple().digits)
+    if digits <= _SURE and abs(value) >= _LEAST:
+        return True
+    return number in {Decimal(repr(value)), Decimal(f"{value:.{min(digits, _ALL) - 1}e}")}
+
+
+_ALPHABET = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/"
+_PAD = 64
+_INVALID = 255
+_CODES = np.full(256, _INVALID, np.uint8)
+_CODES[np.frombuffer(_ALPHABET, np.uint8)] = np.arange(64, dtype=np.uint8)
+_CODES[ord("=")] = _PAD
+
+
+def decode_base64(text: pa.Array) -> pa.Array:
+    """The decoded bytes of each cell. A cell that is not valid base64 keeps its own UTF-8 bytes (F11)."""
+    text = pa.concat_arrays([text])
+    offsets, codes, raw = _buffers(text)
+    lengths = np.diff(offsets)
+    valid = (lengths % 4 == 0) & _well_formed(codes, offsets)
+    packed = text.cast(pa.binary())
+    if not valid.any():
+        return packed
+    decoded = _decode(codes, raw, offsets, valid)
+    if packed.null_count:
+        decoded = pa.compute.if_else(packed.is_valid(), decoded, None)
+    return decoded
+
+
+def invalid_base64(text: pa.Array) -> int:
+    """The number of cells that are not valid base64."""
+    text = pa.concat_arrays([text])
+    offsets, codes, _ = _buffers(text)
+    valid = (np.diff(offsets) % 4 == 0) & _well_formed(codes, offsets)
+    return int(np.count_nonzero(~valid))
+
+
+def _buffers(text: pa.Array) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """The offsets of the cells, the base64 code of each character, and the characters."""
+    filled = text.fill_null("")
+    offsets = np.frombuffer(filled.buffers()[1], np.int32)[
+        filled.offset : filled.offset + len(filled) + 1
+    ].astype(np.int64)
+    data = filled.buffers()[2]
+    raw = np.frombuffer(data, np.uint8) if data is not None else np.zeros(0, np.uint8)
+    raw = raw[offsets[0] : offsets[-1]] if len(offsets) else raw
+    return offsets - offsets[0], _CODES[raw], raw
+
+
+def _well_formed(codes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    """Whether each cell has only characters of the alphabet, then at most two padding characters."""
+    ends = offsets[1:]
+    filled = ends > offsets[:-1]
+    last = np.where(filled, ends - 1, 0)
+    before = np.where(ends - offsets[:-1] > 1, ends - 2, 0)
+    padded = np.append(codes, np.uint8(0))
+    pads = filled & (padded[last] == _PAD)
+    two = pads & (padded[before] == _PAD)
+    strange = np.concatenate([[0], np.cumsum(codes >= _PAD)])
+    count = strange[ends] - strange[offsets[:-1]]
+    return count == pads.astype(np.int64) + two
+
+
+def _decode(codes: np.ndarray, raw: np.ndarray, offsets: np.ndarray, valid: np.ndarray) -> pa.Array:
+    lengths = np.diff(offsets)
+    chosen = np.repeat(valid, lengths)
+    groups = np.where(codes[chosen] == _PAD, 0, codes[chosen]).reshape(-1, 4).astype(np.uint32)
+    word = groups[:, 0] << 18 | groups[:, 1] << 12 | groups[:, 2] << 6 | groups[:, 3]
+    triples = np.stack([word >> 16 & 255, word >> 8 & 255, word & 255], axis=1).astype(np.uint8)
+    keep = np.ones((len(groups), 3), bool)
+    pads = codes[chosen].reshape(-1, 4) == _PAD
+    keep[:, 2] = ~pads[:, 3]
+    keep[:, 1] = ~pads[:, 2]
+    size = np.where(valid, lengths // 4 * 3, lengths)
+    ends = offsets[1:]
+    padded = np.append(codes, np.uint8(0))
+    size -= (valid & (lengths > 0) & (padded[np.maximum(ends - 1, 0)] == _PAD)).astype(np.int64)
+    size -= (valid & (lengths > 0) & (padded[np.maximum(ends - 2, 0)] == _PAD)).astype(np.int64)
+    out = np.empty(int(size.sum()), np.uint8)
+    from_valid = np.repeat(valid, size)
+    out[from_valid] = triples[keep]
+    out[~from_valid] = raw[~chosen]
+    new_offsets = np.concatenate([[0], np.cumsum(size)]).astype(np.int32)
+    return pa.Array.from_buffers(pa.binary(), len(size), [None, pa.py_buffer(new_offsets), pa.py_buffer(out)])
+
 
 FLOAT_MAX = float(np.finfo(np.float32).max)
 # The contract prints the greatest float rounded up as 3.4028237E+38; this string means the greatest float.
@@ -73,10 +274,7 @@ def null_where_empty(text: pa.Array) -> pa.Array:
 
 
 def parser_type(type_: ColumnType) -> pa.DataType:
-    """The type with which Arrow's CSV parser reads a column.
-
-    `finish` converts the result to the column's type.
-    """
+    """The type with which Arrow's CSV parser reads a column. `finish` gives it the column's own type."""
     if type_.kind in _LOOKED_AT:
         return pa.string()
     if type_.kind is Kind.DECIMAL:
@@ -109,10 +307,7 @@ def finish(column: pa.ChunkedArray, type_: ColumnType) -> pa.ChunkedArray:
 
 
 def require_years(times: pa.Array | pa.ChunkedArray, day: int) -> None:
-    """Raise pa.ArrowInvalid if a year is outside 0001 to 9999.
-
-    `day` is the number of time units in a day.
-    """
+    """Raise pa.ArrowInvalid if a year is not in 0001 to 9999. `day` is the number of units in a day."""
     bounds = pc.min_max(times)
     least, greatest = bounds["min"].as_py(), bounds["max"].as_py()
     if least is not None and (least < _FIRST_DAY * day or greatest >= (_LAST_DAY + 1) * day):
@@ -268,10 +463,7 @@ _SHORT = {"s", "ms"}
 
 
 def count_units(values: pa.Array, unit: str) -> pa.Array:
-    """Arrow's times of day or durations as integers of the unit.
-
-    Raises pa.ArrowInvalid if digits would be lost.
-    """
+    """Arrow's times of day or durations as integers of the unit. Raises pa.ArrowInvalid for lost digits."""
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration(unit)).cast(pa.int64())
     if unit in _SHORT:

@@ -1,14 +1,151 @@
-"""Exact conversions between Arrow types, and the table type for an Arrow type (B25)."""
+"""Exact conversions between Arrow types, and of stored values to column types (E1, B25, section 3.4).
+
+The leniency of a door lists the losses that its specification allows.
+"""
 
 from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Final
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.formats.expected import DURATION, TIME, kind_of, unit
-from backstory.formats.values.cells import count_units
-from backstory.formats.values.same import cast_same, has_text
+from backstory.formats.rows import arrow_type
+from backstory.formats.values.cells import (
+    UnreadableCell,
+    count_units,
+    finish,
+    first_failing,
+    parse,
+    parse_rounding,
+    parser_type,
+    round_to_scale,
+    rounded_to,
+    shortest_texts,
+)
 from backstory.formats.values.texts import TextForms, parser
+from backstory.model.types import TEXT_KINDS, ColumnType, Kind
+
+_WIDEST_256: Final = 76
+_HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
+
+
+def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """The same values as another type.
+
+    Raises pa.ArrowInvalid if a value has no equal in that type. A float means its shortest printed number: a
+    32-bit 72.1 is 72.1 in 64 bits and as a decimal.
+    """
+    stored, t = values.type, pa.types
+    if stored == type_:
+        return values
+    if t.is_nested(type_) and t.is_nested(stored):
+        return _same_within(values, type_)
+    if has_text(stored):
+        values, stored = _texts_of(values), pa.string()
+    if t.is_floating(stored):
+        return _same_number(values, type_)
+    if t.is_decimal(type_) and t.is_integer(stored):
+        # Arrow checks the digits of values only if a cast reduces the precision.
+        return values.cast(pa.decimal256(_WIDEST_256, type_.scale)).cast(type_)
+    if t.is_integer(type_) and t.is_decimal(stored):
+        return values.cast(pa.decimal256(_WIDEST_256, 0)).cast(type_)
+    return _round_trip(values, type_)
+
+
+def has_text(type_: pa.DataType) -> bool:
+    """Whether the type is Arrow's UUID or JSON. Tables have no such types, and store their text."""
+    return isinstance(type_, pa.UuidType | pa.JsonType)
+
+
+def _texts_of(values: pa.ExtensionArray) -> pa.Array:
+    """The text of JSON, and UUIDs as 36 characters with small letters, as databases print them."""
+    if isinstance(values.type, pa.JsonType):
+        return values.storage.cast(pa.string())
+    count, stored = len(values), values.storage
+    octets = np.frombuffer(stored.buffers()[1] or b"", np.uint8, 16 * count, 16 * stored.offset)
+    digits = np.stack([_HEX[octets >> 4], _HEX[octets & 15]], axis=1).reshape(count, 32)
+    text = np.insert(digits, (8, 12, 16, 20), ord("-"), axis=1)
+    ends = (36 * np.arange(count + 1)).astype(np.int32)
+    texts = pa.Array.from_buffers(pa.string(), count, [None, pa.py_buffer(ends), pa.py_buffer(text)])
+    return pc.if_else(stored.is_valid(), texts, pa.scalar(None, pa.string()))
+
+
+def _same_number(floats: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Floats as another type, by their printed numbers."""
+    t = pa.types
+    if t.is_floating(type_) and floats.type.bit_width < type_.bit_width:
+        return shortest_texts(floats).cast(type_)
+    if t.is_decimal(type_):
+        return _shown_decimals(floats, type_)
+    if t.is_float16(floats.type):
+        floats = floats.cast(pa.float32())  # Arrow compares no 16-bit floats
+    return _whole_numbers(floats, type_) if t.is_integer(type_) else _round_trip(floats, type_)
+
+
+def _round_trip(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    built = values.cast(type_)
+    shown = pa.types.is_decimal(values.type) and pa.types.is_floating(type_)
+    back = _shown_decimals(built, values.type) if shown else built.cast(values.type)
+    if not _equal(back, values):
+        raise pa.ArrowInvalid("a value does not fit")
+    return built
+
+
+def _same_within(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Structs, lists and maps with each nested value cast."""
+    t = pa.types
+    if t.is_struct(type_):
+        inner = dict(zip((field.name for field in values.type), values.flatten(), strict=True))
+        parts = [cast_same(inner[field.name], field.type) for field in type_]
+        return pa.StructArray.from_arrays(parts, fields=list(type_), mask=values.is_null())
+    lists = values
+    if t.is_map(type_):  # Arrow flattens maps only as lists of their entries
+        entry = pa.struct([("key", values.type.key_type), ("value", values.type.item_type)])
+        lists = values.cast(pa.list_(entry))
+    lengths = pc.fill_null(pc.list_value_length(lists), 0)
+    ends = pa.concat_arrays([pa.array([0], pa.int32()), pc.cumulative_sum(lengths).cast(pa.int32())])
+    nothing = values.is_null()
+    if not t.is_map(type_):
+        return pa.ListArray.from_arrays(
+            ends, cast_same(lists.flatten(), type_.value_type), type_, mask=nothing
+        )
+    keys, items = lists.flatten().flatten()
+    return pa.MapArray.from_arrays(
+        ends, cast_same(keys, type_.key_type), cast_same(items, type_.item_type), type_, mask=nothing
+    )
+
+
+def _shown_decimals(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Floats as decimals, by their printed numbers. Raises pa.ArrowInvalid for NaN and infinity."""
+    decimals, lost = round_to_scale(
+        shortest_texts(values), ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
+    )
+    if lost:
+        raise pa.ArrowInvalid("a value does not fit")
+    return decimals.cast(type_)
+
+
+def _whole_numbers(values: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Floats as integers. Arrow's own cast refuses whole numbers beyond 53 bits."""
+    wide = cast_same(values, pa.float64())
+    signed = not pa.types.is_unsigned_integer(type_)
+    bound = 2.0 ** (type_.bit_width - signed)
+    inside = pc.and_(pc.greater_equal(wide, -bound if signed else 0.0), pc.less(wide, bound))
+    if not pc.all(pc.and_(inside, pc.equal(pc.floor(wide), wide)), min_count=0).as_py():
+        raise pa.ArrowInvalid("a value does not fit")
+    return wide.cast(type_, safe=False)
+
+
+def _equal(back: pa.Array, values: pa.Array) -> bool:
+    if pa.types.is_nested(values.type):
+        return bool(back.equals(values))
+    equal = pc.equal(back, values)
+    if pa.types.is_floating(values.type):
+        equal = pc.or_(equal, pc.and_(pc.is_nan(back), pc.is_nan(values)))
+    return bool(pc.all(equal, min_count=0).as_py())
 
 
 def wider_type(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -209,3 +346,107 @@ _PLAIN: dict[Callable[[pa.DataType], bool], pa.DataType] = {
     _is_bytes: pa.binary(),
     pa.types.is_null: pa.null(),
 }
+
+
+# Digits of a second beyond the microsecond.
+_FINER: Final = r"\.\d{6}\d*[1-9]"
+_TIMES: Final = {Kind.NAIVE_TIME, Kind.UTC_DATETIME, Kind.NAIVE_DATETIME}
+
+
+@dataclass(frozen=True, slots=True)
+class Leniency:
+    """Whether decimals may be rounded half-even to the column's scale, and times cut to the microsecond.
+
+    Any other loss is refused, because two different values would become the same value (E1).
+    """
+
+    rounds: bool = False
+    cuts: bool = False
+
+
+# The sender converts a delivery's decimals to doubles (F18), and its times are cut (F6).
+DELIVERED: Final = Leniency(rounds=True, cuts=True)
+EXACT: Final = Leniency()
+
+
+def parse_leniently(text: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
+    """The cells as values of the type, and the number of rounded cells. Raises UnreadableCell."""
+    if type_.kind in _TIMES and not leniency.cuts:
+        row = pc.index(pc.match_substring_regex(text, _FINER), pa.scalar(True)).as_py()
+        if row >= 0:
+            raise UnreadableCell(row)
+    return parse_rounding(text, type_) if leniency.rounds else (parse(text, type_), 0)
+
+
+_t: Final = pa.types
+_DAYS: Final = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
+
+
+def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple[pa.Array, int]:
+    """The cells as values of the column's type, and the number of rounded decimals (F18).
+
+    Strings are read as in CSV. Numbers stay equal. In a text column, a number, a day or an id becomes its
+    printed form. Raises UnreadableCell for the first cell without such a value, or of an incompatible type.
+    """
+    cells = bare(cells)
+    if _t.is_null(cells.type):
+        return pa.nulls(len(cells), arrow_type(type_)), 0
+    if isinstance(cells.type, pa.UuidType) and type_.kind is Kind.STRING:
+        cells = pa.array([value and str(value) for value in cells.to_pylist()], pa.string())
+    if _t.is_string(cells.type):
+        return parse_leniently(cells, type_, leniency)
+    if not _may_be(cells.type, type_):
+        raise UnreadableCell(0)
+    if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
+        # Use the number's shortest string, which a CSV file would contain.
+        return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+    if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
+        return rounded_to(cells, type_)
+    if type_.kind in TEXT_KINDS:
+        return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+    return _attempt(cells, lambda part: _convert_cells(part, type_, leniency)), 0
+
+
+def bare(cells: pa.Array) -> pa.Array:
+    """The cells without dictionary encoding, JSON type or large offsets."""
+    if _t.is_dictionary(cells.type):
+        cells = cells.dictionary_decode()
+    if isinstance(cells.type, pa.JsonType):
+        cells = cells.storage
+    if _t.is_large_string(cells.type) or _t.is_string_view(cells.type):
+        return cells.cast(pa.string())
+    return cells.cast(pa.binary()) if _is_bytes(cells.type) else cells
+
+
+def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
+    """Whether the stored type is in the column's family of types. Numbers and days are different families."""
+    is_day = _t.is_date(stored) or _t.is_timestamp(stored)
+    if type_.kind is Kind.NAIVE_TIME:
+        return bool(_t.is_time(stored))
+    if type_.kind is Kind.NAIVE_DATETIME and _t.is_timestamp(stored):
+        return stored.tz is None
+    if type_.kind in _DAYS:
+        return bool(is_day)
+    if type_.kind is Kind.BINARY:
+        return bool(_t.is_binary(stored))
+    is_number = any(test(stored) for test in (_t.is_integer, _t.is_floating, _t.is_decimal, _t.is_boolean))
+    return is_number or (type_.kind in TEXT_KINDS and bool(is_day or _t.is_binary(stored)))
+
+
+def _attempt(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
+    try:
+        return convert(cells)
+    except pa.ArrowInvalid:
+        raise UnreadableCell(first_failing(cells, convert)) from None
+
+
+def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:
+    if type_.kind is Kind.BINARY:
+        return cells
+    if type_.kind not in _DAYS:
+        narrow = pa.int16() if type_.kind is Kind.SHORT else arrow_type(type_)
+        return cast_same(cells, narrow).cast(arrow_type(type_))
+    if _t.is_timestamp(cells.type) and cells.type.unit == "ns" and leniency.cuts:
+        # Floor to the microsecond, because a cast rounds up before 1970.
+        cells = pc.floor_temporal(in_utc(cells), unit="microsecond")
+    return finish(pa.chunked_array([cast_same(cells, parser_type(type_))]), type_).combine_chunks()

@@ -14,8 +14,15 @@ import pyarrow.compute as pc
 
 from backstory.errors import UsageError
 from backstory.formats.expected import TIME, kind_of, unit
-from backstory.formats.values.cells import UnreadableCell, clock_times, parse
-from backstory.formats.values.digits import all_kept, all_kept_single, with_points
+from backstory.formats.rows import type_of_arrow
+from backstory.formats.values.cells import (
+    UnreadableCell,
+    all_kept,
+    all_kept_single,
+    clock_times,
+    parse,
+    with_points,
+)
 from backstory.model.types import ColumnType, Kind
 
 RFC3339 = "rfc3339"
@@ -56,12 +63,7 @@ _SHORT_FOR = {"T": "%H:%M:%S", "D": "%m/%d/%y", "F": "%Y-%m-%d", "R": "%H:%M"}
 
 _JAVA = {
     "y": {1: r"(?P<year>\d{4})", 2: r"(?P<short>\d{2})", 4: r"(?P<year>\d{4})"},
-    "M": {
-        1: r"(?P<month>\d{1,2})",
-        2: r"(?P<month>\d{2})",
-        3: f"(?P<name>{_NAME})",
-        4: f"(?P<name>{_LONG})",
-    },
+    "M": {1: r"(?P<month>\d{1,2})", 2: r"(?P<month>\d{2})", 3: f"(?P<name>{_NAME})", 4: f"(?P<name>{_LONG})"},
     "d": {1: r"(?P<day>\d{1,2})", 2: r"(?P<day>\d{2})"},
     "H": {1: r"(?P<hour>\d{1,2})", 2: r"(?P<hour>\d{2})"},
     "h": {1: r"(?P<half>\d{1,2})", 2: r"(?P<half>\d{2})"},
@@ -203,17 +205,6 @@ def _hour_of(parts: dict[str, pa.Array]) -> pa.Array:
     return pc.if_else(good, _two(hour.cast(pa.string())), "99")
 
 
-_KINDS = {
-    pa.bool_(): Kind.BOOLEAN,
-    pa.int32(): Kind.INT,
-    pa.int64(): Kind.LONG,
-    pa.float32(): Kind.FLOAT,
-    pa.float64(): Kind.DOUBLE,
-    pa.date32(): Kind.NAIVE_DATE,
-    pa.timestamp("us", "UTC"): Kind.UTC_DATETIME,
-    pa.timestamp("us"): Kind.NAIVE_DATETIME,
-    pa.string(): Kind.STRING,
-}
 WITH_POINT = {Kind.FLOAT, Kind.DOUBLE, Kind.DECIMAL}
 # Times outside these bounds take the slow path. Scalars are made on use, because pyarrow then loads pandas.
 _SURE = ("0001-01-02T00:00:00Z", "9999-12-31T23:59:59.999999Z")
@@ -250,11 +241,8 @@ def parser(field: pa.Field, forms: TextForms) -> Callable[[pa.Array], pa.Array]:
         return _nothing
     if kind_of(field) == TIME:
         return lambda text: clock_times(text, unit(field))
-    if pa.types.is_decimal128(type_):
-        column = ColumnType(Kind.DECIMAL, type_.precision, type_.scale)
-    elif type_ in _KINDS:
-        column = ColumnType(_KINDS[type_])
-    else:
+    column = type_of_arrow(type_)
+    if not column.flat or column.kind is Kind.BINARY:
         raise UsageError(
             "no-text-form",
             f"Column `{field.name}`: values of type {type_} have no text form.",

@@ -13,7 +13,7 @@ from backstory.model.layout import ROW_ID
 from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.frames import UPDATED_IN, keeps_row_ids
 from backstory.stores.iceberg.literals import quote
-from backstory.stores.iceberg.moved_rows import GAP, QUIET, SnapshotLine
+from backstory.stores.iceberg.positions import GAP, QUIET, SnapshotLine
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 

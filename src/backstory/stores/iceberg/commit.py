@@ -33,8 +33,8 @@ from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
 from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
 from backstory.stores.port import DISORDER, refuse_names
-from backstory.stores.read_ahead import read_ahead
 from backstory.stores.refusals import conflict
+from backstory.stores.table_files import read_ahead
 
 # A permanent pool, since each thread has its own connection to the JVM.
 _DELETION_WRITERS = ThreadPoolExecutor(8, thread_name_prefix="deletions")
@@ -361,9 +361,6 @@ def stage(store: IcebergStore, table: IcebergTable, change: Change) -> Any:
         transaction.manageSnapshots().setCurrentSnapshot(change.back_to).commit()
     if change.into is not None:
         _reshape(store, table, transaction, change.into, change.renamed)
-    elif table.shape.layout.is_sorted and not table.iceberg.sortOrders().containsKey(0):
-        transaction.replaceSortOrder().commit()  # a table of an earlier version
-        sort_by_key(store, transaction, table.shape)
     if change.properties:
         set_properties(transaction, change.properties)
     state = str(transaction.table().schema().schemaId())

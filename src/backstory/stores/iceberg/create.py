@@ -49,10 +49,7 @@ PROPERTIES = {
 }
 # Rows are sorted by key, so a delivery of a few keys reads few row groups if they are small. In a small group
 # a large dictionary saves no space and takes a third of the writing time.
-SORTED = {
-    "write.parquet.row-group-size-bytes": str(1 << 20),
-    "write.parquet.dict-size-bytes": str(1 << 14),
-}
+SORTED = {"write.parquet.row-group-size-bytes": str(1 << 20), "write.parquet.dict-size-bytes": str(1 << 14)}
 # Rows in the order of their offsets are read by ranges of offsets.
 IN_ORDER = {"write.parquet.row-group-size-bytes": str(16 << 20)}
 LONGEST_FOLDER = 128
@@ -68,10 +65,7 @@ def refuse_existing(store: IcebergStore, table: TableName) -> None:
 
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
-    """Whether a view has the name, so that no table can have it.
-
-    False if the catalog does not support views.
-    """
+    """Whether a view has the name, so that no table can have it. False if the catalog has no views."""
     from py4j.protocol import Py4JJavaError
 
     if not store.has_java:
@@ -146,10 +140,7 @@ def drop(store: IcebergStore, table: TableName) -> bool:
 
 
 def rename(store: IcebergStore, table: TableName, name: TableName) -> None:
-    """Rename the table, which keeps its data, columns and properties.
-
-    Raises Refused if a view has the name.
-    """
+    """Rename the table, which keeps its data and properties. Raises Refused if a view has the name."""
     require_here(store, table)
     if is_view(store, name):
         raise view_exists(name)

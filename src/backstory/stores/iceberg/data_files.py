@@ -30,7 +30,7 @@ from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.deletes import vector_bytes
+from backstory.stores.metadata.table_metadata import vector_bytes
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
@@ -42,10 +42,7 @@ IDENTITY, YEAR = "identity", "year"
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """A partition: its folder, and its path in Iceberg's format.
-
-    Both are empty for an unpartitioned table.
-    """
+    """A partition: its folder, and its path in Iceberg's format. Both are empty without partitions."""
 
     folder: str = ""
     path: str = ""
@@ -324,10 +321,7 @@ def _write_file(
 
 
 def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns whose values repeat.
-
-    For other columns, a dictionary costs time and space in every group.
-    """
+    """The columns whose values repeat. Elsewhere a dictionary costs time and space in every group."""
     for name, values in zip(rows.column_names, rows.columns, strict=True):
         yield from _repeating_leaves(name, values.combine_chunks())
 

@@ -84,10 +84,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 # Spark finds columns by their ids, independent of their names in a file.
-SETTINGS: Final = (
-    "spark.sql.parquet.fieldId.read.enabled",
-    "spark.sql.parquet.fieldId.read.ignoreMissing",
-)
+SETTINGS: Final = ("spark.sql.parquet.fieldId.read.enabled", "spark.sql.parquet.fieldId.read.ignoreMissing")
 ID: Final = "parquet.field.id"
 # The time of files whose storage was not asked for it. The table may not delete them.
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
@@ -115,11 +112,7 @@ class FoundFiles:
 
 
 def search(
-    store: IcebergStore,
-    table: IcebergTable,
-    condition: "Column",
-    columns: "StructType",
-    around: Surroundings,
+    store: IcebergStore, table: IcebergTable, condition: "Column", columns: "StructType", around: Surroundings
 ) -> FoundFiles:
     """The files with rows that meet the condition, in any snapshot or in the table's folders.
 

@@ -9,8 +9,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain
-from backstory.formats.memory import TooLarge
-from backstory.formats.wrapping.room import no_room, no_room_by
+from backstory.formats.memory import TooLarge, no_room, no_room_by
 from backstory.model.table import TableName
 from backstory.spark.connect import OF_JAVA, needs_java
 from backstory.spark.process import was_interrupted
@@ -80,11 +79,7 @@ THROTTLED = ("Status Code: 429", "Status Code: 503")
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
 # In Iceberg's errors for metadata or a snapshot older than the table's newest.
-CLOCK_BACK = (
-    "Invalid update timestamp",
-    "Expected sorted snapshot log",
-    "Expected sorted previous metadata",
-)
+CLOCK_BACK = ("Invalid update timestamp", "Expected sorted snapshot log", "Expected sorted previous metadata")
 SPARK_GONE = "spark-gone"
 UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause."
 # A missing file. Only its own name is shown, since folders may be named after values.
@@ -267,8 +262,4 @@ def _remedy() -> str:
 
 
 def _store_failed(table: TableName | str, what: str) -> Failed:
-    return Failed(
-        "store-failed",
-        f"Iceberg could not read or write {table} ({what}).",
-        _remedy(),
-    )
+    return Failed("store-failed", f"Iceberg could not read or write {table} ({what}).", _remedy())

@@ -138,10 +138,7 @@ def _collect_frame(frame: "DataFrame") -> pa.Table:
 
 
 def _shared_names(fields: "Iterable[StructField]", types: dict[str, int]) -> Iterator[str]:
-    """A name for each column, from the number of its type and its own number.
-
-    Names are distinct in any case.
-    """
+    """A name for each column, distinct in any case, from the number of its type and its own number."""
     seen: Counter[int] = Counter()
     for field in fields:
         number = types.setdefault(field.dataType.simpleString(), len(types))
@@ -156,10 +153,7 @@ def rows_of(store: IcebergStore, table: IcebergTable) -> "DataFrame":
 
 
 def rows_at(store: IcebergStore, table: TableName, snapshot: int) -> "DataFrame":
-    """Every row of a snapshot of the table, in the columns of that snapshot.
-
-    It uses SQL, because Spark 3.5 ignores options of a table reader.
-    """
+    """Every row of a snapshot, in its columns, by SQL: Spark 3.5 ignores options of a table reader."""
     name = replace(store, branch=None).sql_name(table)
     return store.spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")  # noqa: S608
 

@@ -226,10 +226,7 @@ def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
 
 @lru_cache
 def scanned_bytes(relation: Any) -> int | None:
-    """The size of all files of the Iceberg table that a relation in a plan scans.
-
-    None for any other relation.
-    """
+    """The size of the files of the Iceberg table that a relation scans, or None for any other relation."""
     table = relation.relation().table()
     if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
         return None
@@ -305,10 +302,7 @@ def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list
 
 
 def _table_cache(jvm: Any) -> Any:
-    """Iceberg's cache in which Spark's writer finds tables by name.
-
-    With py4j, `get` would call another method.
-    """
+    """Iceberg's cache in which Spark's writer finds tables. With py4j, `get` would call another method."""
     cache = _class(jvm, f"{ICEBERG}.spark.SparkTableCache")
     nothing = array(jvm, _class(jvm, "java.lang.Class"), [])
     return cache.getMethod("get", nothing).invoke(None, array(jvm, _class(jvm, "java.lang.Object"), []))
@@ -332,10 +326,7 @@ def set_properties(transaction: Any, properties: Mapping[str, str | None]) -> No
 
 
 def texts_of(texts: Any) -> dict[str, str]:
-    """A map of strings.
-
-    One call reads Java's map, but py4j's own conversion needs three calls for each name.
-    """
+    """A map of strings, in one call. py4j's own conversion needs three calls for each name."""
     if isinstance(texts, dict):
         return texts
     mapper = _java(texts, "com.fasterxml.jackson.databind.ObjectMapper")()

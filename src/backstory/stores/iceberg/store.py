@@ -360,10 +360,7 @@ def load(store: IcebergStore, table: TableName) -> IcebergTable | None:
 
 
 def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, location: str) -> IcebergTable:
-    """The table with its pending properties, on the store's branch if it has one.
-
-    Raises UsageError if the branch does not exist.
-    """
+    """The table with its pending properties, or its branch. Raises UsageError if there is no branch."""
     metadata = json.loads(metadata_json(store.jvm, iceberg))
     branch = store.branch or MAIN
     now = in_effect(metadata) if store.branch is None else on_branch(metadata, branch)
@@ -378,10 +375,7 @@ def _load_in_effect(store: IcebergStore, table: TableName, iceberg: Any, locatio
 
 
 def require_here(store: IcebergStore, table: TableName) -> embedded_catalog.WarehouseFolders | None:
-    """The folders of an embedded warehouse, or else None.
-
-    Raises UsageError if the table is in a former folder.
-    """
+    """The folders of an embedded warehouse, or None. Raises UsageError for a table in a former folder."""
     return None if store.home is None else embedded_catalog.require_here(store.home, table)
 
 
@@ -393,18 +387,12 @@ def exists(store: IcebergStore, table: TableName) -> bool:
 
 
 def existing(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The current state of the table. Raises UsageError if it does not exist.
-
-    Raises Refused if it lacks its layout's columns.
-    """
+    """The current state of the table. Raises UsageError without a table, Refused without its columns."""
     return require_columns(existing_as_is(store, table))
 
 
 def existing_as_is(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The current state of the table, even without its layout's columns, for checks.
-
-    Raises UsageError if it does not exist.
-    """
+    """The current state of the table, even without its columns. Raises UsageError if it does not exist."""
     loaded = load(store, table)
     if loaded is None:
         raise no_table(table, searched=store.description)

@@ -1,10 +1,11 @@
-"""The Parquet files of a table: row groups, and columns by their field ids.
+"""The Parquet files of a table: row groups, columns by their field ids, and chosen rows.
 
-A column with the same value in all rows, according to its statistics, is not decoded.
+A column with the same value in all rows, according to its statistics, is not decoded. Chosen rows are read
+from few row groups, and most of their columns from even fewer.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
@@ -13,12 +14,13 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from backstory.formats.memory import MemoryLease
 from backstory.formats.rows import arrow_type
 from backstory.model.instant import EPOCH
 from backstory.model.table import Column
 from backstory.stores.iceberg.schema import FIELD_ID, columns_of_fields, spark_type
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.values import booleans
+from backstory.stores.metadata.table_metadata import Unreadable
+from backstory.stores.metadata.values import booleans, integers, truths_of
 
 Field = Mapping[str, Any]
 # Statistics of a row group by a field's name; None if they lack the least and greatest value.
@@ -58,10 +60,7 @@ class InstantBounds:
 
 
 def bounds_of_instants(statistics: Any, type_: str) -> InstantBounds | None:
-    """The bounds of a `timestamp` or `timestamptz` column, or None if its unit is not Iceberg's.
-
-    Arrow's own conversion would load pandas.
-    """
+    """The bounds of an instant's column without pandas, or None if its unit is not Iceberg's."""
     if "microseconds" not in str(statistics.logical_type):
         return None
     zero = EPOCH if type_ == "timestamptz" else EPOCH.replace(tzinfo=None)
@@ -155,8 +154,8 @@ def decode(file: pq.ParquetFile, paths: Collection[str], groups: Sequence[int]) 
         if any(_is_below(path, wanted) for wanted in paths)
     }
     repeated = _only_values(file.metadata, leaves, groups)
-    for field in fields:
-        _keep_certain(repeated, leaves, field.name, field.type)
+    for column in fields:
+        _keep_certain(repeated, leaves, column.name, column.type)
     unknown = [path for path in leaves if path not in repeated]
     rows = file.read_row_groups(groups, columns=unknown) if unknown or not repeated else pa.table({})
     count = sum(file.metadata.row_group(number).num_rows for number in groups)
@@ -261,15 +260,15 @@ def _column(
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
-def arrow_of(type_: Any) -> pa.DataType:
+def arrow_type_of(type_: Any) -> pa.DataType:
     """Spark's Arrow type for a type of Iceberg. Raises Unreadable for unknown types."""
     if isinstance(type_, str):
         return arrow_type(_flat_column(type_).type)
     if type_["type"] == "list":
-        return pa.list_(arrow_of(type_["element"]))
+        return pa.list_(arrow_type_of(type_["element"]))
     if type_["type"] == "map":
-        return pa.map_(arrow_of(type_["key"]), arrow_of(type_["value"]))
-    return pa.struct([(field["name"], arrow_of(field["type"])) for field in type_["fields"]])
+        return pa.map_(arrow_type_of(type_["key"]), arrow_type_of(type_["value"]))
+    return pa.struct([(field["name"], arrow_type_of(field["type"])) for field in type_["fields"]])
 
 
 def spark_name(type_: Any) -> str:
@@ -325,10 +324,7 @@ def read_fields(
 
 
 def _paths(wanted: Field, field: pa.Field) -> list[str]:
-    """The paths to read in a file's column.
-
-    Only the wanted parts of a struct are read, unless all or none of its parts are wanted.
-    """
+    """The paths to read in a file's column: the wanted parts of a struct, or the whole column."""
     if isinstance(wanted["type"], str) or not pa.types.is_struct(field.type):
         return [field.name]
     parts, ids = list(field.type), {part["id"] for part in wanted["type"].get("fields", ())}
@@ -363,12 +359,12 @@ def project_field(field: Field, values: Values | None, rows: int) -> Values:
     if values is None:
         if field.get("initial-default") is not None or field.get("required"):
             raise Unreadable("a field with a default")
-        return pa.nulls(rows, arrow_of(field["type"]))
+        return pa.nulls(rows, arrow_type_of(field["type"]))
     return _cast_field(field["type"], values)
 
 
 def _cast_field(type_: Any, values: Values) -> Values:
-    wanted, stored = arrow_of(type_), values.type
+    wanted, stored = arrow_type_of(type_), values.type
     if isinstance(type_, str):
         if not widens(stored, wanted):
             raise Unreadable(f"{stored} as {type_}")
@@ -395,7 +391,7 @@ def _struct(type_: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
 def _is_same_type(wanted: Any, stored: pa.DataType) -> bool:
     """Whether a file's nested type equals the table's, field for field."""
     if isinstance(wanted, str):
-        return widens(stored, arrow_of(wanted))
+        return widens(stored, arrow_type_of(wanted))
     if wanted["type"] == "list":
         parts = (
             [(wanted["element-id"], wanted["element"], stored.value_field)]
@@ -426,3 +422,116 @@ def widens(stored: pa.DataType, wanted: pa.DataType) -> bool:
     pairs = {(pa.int32(), pa.int64()), (pa.float32(), pa.float64())}
     long = {(pa.large_string(), pa.string()), (pa.large_binary(), pa.binary())}
     return stored == wanted or (stored, wanted) in pairs | long
+
+
+# Up to this many rows or bytes of a file are read together, or one larger row group.
+AT_ONCE: Final = 1 << 20
+BYTES_AT_ONCE: Final = 1 << 28
+ChooseRows = Callable[[pa.Table], Values]
+
+
+def _always(_: object) -> bool:
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class RowSelection:
+    """The `fields` to read in each file, and the rows. `choose` returns their mask from `filter_fields`.
+
+    `may_have` returns whether a row group may contain such rows, from its statistics. `partition_ids` are the
+    ids of partition source fields.
+    """
+
+    fields: Sequence[Field]
+    partition_ids: Collection[int]
+    filter_fields: Sequence[Field] = ()
+    choose: ChooseRows | None = None
+    may_have: MayHave = _always
+
+    def parts(
+        self, file: pq.ParquetFile, live_mask: Callable[[], pa.Array | None], hold: Callable[[int], None]
+    ) -> Iterator[tuple[pa.Table, np.ndarray]]:
+        """The rows of a file and their positions, for some row groups at a time.
+
+        `live_mask` returns the mask of the file's rows that are not deleted, or None if all are live. `hold`
+        is called with the size of a part, first a lower bound, then the exact size. It may raise TooLarge.
+        """
+        for groups in combine_groups(
+            file.metadata, matching_groups(file, self.filter_fields, self.may_have), AT_ONCE
+        ):
+            if (part := self._rows(file, groups, live_mask, hold)) is not None:
+                yield part
+
+    def _rows(
+        self,
+        file: pq.ParquetFile,
+        groups: Sequence[int],
+        live_mask: Callable[[], pa.Array | None],
+        hold: Callable[[int], None],
+    ) -> tuple[pa.Table, np.ndarray] | None:
+        first, mask = pa.table({}), None
+        if self.choose is not None:
+            first = read_fields(file, self.filter_fields, self.partition_ids, hold, groups)
+            mask = truths_of(self.choose(first))
+        if (live := live_mask()) is not None:
+            visible = truths_of(live.take(integers(positions_in(file.metadata, groups))))
+            mask = visible if mask is None else mask & visible
+        if mask is None:
+            rows = read_fields(file, self.fields, self.partition_ids, hold, groups)
+            return rows, positions_in(file.metadata, groups)
+        if not mask.any():
+            return None
+        groups, group_mask = groups_with(file.metadata, groups, mask)
+        # The filter fields are not read again, except for structs, which may have been read in part.
+        known = {
+            name: first[name].filter(booleans(mask))
+            for name in (field["name"] for field in self.fields if field in self.filter_fields)
+            if name in first.column_names
+        }
+        del first
+        size = sum(values.nbytes for values in known.values())
+        rest = [field for field in self.fields if field["name"] not in known]
+        some = None if group_mask.true_count == len(group_mask) else group_mask
+        rows = read_fields(file, rest, self.partition_ids, lambda more: hold(size + more), groups, some)
+        columns = known | dict(zip(rows.column_names, rows.columns, strict=True))
+        places = positions_in(file.metadata, groups)[truths_of(group_mask)]
+        return pa.table({field["name"]: columns[field["name"]] for field in self.fields}), places
+
+
+@dataclass(slots=True)
+class HeldParts:
+    """Parts of a file's rows that are kept in memory, and their lease."""
+
+    lease: MemoryLease
+    name: str
+    parts: list[pa.Table] = field(default_factory=list)
+    kept: int = 0
+
+    def hold(self, size: int) -> None:
+        """Hold the kept bytes and `size` more bytes. Raises TooLarge if the lease cannot hold them."""
+        self.lease.hold(self.name, self.kept + size)
+
+    def keep(self, rows: pa.Table) -> None:
+        """Keep the remaining rows of a part."""
+        self.parts.append(rows)
+        self.kept += rows.nbytes
+
+    def whole(self) -> list[pa.Table]:
+        """All parts. From now on the lease only holds these parts."""
+        self.hold(0)
+        return self.parts
+
+
+def combine_groups(metadata: pq.FileMetaData, groups: Sequence[int], at_once: int) -> Iterator[list[int]]:
+    """Row groups that are read together. Their other rows are released before the next batch."""
+    batch, rows, size = list[int](), 0, 0
+    for number in groups:
+        group = metadata.row_group(number)
+        batch.append(number)
+        rows += group.num_rows
+        size += group.total_byte_size
+        if rows >= at_once or size >= BYTES_AT_ONCE:
+            yield batch
+            batch, rows, size = [], 0, 0
+    if batch:
+        yield batch

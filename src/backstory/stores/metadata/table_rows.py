@@ -19,9 +19,14 @@ from pyroaring import BitMap64
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import REPLACE
 from backstory.model.table import TableName
-from backstory.stores.metadata.deletes import Unreadable, Vector, deleted_positions, read_vector, vector_of
-from backstory.stores.metadata.parquet_files import Field, arrow_of, greatest_in_groups, partition_ids
-from backstory.stores.metadata.row_selection import HeldParts, RowSelection
+from backstory.stores.metadata.parquet_files import (
+    Field,
+    HeldParts,
+    RowSelection,
+    arrow_type_of,
+    greatest_in_groups,
+    partition_ids,
+)
 from backstory.stores.metadata.searches import AnyOf, Between, RowSearch, Searches, bounds_of, search_rows
 from backstory.stores.metadata.table_metadata import (
     DATA,
@@ -29,7 +34,12 @@ from backstory.stores.metadata.table_metadata import (
     VECTOR,
     ReadableCatalog,
     TableMetadata,
+    Unreadable,
+    Vector,
+    deleted_positions,
     live_files,
+    read_vector,
+    vector_of,
 )
 from backstory.stores.metadata.values import integers, mask_of_visible
 from backstory.stores.table_files import TableFiles
@@ -84,7 +94,7 @@ class TableReader:
         sought = searches.columns if isinstance(searches, AnyOf) else searches or {}
         if missing := {*names, *sought} - set(by_name):
             raise Unreadable(f"no column {min(missing)}")
-        schema = pa.schema([(name, arrow_of(by_name[name]["type"])) for name in names])
+        schema = pa.schema([(name, arrow_type_of(by_name[name]["type"])) for name in names])
         if snapshot is None:
             return pa.Table.from_batches([], schema)
         if not sought:
@@ -106,12 +116,9 @@ class TableReader:
         return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
-        """All rows of a file, including deleted rows, with these current columns.
-
-        Raises the errors of `rows`.
-        """
+        """All rows of a file, even deleted ones, with these current columns. Raises the errors of `rows`."""
         by_name = {field["name"]: field for field in self.table.fields}
-        schema = pa.schema([(name, arrow_of(by_name[name]["type"])) for name in names])
+        schema = pa.schema([(name, arrow_type_of(by_name[name]["type"])) for name in names])
         wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
         try:
             parts = _Reading(self, wanted, file.record_count).parts(file, None)

@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.formats.values.same import cast_same
+from backstory.formats.values.exactly import cast_same
 from backstory.model.instant import EPOCH
 
 if TYPE_CHECKING:
@@ -188,10 +188,7 @@ def _has_floats(type_: pa.DataType) -> bool:
 
 
 def _one_nan(value: Any) -> Any:
-    """The value with the same NaN object for every NaN.
-
-    It equals itself by identity, so rows can be compared.
-    """
+    """The value with one NaN object for every NaN, which equals itself by identity."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, dict):

@@ -77,10 +77,7 @@ class Dialect(ABC):
         """An aware time as an instant in UTC with six digits."""
 
     def render_literal(self, value: object) -> str:
-        """A literal for None, bool, int, float, Decimal, date, aware datetime or str.
-
-        Raises ValueError for others.
-        """
+        """A literal for None, a number, a day, an aware time or a string. Raises ValueError for others."""
         match value:
             case None:
                 return "NULL"

@@ -13,21 +13,26 @@ from backstory.stores.sql.dialect import BOOLEAN_TEXT, Dialect, TemplateDialect,
 if TYPE_CHECKING:
     from backstory.stores.sql.engine import Engine
 
-_DUCKDB_TYPES = {
-    Datatype.STRING: "VARCHAR",
-    Datatype.INTEGER: "INTEGER",
-    Datatype.BIGINT: "BIGINT",
-    Datatype.DECIMAL: "DECIMAL({precision},{scale})",
-    Datatype.FLOAT: "DOUBLE",
-    Datatype.BOOLEAN: "BOOLEAN",
-    Datatype.DATE: "DATE",
-    Datatype.TIME: "TIME",
-    # Times of a history are in UTC; a type without zone has the same meaning in every session.
-    Datatype.TIMESTAMP: "TIMESTAMP",
-    Datatype.BINARY: "BLOB",
-    Datatype.UUID: "UUID",
-    Datatype.JSON: "VARCHAR",
+_DECIMAL = "DECIMAL({precision},{scale})"
+# The types of DuckDB, PostgreSQL, Spark and SQL Server. DuckDB's times of a history are in UTC, and a type
+# without zone has the same meaning in every session. PostgreSQL's json keeps the text, unlike jsonb.
+_TYPES: Mapping[Datatype, tuple[str, str, str, str]] = {
+    Datatype.STRING: ("VARCHAR", "TEXT", "STRING", "NVARCHAR(MAX)"),
+    Datatype.INTEGER: ("INTEGER", "INTEGER", "INT", "INT"),
+    Datatype.BIGINT: ("BIGINT", "BIGINT", "BIGINT", "BIGINT"),
+    Datatype.DECIMAL: (_DECIMAL, "NUMERIC({precision},{scale})", _DECIMAL, _DECIMAL),
+    Datatype.FLOAT: ("DOUBLE", "DOUBLE PRECISION", "DOUBLE", "FLOAT"),
+    Datatype.BOOLEAN: ("BOOLEAN", "BOOLEAN", "BOOLEAN", "BIT"),
+    Datatype.DATE: ("DATE", "DATE", "DATE", "DATE"),
+    Datatype.TIME: ("TIME", "TIME", "STRING", "TIME(6)"),
+    Datatype.TIMESTAMP: ("TIMESTAMP", "TIMESTAMPTZ", "TIMESTAMP", "DATETIME2(6)"),
+    Datatype.BINARY: ("BLOB", "BYTEA", "BINARY", "VARBINARY(MAX)"),
+    Datatype.UUID: ("UUID", "UUID", "STRING", "UNIQUEIDENTIFIER"),
+    Datatype.JSON: ("VARCHAR", "JSON", "STRING", "NVARCHAR(MAX)"),
 }
+_DUCKDB_TYPES, _POSTGRES_TYPES, _SPARK_TYPES, _SQLSERVER_TYPES = (
+    {datatype: types[place] for datatype, types in _TYPES.items()} for place in range(4)
+)
 _DUCKDB_TEXTS = {
     Datatype.DECIMAL: "CAST(CAST({sql} AS DECIMAL({precision},{scale})) AS VARCHAR)",
     Datatype.FLOAT: "CAST(CAST(CAST({sql} AS VARCHAR) AS DECIMAL({precision},{scale})) AS VARCHAR)",
@@ -78,21 +83,6 @@ class DuckDB(TemplateDialect):
         return open_duckdb(url)
 
 
-_POSTGRES_TYPES = {
-    Datatype.STRING: "TEXT",
-    Datatype.INTEGER: "INTEGER",
-    Datatype.BIGINT: "BIGINT",
-    Datatype.DECIMAL: "NUMERIC({precision},{scale})",
-    Datatype.FLOAT: "DOUBLE PRECISION",
-    Datatype.BOOLEAN: "BOOLEAN",
-    Datatype.DATE: "DATE",
-    Datatype.TIME: "TIME",
-    Datatype.TIMESTAMP: "TIMESTAMPTZ",
-    Datatype.BINARY: "BYTEA",
-    Datatype.UUID: "UUID",
-    # json keeps the text; jsonb would rewrite it.
-    Datatype.JSON: "JSON",
-}
 _POSTGRES_TEXTS = {
     Datatype.DECIMAL: "CAST(CAST({sql} AS NUMERIC({precision},{scale})) AS TEXT)",
     Datatype.FLOAT: "CAST(CAST(CAST({sql} AS TEXT) AS NUMERIC({precision},{scale})) AS TEXT)",
@@ -142,20 +132,6 @@ class Postgres(TemplateDialect):
         return open_postgres(url)
 
 
-_SPARK_TYPES = {
-    Datatype.STRING: "STRING",
-    Datatype.INTEGER: "INT",
-    Datatype.BIGINT: "BIGINT",
-    Datatype.DECIMAL: "DECIMAL({precision},{scale})",
-    Datatype.FLOAT: "DOUBLE",
-    Datatype.BOOLEAN: "BOOLEAN",
-    Datatype.DATE: "DATE",
-    Datatype.TIME: "STRING",
-    Datatype.TIMESTAMP: "TIMESTAMP",
-    Datatype.BINARY: "BINARY",
-    Datatype.UUID: "STRING",
-    Datatype.JSON: "STRING",
-}
 # Through a time without zone: in a zone with summer time some local times do not exist.
 _ZONELESS = (
     "CAST(TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, "
@@ -224,20 +200,6 @@ _RESERVED = """
     USE USER VARYING WAITFOR WHILE WRITETEXT
 """
 
-_SQLSERVER_TYPES = {
-    Datatype.STRING: "NVARCHAR(MAX)",
-    Datatype.INTEGER: "INT",
-    Datatype.BIGINT: "BIGINT",
-    Datatype.DECIMAL: "DECIMAL({precision},{scale})",
-    Datatype.FLOAT: "FLOAT",
-    Datatype.BOOLEAN: "BIT",
-    Datatype.DATE: "DATE",
-    Datatype.TIME: "TIME(6)",
-    Datatype.TIMESTAMP: "DATETIME2(6)",
-    Datatype.BINARY: "VARBINARY(MAX)",
-    Datatype.UUID: "UNIQUEIDENTIFIER",
-    Datatype.JSON: "NVARCHAR(MAX)",
-}
 _SQLSERVER_TEXTS = {
     Datatype.INTEGER: "CAST({sql} AS VARCHAR(20))",
     Datatype.BIGINT: "CAST({sql} AS VARCHAR(20))",

@@ -32,8 +32,7 @@ def fill_placeholders(template: str, values: Mapping[str, str]) -> str:
         name = placeholder[1]
         if name not in values:
             raise Failed(
-                "unresolved-placeholder",
-                f"A statement has the placeholder {name}, but no value for it.",
+                "unresolved-placeholder", f"A statement has the placeholder {name}, but no value for it."
             )
         return values[name]
 

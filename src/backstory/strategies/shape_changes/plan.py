@@ -13,7 +13,6 @@ from backstory.model.instant import MILLISECOND, TMAX
 from backstory.model.layout import ACTIVE, DELETED, END, HISTORY_COLUMNS, ROW_ID, START, SYNCED
 from backstory.model.table import Column as TableColumn
 from backstory.stores import port
-from backstory.stores.iceberg.casting import retype_rows
 from backstory.stores.iceberg.conditions import (
     change_where,
     delete_where,
@@ -23,7 +22,7 @@ from backstory.stores.iceberg.conditions import (
     versions_overlap,
 )
 from backstory.stores.iceberg.frames import rows_of, rows_with_ids
-from backstory.stores.iceberg.literals import column, instant, literal, micros_of
+from backstory.stores.iceberg.literals import column, instant, literal, micros_of, retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.port import DISORDER

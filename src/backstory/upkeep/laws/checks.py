@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 
 from backstory.errors import MAX_KEYS
 from backstory.formats.memory import MemoryLease
-from backstory.journal.log_table import log_rows, log_rows_in_files, snapshots_in_files
+from backstory.journal.chain import log_rows, log_rows_in_files, snapshots_in_files
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import Role
@@ -30,8 +30,7 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
 from backstory.stores.metadata.catalogs import metadata_of
-from backstory.stores.metadata.deletes import Unreadable
-from backstory.stores.metadata.table_metadata import TableMetadata
+from backstory.stores.metadata.table_metadata import TableMetadata, Unreadable
 from backstory.stores.metadata.table_rows import MOST_IN_ARROW, MOST_ROWS, TableReader, sort_like_spark
 from backstory.stores.metadata.values import integers, rows_of, whole_numbers
 from backstory.strategies.values import identities

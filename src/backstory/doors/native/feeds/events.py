@@ -12,7 +12,7 @@ from backstory.doors.native.feeds.ordering import Ordering, instants_of, local_t
 from backstory.errors import MAX_KEYS, Refused
 from backstory.formats.delivered import arrow_schema
 from backstory.formats.rows import KEEPS, arrow_type
-from backstory.formats.values.same import cast_same
+from backstory.formats.values.exactly import cast_same
 from backstory.model.table import Column
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import FactKind

@@ -21,7 +21,7 @@ from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.spark.parsed_queries import is_of_each_row
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.store import IcebergStore
-from backstory.stores.metadata.deletes import Unreadable
+from backstory.stores.metadata.table_metadata import Unreadable
 
 Compute = Callable[[pa.Table], pa.ChunkedArray]
 _NAME: Final = r"\s*(?:`(?P<quoted>[^`]+)`|(?P<bare>[A-Za-z_][A-Za-z_0-9]*))\s*"

@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from backstory.doors.native.feeds.ordering import LOG_NUMBER
 from backstory.doors.native.options import ApplyRequest
 from backstory.errors import Refused, option
-from backstory.formats.envelopes.unwrapped import LogSource
+from backstory.formats.envelopes.events import LogSource
 from backstory.model.instant import EPOCH, iso
 from backstory.model.versions_layout import LOG, FactKind
 from backstory.strategies.feeds.terms import AT, FURTHER, KIND, FormerLogs

@@ -19,19 +19,16 @@ from backstory.engine.runner import plan_here_or_in_tasks
 from backstory.engine.staging import local_fields, stage_rows, storable_schema, with_void_columns
 from backstory.engine.tasks import buckets_of, by_bucket
 from backstory.errors import UsageError, bad_option
+from backstory.formats.batch_file import require_unchanged
 from backstory.formats.encoded import utf8_lines
 from backstory.formats.envelopes.change_feed import unwrap_changes
-from backstory.formats.envelopes.debezium import unwrap_debezium
-from backstory.formats.envelopes.log_positions import refuse_several
+from backstory.formats.envelopes.debezium import refuse_several, unwrap_debezium
+from backstory.formats.envelopes.events import FEED, UNAVAILABLE, LogSource, Unwrapped, as_type, joint_column
 from backstory.formats.envelopes.messages import debezium_lines, debezium_messages
-from backstory.formats.envelopes.structs import as_type, joint_column
-from backstory.formats.envelopes.unavailable import UNAVAILABLE
-from backstory.formats.envelopes.unwrapped import FEED, LogSource, Unwrapped
 from backstory.formats.memory import UNPACKED, MemoryLease
 from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
 from backstory.formats.source_files import SourceFile, unpack
-from backstory.formats.unchanged import require_unchanged
 from backstory.model.change_feed import COMMIT_VERSION
 from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of

@@ -1,1 +1,0 @@
-"""Readers for encrypted, compressed and archived files."""
