@@ -106,11 +106,7 @@ def _times_around_branch(options: Options, table: str, branch: str) -> tuple[dat
 
 
 def _read_differences_in_database(
-    url: str | None,
-    table: str,
-    between: tuple[datetime, datetime],
-    key: Sequence[str],
-    request: DiffRequest,
+    url: str | None, table: str, between: tuple[datetime, datetime], key: Sequence[str], request: DiffRequest
 ) -> Sequence[Difference]:
     """The differences of a history in a database. Raises UsageError for a request about known times."""
     from backstory.reading.databases.database_history import read_differences

@@ -93,8 +93,8 @@ def inspect(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf.arguments import is_file
     from backstory.doors.odf.inspecting import inspect_file
+    from backstory.doors.odf.registry import is_file
 
     if is_file(dataset):
         inspected = inspect_file(Path(dataset))
@@ -245,12 +245,7 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
     """A verdict as a JSON object, with NULL for fields that are unknown after an error."""
     if verdict.error is not None:
         unknown = dict.fromkeys(VERDICT)
-        return {
-            **unknown,
-            "dataset": verdict.dataset.name,
-            "problems": [],
-            "error": verdict.error.to_dict(),
-        }
+        return {**unknown, "dataset": verdict.dataset.name, "problems": [], "error": verdict.error.to_dict()}
     problems = [
         {
             "sequence": problem.sequence,

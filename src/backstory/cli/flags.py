@@ -24,12 +24,7 @@ _GROUPS: Final[Mapping[str, Group]] = {
     **dict.fromkeys(RemarkOptions.__annotations__, _REMARK),
 }
 # How the pairs of a mapping are written.
-_PAIRS: Final = {
-    "rename": "old=new",
-    "retype": "column=TYPE",
-    "scope": "column=value",
-    "type": "column=TYPE",
-}
+_PAIRS: Final = {"rename": "old=new", "retype": "column=TYPE", "scope": "column=value", "type": "column=TYPE"}
 
 
 class _Flag(NamedTuple):

@@ -25,12 +25,7 @@ from backstory.sources.databases.address import is_database, parse_address
 
 @with_flags(*COPY, request=SnapshotRequest)
 def snapshot(
-    source: str,
-    /,
-    *,
-    into: str,
-    options: Options = DEFAULTS,
-    **words: Unpack[SnapshotOptions],
+    source: str, /, *, into: str, options: Options = DEFAULTS, **words: Unpack[SnapshotOptions]
 ) -> None:
     """Keep the history of a source: compare a full copy with the table, and store the differences.
 
@@ -91,14 +86,7 @@ def _nonempty_lines(values: dict[str, Any]) -> list[str]:
 
 
 @with_flags(*FEED, request=ApplyRequest)
-def apply(
-    source: str,
-    /,
-    *,
-    into: str,
-    options: Options = DEFAULTS,
-    **words: Unpack[FeedOptions],
-) -> None:
+def apply(source: str, /, *, into: str, options: Options = DEFAULTS, **words: Unpack[FeedOptions]) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
     The table is the same in any order, except for changes of a settled time. The first delivery creates the

@@ -4,14 +4,7 @@ from typing import Any
 
 from backstory.cli.answers import answers_from_metadata, open_warehouse, print_remark, rows_of_frame
 from backstory.cli.options import DEFAULTS, Flag, Limit, Options
-from backstory.cli.output import (
-    add_error_column,
-    drop_idle_columns,
-    in_flags,
-    print_error,
-    short_time,
-    show,
-)
+from backstory.cli.output import add_error_column, drop_idle_columns, in_flags, print_error, short_time, show
 from backstory.errors import UsageError
 from backstory.settings import CATALOG
 

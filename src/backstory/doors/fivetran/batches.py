@@ -164,9 +164,7 @@ def history_batch(
     return HistoryBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
-def _definition_parts(
-    request: Request,
-) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
+def _definition_parts(request: Request) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
     """The table's definition in a request: its bytes, the types of its columns by name, and its key."""
     columns = request.table.columns
     definition = request.table.SerializeToString(deterministic=True)

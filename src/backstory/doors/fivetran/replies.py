@@ -25,9 +25,7 @@ Reply = TypeVar("Reply")
 Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 
 
-def handle_errors(
-    reply: Callable[..., Reply],
-) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
+def handle_errors(reply: Callable[..., Reply]) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
     """A decorator for methods of the service that turns each error into a task or a status.
 
     A task is sent in a `reply`. The handler logs one line for each request: the RPC, its table, its seconds,

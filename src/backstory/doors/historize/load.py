@@ -170,10 +170,7 @@ class Load:
     def base_columns(self) -> list[ModelColumn]:
         """The base's columns, and the forks of columns whose type changed (section 4.4)."""
         forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
-        free = {
-            None,
-            ColumnRole.BUSINESS_KEY,
-        }  # NULLs are refused by checks; a model may drop that rule
+        free = {None, ColumnRole.BUSINESS_KEY}  # NULLs are refused by checks; a model may drop that rule
         columns = [
             each.model_copy(update={"nullable": each.nullable or each.system_role in free})
             for each in base_columns(self.dataset)

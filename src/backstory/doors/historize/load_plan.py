@@ -122,10 +122,7 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
         with translate_faults(hist.wanted.table):
             planned = resources.enter_context(run_plan(plan_terms))
             refuse_faults(
-                work.load,
-                planned.sums,
-                partial(_moved_keys, terms, planned),
-                skip_base=work.run.skip_base,
+                work.load, planned.sums, partial(_moved_keys, terms, planned), skip_base=work.run.skip_base
             )
             versions = _Versions(work, kinds, hist, terms, planned)
             beginnings = versions.begin(resources)

@@ -83,12 +83,7 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
                 f"{column.name} is a reserved name.",
                 f"Rename the column to {column.name}_src.",
             )
-    refuse_repeats(
-        document,
-        "target_columns",
-        [column.name for column in dataset.target_columns],
-        place,
-    )
+    refuse_repeats(document, "target_columns", [column.name for column in dataset.target_columns], place)
     names: set[str] = set()
     for number, column in enumerate(dataset.target_columns):
         if column.system_role is ColumnRole.BUSINESS_KEY and column.active:

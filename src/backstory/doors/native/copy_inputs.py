@@ -323,11 +323,7 @@ class _VersionReader:
         return {name: self.name(name) for name in names if name in {*self.stored.names, *PLACES}}
 
     def read(
-        self,
-        schema: pa.Schema,
-        chosen: ChooseRows,
-        where: Any = None,
-        wanted: Mapping[str, pa.Array] = ANY,
+        self, schema: pa.Schema, chosen: ChooseRows, where: Any = None, wanted: Mapping[str, pa.Array] = ANY
     ) -> Iterator[pa.Table]:
         """The chosen rows in these columns.
 

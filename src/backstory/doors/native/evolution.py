@@ -445,12 +445,7 @@ def _widen_columns(
 
 
 def _widen_column(
-    stored: Column,
-    delivered: Column | None,
-    wanted: ColumnType | None,
-    *,
-    keeps: bool,
-    valueless: bool,
+    stored: Column, delivered: Column | None, wanted: ColumnType | None, *, keeps: bool, valueless: bool
 ) -> Column | None:
     """The column in a type that holds stored and delivered values, or None if no type holds both.
 

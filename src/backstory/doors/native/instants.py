@@ -16,11 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.stored_rows import (
-    MARKS,
-    mark_condition,
-    version_condition,
-)
+from backstory.doors.native.stored_rows import MARKS, mark_condition, version_condition
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR

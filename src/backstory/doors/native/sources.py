@@ -24,12 +24,7 @@ from backstory.engine.staging import (
     stage_rows,
 )
 from backstory.errors import Refused
-from backstory.formats.file_columns import (
-    Known,
-    as_files_of_a_user,
-    columns_as_written,
-    reader_options,
-)
+from backstory.formats.file_columns import Known, as_files_of_a_user, columns_as_written, reader_options
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
 from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions

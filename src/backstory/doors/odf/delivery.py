@@ -7,10 +7,10 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from backstory.doors.odf.batch import DeliveredSide, delivered_side, refuse_failed
-from backstory.doors.odf.columns import typed_columns
+from backstory.doors.odf.batch import DeliveredSide, delivered_side, expected_columns, refuse_failed
+from backstory.doors.odf.columns import arrow_schema, declared_schema, typed_columns
 from backstory.doors.odf.committing import (
     DatasetFile,
     Ingestion,
@@ -24,23 +24,23 @@ from backstory.doors.odf.committing import (
     token_of,
     write_log,
 )
-from backstory.doors.odf.data_types import arrow_schema, declared_schema
 from backstory.doors.odf.file_rows import prepare_file, read_batch
 from backstory.doors.odf.manifest.dataset import DatasetSource
-from backstory.doors.odf.manifest.events import SetPollingSource
-from backstory.doors.odf.manifest.merge import (
+from backstory.doors.odf.manifest.events import (
+    Append,
     ChangelogStream,
+    Ledger,
+    Merge,
     OnLate,
+    SetPollingSource,
     SnapshotMerge,
     UpsertStream,
     Validation,
-    terms_of,
 )
 from backstory.doors.odf.preprocess import keeps_order, refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt, Head, PullRun, fetch_hash
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.doors.odf.sides import LogMerge
-from backstory.doors.odf.stored_columns import expected_columns
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.plans import PlanResult
 from backstory.engine.staging import StagedRows
@@ -68,6 +68,7 @@ from backstory.strategies.events.terms import (
     UNLIKE,
     UNPAIRED,
     WRONG_OP,
+    EventEncoding,
     EventTerms,
     Moment,
     Strategy,
@@ -328,7 +329,7 @@ def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | 
         delivered = delivered_side(frame, file.source, columns, expected_columns(dataset), inferred=inferred)
     refuse_lost_order(file)
     late = refuse_late(file, head)
-    terms = terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)
+    terms = _terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)
     with ExitStack() as resources:
         with time_stage("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(file.fetched.event_time or ingestion.now, delivered)
@@ -369,6 +370,43 @@ def _change(
         yield block_change(ingestion, event, delivered if delivered.known else None)
     else:
         yield None
+
+
+def _terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
+    """The terms of a merge.
+
+    `time` is the event-time column. `timed` is whether the source supplies the event time.
+    """
+    if isinstance(merge, Append):
+        return EventTerms(Strategy.APPEND, encoding=encoding)
+    position = merge.primary_key.index(time) if time in merge.primary_key else None
+    key = tuple(name for name in merge.primary_key if name != time)
+    common: dict[str, Any] = {
+        "key": key,
+        "time_at": position,
+        "time_required": position is not None,
+        "encoding": encoding,
+    }
+    match merge:
+        case Ledger():
+            if position is None and timed and merge.event_time_in_key:
+                common["time_at"] = 0
+            terms = EventTerms(Strategy.LEDGER, **common, on_conflict=merge.on_conflict)
+        case SnapshotMerge():
+            watched = merge.compare_columns or None  # an empty list also means all columns
+            terms = EventTerms(
+                Strategy.SNAPSHOT,
+                **common,
+                compare=None if watched is None else tuple(name for name in watched if name != time),
+                compare_time=watched is None or time in watched,
+                max_retract=merge.max_retract,
+            )
+        case UpsertStream():
+            terms = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)
+        case ChangelogStream():
+            strict = merge.validation is Validation.STRICT
+            terms = EventTerms(Strategy.CHANGELOG, **common, strict=strict)
+    return terms
 
 
 def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime | date | None:

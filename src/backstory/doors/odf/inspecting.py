@@ -14,8 +14,8 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.documents import DocumentPath
-from backstory.doors.odf.data_types import data_schema_of, declared_schema
-from backstory.doors.odf.lints import Level, Lint, lints, lints_of
+from backstory.doors.odf.columns import data_schema_of, declared_schema
+from backstory.doors.odf.lints import Level, Lint, lints
 from backstory.doors.odf.manifest.dataset import (
     Dataset,
     DatasetSource,
@@ -200,7 +200,7 @@ def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
 def inspect_here(files: TableReader, *, linted: bool) -> Inspected:
     """Inspect a dataset of the warehouse. Lints are omitted unless `linted` is set."""
     dataset = dataset_here(files)
-    lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
+    lint = partial(lints, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
     return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
 
 

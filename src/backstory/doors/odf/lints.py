@@ -16,10 +16,17 @@ import pyarrow as pa
 
 from backstory.documents import DocumentPath, nearest_name
 from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved_names
-from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
-from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource, Url
-from backstory.doors.odf.manifest.merge import Append, ChangelogStream, Ledger, SnapshotMerge, UpsertStream
-from backstory.doors.odf.manifest.rules import OLD_FIELDS
+from backstory.doors.odf.manifest.dataset import OLD_FIELDS, Dataset, DatasetSource
+from backstory.doors.odf.manifest.events import (
+    AddPushSource,
+    Append,
+    ChangelogStream,
+    Ledger,
+    SetPollingSource,
+    SnapshotMerge,
+    UpsertStream,
+    Url,
+)
 from backstory.errors import UsageError
 from backstory.sources.templates import with_variables_as
 
@@ -169,27 +176,20 @@ class _LintedSource:
         return () if isinstance(merge, Append) else merge.primary_key
 
 
-def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | None = None) -> list[Lint]:
+def no_output(_path: DocumentPath, _source: DatasetSource) -> None:
+    """Return None, because the columns after preprocess are not known."""
+
+
+def lints(dataset: Dataset, output: Output = no_output) -> list[Lint]:
     """The lints of a dataset, in the order of its sources.
 
-    `output` is the schema of the batch after preprocess, if it is known; otherwise declared schemas are used.
-    `source_name` restricts the lints to this push source.
+    `output` returns the columns after preprocess. If they are unknown, declared schemas are used.
     """
     findings = []
     for path, source in dataset.sources():
-        if source_name is not None and getattr(source, "source_name", None) != source_name:
-            continue
-        subject = _LintedSource(dataset, path, source, batch_columns(dataset, source, output))
+        subject = _LintedSource(dataset, path, source, batch_columns(dataset, source, output(path, source)))
         findings += [lint for look in LOOKS for lint in look(subject)]
     return findings + secrets(dataset)
-
-
-def lints_of(dataset: Dataset, output: Output) -> list[Lint]:
-    """The lints of a dataset. `output` returns the columns after preprocess for each source."""
-    findings = []
-    for path, source in dataset.sources():
-        findings += lints(dataset, output(path, source), getattr(source, "source_name", None))
-    return findings
 
 
 def secrets(dataset: Dataset) -> list[Lint]:

@@ -16,11 +16,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from backstory.documents import DocumentPath
-from backstory.doors.odf.data_types import arrow_schema, declared_schema
-from backstory.doors.odf.lints import Lint, lints_of
-from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
+from backstory.doors.odf.columns import arrow_schema, declared_schema
+from backstory.doors.odf.lints import Lint, lints
+from backstory.doors.odf.manifest.dataset import INPUT, Dataset, DatasetSource
 from backstory.doors.odf.manifest.events import NAME, Sql
-from backstory.doors.odf.manifest.rules import INPUT
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
@@ -157,7 +156,7 @@ def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
     Raises UsageError for a forbidden query, and for a query that does not fit the declared columns.
     """
     refuse_forbidden_queries(store, dataset.name, dataset.dataset)
-    return lints_of(dataset.dataset, partial(output_of, store, dataset))
+    return lints(dataset.dataset, partial(output_of, store, dataset))
 
 
 def output_of(
