@@ -205,7 +205,7 @@ class Warehouse:
 
         chosen = door.choose(model, dialect)
         if sql:
-            return door.sql_of(chosen, options.get("dataset"))
+            return door.script(chosen, options.get("dataset"))
         request = LoadRequest(**options)
         if chosen.on_spark:
             self._require_java("A model on Spark")

@@ -70,7 +70,7 @@ def _model_text(
         return json.dumps(Model.model_json_schema(), indent=2) + "\n"
     if model is None:
         raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
-    return as_yaml(open_model(model)[0]) if resolved else door.sql_of(door.choose(model, dialect), dataset)
+    return as_yaml(open_model(model)[0]) if resolved else door.script(door.choose(model, dialect), dataset)
 
 
 def _load(

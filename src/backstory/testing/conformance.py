@@ -11,7 +11,7 @@ from sqlglot import exp
 
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ModelColumn, base_columns
-from backstory.doors.historize.statements import base_steps
+from backstory.doors.historize.sql_load import base_steps
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialect import Dialect

@@ -9,6 +9,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from backstory.documents import Document
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import (
@@ -19,9 +20,9 @@ from backstory.doors.historize.model import (
     base_columns,
     user_columns,
 )
-from backstory.doors.historize.resolve import ModelDocument, resolve
+from backstory.doors.historize.resolve import MODEL, resolve
+from backstory.doors.historize.sql_load import base_steps
 from backstory.doors.historize.stage import column_type
-from backstory.doors.historize.statements import base_steps
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type
 from backstory.stores.sql.columns import Datatype, instant_text
@@ -247,7 +248,7 @@ def sample_model(profile: str = "elevata_v1") -> Model:
             ),
         ],
     }
-    return resolve(Model.model_validate(tree), ModelDocument("conformance", tree))
+    return resolve(Model.model_validate(tree), Document("conformance", tree, MODEL))
 
 
 def dataset_of(model: Model, name: str) -> ModelDataset:

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
+from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.load_sides import (
     ROWS_ALIAS,
     compute_locally,
@@ -21,16 +22,15 @@ from backstory.doors.historize.load_sides import (
     ids_of,
     load_sides,
     load_sift,
-    local_expressions,
     read_earlier,
     side_schema,
 )
 from backstory.doors.historize.preflight import refuse_faults, refuse_late, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
+from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_runs import NEWEST
-from backstory.doors.historize.spark_tables import TablePlan, base_shape
-from backstory.doors.historize.spark_work import BASE as BASE_SNAPSHOT
-from backstory.doors.historize.spark_work import RECEIPT, SparkWork
+from backstory.doors.historize.spark_tables import BASE as BASE_SNAPSHOT
+from backstory.doors.historize.spark_tables import RECEIPT, SparkWork, TablePlan, base_shape, snapshot_of
 from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, join_rows, tables_of
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
@@ -45,6 +45,7 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.sql.dialects import DuckDB
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.plan import (
     PastKeys,
@@ -208,7 +209,9 @@ class _Versions:
     def _begin_locally(self, earlier: PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
         work, dataset = self.work, self.work.load.dataset
         versions = begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
-        key = {"key": local_expressions(work.load).hist_key(dataset, ROWS_ALIAS)}
+        key = {
+            "key": Expressions(DuckDB(), schema_of(work.load.model, dataset)).hist_key(dataset, ROWS_ALIAS)
+        }
         keys = compute_locally(work, versions.select([dataset.key]), key)["key"]
         return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[ENDS])
 
@@ -315,9 +318,9 @@ class PlannedHistory:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {RECEIPT: json.dumps(make_receipt(outcome).to_dict()), NEWEST: iso(newest)}
-        made_from = existing(work.store, base_shape(work.load).table).iceberg.currentSnapshot()
+        made_from = snapshot_of(existing(work.store, base_shape(work.load).table))
         if made_from is not None and not work.run.skip_base:  # the owner of a kept base may replace it
-            more[BASE_SNAPSHOT] = str(made_from.snapshotId())
+            more[BASE_SNAPSHOT] = str(made_from)
         change = replace(self.change(table), counts=outcome.counts, properties=properties)
         built = work.commit(table, change, work.note(**more))
         return replace(outcome, version=str(built and built.snapshot_id))

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from backstory.doors.historize.hist_state import find_state, sync_hist, write_state
-from backstory.doors.historize.load import adopt_state, prepare_load, refuse_swaps
+from backstory.doors.historize.load import adopt_state, delta_cutoff, prepare_load, refuse_swaps
 from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
 from backstory.doors.historize.receipts import (
     HistoryReceipt,
@@ -31,7 +31,6 @@ from backstory.doors.historize.resolve import (
     schema_of,
 )
 from backstory.doors.historize.runs import LoadRun, RegisteredRun, RunLog, Target, base_names, hist_names
-from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error

@@ -293,11 +293,6 @@ def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
     return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
 
 
-def same_hash(load: Load, left: str, right: str) -> str:
-    """SQL for whether two rows have the same hash."""
-    return f"{load.of(left, ColumnRole.ROW_HASH)} = {load.of(right, ColumnRole.ROW_HASH)}"
-
-
 def collisions_query(load: Load) -> str | None:
     """The query that counts, by column, changed records with the same hash.
 
@@ -307,9 +302,10 @@ def collisions_query(load: Load) -> str | None:
     if not differs:
         return None
     counted = ", ".join(f"COUNT(CASE WHEN {each} THEN 1 END)" for each in differs.values())
+    same_hash = f"{load.of('s', ColumnRole.ROW_HASH)} = {load.of('b', ColumnRole.ROW_HASH)}"
     return (
         f"SELECT {counted} FROM {load.unique_stage_rows} AS s JOIN {load.base_table} AS b"
-        f" ON {load.same_key('s', 'b')} AND {same_hash(load, 's', 'b')} WHERE {load.differs('s', 'b')}"
+        f" ON {load.same_key('s', 'b')} AND {same_hash} WHERE {load.differs('s', 'b')}"
     )
 
 

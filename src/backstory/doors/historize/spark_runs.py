@@ -25,7 +25,7 @@ from backstory.doors.historize.runs import (
     hist_names,
     wrote_versions,
 )
-from backstory.doors.historize.spark_work import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
+from backstory.doors.historize.spark_tables import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
 from backstory.doors.historize.stage import column_type
 from backstory.engine.deliver import TableChange, deliver
 from backstory.formats.delivered import rows_as
@@ -38,7 +38,7 @@ from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.snapshots import CommitNote, commits
+from backstory.stores.iceberg.snapshots import CommitNote, commits, newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
@@ -133,11 +133,10 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
 
     It is taken from the history's last load, or else from the bounds of its files.
     """
-    snapshot = table.iceberg.currentSnapshot()
+    snapshot = newest_snapshot(table)
     if snapshot is None:
         return None
-    known = snapshot.summary().get(NEWEST)
-    if known:
+    if known := snapshot.get_property(NEWEST):
         return parse_instant(known)
     files = store.spark.table(store.sql_name(table.shape.table, "files"))
     bounds = [

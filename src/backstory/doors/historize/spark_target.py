@@ -36,15 +36,18 @@ from backstory.doors.historize.runs import (
 )
 from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, first_of, log_row, newest_of
 from backstory.doors.historize.spark_tables import (
+    DOOR,
+    SparkWork,
     TablePlan,
     apply_shape,
     base_shape,
     hist_shape,
     plan_table,
+    snapshot_of,
     types_of,
 )
-from backstory.doors.historize.spark_work import DOOR, SparkWork
-from backstory.doors.historize.statements import label_changes, new_hash, new_label
+from backstory.doors.historize.sql_load import label_changes, new_label
+from backstory.doors.historize.stage import no_stage
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import TOKEN, Change, Note
@@ -53,6 +56,7 @@ from backstory.model.table import Shape, TableName
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING
 from backstory.stores.refusals import conflict
@@ -113,11 +117,15 @@ def _update(work: SparkWork, shape: Shape, where: Column, becoming: Callable[[Da
 
 
 def _rehash_base(work: SparkWork, rows: DataFrame) -> DataFrame:
-    return rows.alias("b").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load, "b")))
+    return rows.alias("b").withColumn(
+        ColumnRole.ROW_HASH, work.sql(work.load.expressions.row_hash(work.load.dataset, "b"))
+    )
 
 
 def _rehash_versions(work: SparkWork, rows: DataFrame) -> DataFrame:
-    return rows.alias("h").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load)))
+    return rows.alias("h").withColumn(
+        ColumnRole.ROW_HASH, work.sql(work.load.expressions.row_hash(work.load.dataset, "h"))
+    )
 
 
 def _renamed_states(work: SparkWork) -> list[str]:
@@ -246,12 +254,6 @@ def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease:
     _write_lease(store, hist, None)
 
 
-def snapshot_of(table: IcebergTable) -> int | None:
-    """The id of a table's snapshot, or None for a table that never had rows."""
-    snapshot = table.iceberg.currentSnapshot()
-    return None if snapshot is None else int(snapshot.snapshotId())
-
-
 def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | None) -> IcebergTable:
     """Write this lease into the history, or remove it.
 
@@ -274,11 +276,11 @@ def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: st
 
 
 def _roll_back(store: IcebergStore, base: IcebergTable, lease: LoadLease) -> None:
-    current = base.iceberg.currentSnapshot()
-    if current is None or int(current.snapshotId()) == lease.base:
+    current = newest_snapshot(base)
+    if current is None or current.id == lease.base:
         return
     name, expired = base.shape.table, lease.base is not None and base.iceberg.snapshot(lease.base) is None
-    if current.summary().get(TOKEN) != lease.load or expired:
+    if current.get_property(TOKEN) != lease.load or expired:
         log.warning(f"{name} was changed after an interrupted load, and stays as it is")
         return
     if lease.base is None:
@@ -450,11 +452,7 @@ def _require_input(work: SparkWork, base: TablePlan) -> None:
         missing = f"There is no table {base.wanted.table}."
         raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
     if not work.run.skip_base and work.run.stage is None:
-        raise Refused(
-            "BASE_NOT_LOADED",
-            f"{work.load.dataset.name} has no stage input.",
-            "Set its input, or use `skip_base=True` to keep the base as it is.",
-        )
+        raise no_stage(work.load.dataset)
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:

@@ -32,20 +32,20 @@ from backstory.doors.historize.runs import (
 )
 from backstory.doors.historize.sql_load import (
     apply_shape,
+    base_maintenance,
+    base_steps,
     load_history,
+    maintenance,
     refresh_views,
     refuse_empty_stage,
     require_base,
     run_statements,
     with_stage,
 )
-from backstory.doors.historize.statements import base_maintenance, base_steps, maintenance
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
-from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import PEPPER, PLACEHOLDER
 from backstory.upkeep.pruning import in_utc
 
 
@@ -259,7 +259,7 @@ class SqlTarget(Target):
     # One load, in its transaction
 
     def _load(self, load: Load, run: LoadRun) -> LoadOutcome:
-        engine, values = self._engine, self._values(run)
+        engine, values = self._engine, run.values(self.dialect, self._pepper)
         steps: list[LoadStep] = []
         dataset = load.dataset
         if run.skip_base:
@@ -284,15 +284,3 @@ class SqlTarget(Target):
         outcome = load_history(engine, load, values, dry_run=run.dry_run)
         written = sum(step.rows for step in steps)
         return replace(outcome, schema_changes=changes, steps=[*steps, *outcome.steps], changed_base=written)
-
-    def _values(self, run: LoadRun) -> dict[str, str]:
-        text = self.dialect.string_literal
-        values = {
-            "load_timestamp": self.dialect.timestamp_literal(run.instant),
-            "load_timestamp_text": text(instant_text(run.instant)),
-            "load_run_id": text(run.run_id),
-            PLACEHOLDER.fullmatch(PEPPER)[1]: self._pepper,  # type: ignore[index]
-        }
-        if run.cutoff:
-            values["DELTA_CUTOFF"] = self.dialect.timestamp_literal(run.cutoff)
-        return values

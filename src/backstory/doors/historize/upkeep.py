@@ -25,10 +25,6 @@ from backstory.upkeep.pruning import Cut, Pruned, in_utc
 from backstory.upkeep.views import create_marked_views, drop_views
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Upkeep:
     """One dataset's history in its warehouse or database.
@@ -42,7 +38,7 @@ class Upkeep:
     engine: Engine
     name: str
     catalog: str | None = None
-    clock: Callable[[], datetime] = _now
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @cached_property
     def dataset(self) -> ModelDataset:
