@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from backstory.cli.answers import log_for_options, open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import print_changes, print_error, show
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
 from backstory.engine.run_context import collect_rehearsals

@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,

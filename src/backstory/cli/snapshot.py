@@ -3,8 +3,7 @@
 from typing import Any, Unpack
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Options
+from backstory.cli.options import DEFAULTS, Options, with_flags
 from backstory.cli.output import NOTHING_WRITTEN, console, in_flags, show_one
 from backstory.cli.progress import show_activity
 from backstory.doors.native.options import (
@@ -58,7 +57,7 @@ def check_source(source: str, query: str | None, request: SnapshotRequest | None
     elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     elif request is not None:
-        from backstory.doors.native.file_checks import refuse_files
+        from backstory.doors.native.refusals import refuse_files
 
         refuse_files(source_files(source, request.format), request)
 

@@ -7,8 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Flag, Options, parse_key, require_key
+from backstory.cli.options import DEFAULTS, Flag, Options, parse_key, require_key, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,

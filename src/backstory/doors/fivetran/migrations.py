@@ -8,8 +8,16 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from backstory.doors.fivetran.definitions import can_flag, refuse_foreign, stored_as, type_from
-from backstory.doors.fivetran.targets import NamedStore, existing_own, load_own, note
+from backstory.doors.fivetran.definitions import (
+    NamedStore,
+    can_flag,
+    existing_own,
+    load_own,
+    note,
+    refuse_foreign,
+    stored_as,
+    type_from,
+)
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver

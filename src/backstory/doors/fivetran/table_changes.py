@@ -3,8 +3,16 @@
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from backstory.doors.fivetran.definitions import can_flag, columns_from, key_from, refuse_foreign, stored_as
-from backstory.doors.fivetran.targets import existing_own, load_own, note
+from backstory.doors.fivetran.definitions import (
+    can_flag,
+    columns_from,
+    existing_own,
+    key_from,
+    load_own,
+    note,
+    refuse_foreign,
+    stored_as,
+)
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver

@@ -23,17 +23,14 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.feeds.events import DELETES, ORDER, TRUNCATES, EventMapping, UnmodifiedCells
-from backstory.doors.native.feeds.expressions import (
-    compute_by_spark,
-    lacking_column,
-    local_computation,
-    plain_column,
-)
-from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
-from backstory.doors.native.feeds.ordering import (
+from backstory.doors.native.feeds.events import (
+    DELETES,
     INSTANT,
+    ORDER,
+    TRUNCATES,
+    EventMapping,
     Ordering,
+    UnmodifiedCells,
     agree_expressions,
     local_times,
     ordering_of,
@@ -41,6 +38,13 @@ from backstory.doors.native.feeds.ordering import (
     refuse_other_types,
     stored_types,
 )
+from backstory.doors.native.feeds.expressions import (
+    compute_by_spark,
+    lacking_column,
+    local_computation,
+    plain_column,
+)
+from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
 from backstory.doors.native.instants import FeedMemory
 from backstory.doors.native.options import ApplyRequest, Expression
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings

@@ -26,8 +26,7 @@ from backstory.doors.native.feeds.logs import (
     progress,
     span_of,
 )
-from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_feed_faults
-from backstory.doors.native.refusals import keys_of_rows
+from backstory.doors.native.refusals import keys_of_rows, refuse_empty_restatement, refuse_feed_faults
 from backstory.doors.native.stored_rows import (
     BEGINNING,
     KeysSince,
