@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self, Unpack
 from backstory import settings
 from backstory.doors.fivetran.options import ServeOptions, ServeRequest
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
-from backstory.doors.odf.polling import InputFormat, PullOptions, RunOptions
+from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import Remark, RemarkOptions, with_remark
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant

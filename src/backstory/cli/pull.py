@@ -25,7 +25,7 @@ from backstory.cli.output import (
     short_time,
     show,
 )
-from backstory.doors.odf.polling import InputFormat, PullOptions, RunOptions
+from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import RemarkOptions, collect_rehearsals, with_remark
 from backstory.errors import UsageError
 from backstory.model.instant import optional_instant

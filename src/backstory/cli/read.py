@@ -1,4 +1,4 @@
-"""The tables of a warehouse, and the rows, records and commits of one table: `tables`, `current`, `log` etc."""
+"""The tables of a warehouse, and the rows, records and commits of one table."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

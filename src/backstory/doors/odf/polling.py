@@ -6,10 +6,10 @@ If a source has no new files, neither a store nor Spark is needed.
 import os
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Literal, Self, Unpack
+from typing import Self, Unpack
 
 import structlog
 
@@ -20,6 +20,7 @@ from backstory.doors.odf.lints import Lint, lints, refuse_errors, secrets
 from backstory.doors.odf.manifest import events as manifest
 from backstory.doors.odf.manifest.dataset import Dataset
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
+from backstory.doors.odf.options import PullOptions
 from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, PullRun, cache_in
 from backstory.doors.odf.registry import (
     Argument,
@@ -29,7 +30,6 @@ from backstory.doors.odf.registry import (
     find_datasets,
     require_some,
 )
-from backstory.engine.run_context import RemarkOptions
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.reading import refuse_unwritable
 from backstory.journal.chain import Block
@@ -58,37 +58,6 @@ from backstory.stores.metadata.deletes import Unreadable
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
-
-InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
-
-
-class RunOptions(RemarkOptions, total=False):
-    """The options that `pull` and `ingest` have in common, besides those of commits.
-
-    Attributes:
-        system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
-        run_id: Name of the run; a file that this run has already ingested is skipped.
-        dry_run: Print the same counts, and write nothing.
-    """
-
-    system_time: str | date | None
-    run_id: str | None
-    dry_run: bool
-
-
-class PullOptions(RunOptions, total=False):
-    """The options of `pull`.
-
-    Attributes:
-        fetch_uncacheable: Also fetch from sources that do not show whether they changed.
-        refetch: Fetch again, even if the download of an earlier run was kept.
-        set_watermark: Raise the watermark to this time, without asking the source.
-    """
-
-    fetch_uncacheable: bool
-    refetch: bool
-    set_watermark: str | date | None
-
 
 log = structlog.get_logger()
 

@@ -1,0 +1,36 @@
+"""The options of `pull` and `ingest`, as Python calls and commands have them."""
+
+from datetime import date
+from typing import Literal
+
+from backstory.engine.run_context import RemarkOptions
+
+InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet", "esrishapefile"]
+
+
+class RunOptions(RemarkOptions, total=False):
+    """The options that `pull` and `ingest` have in common, besides those of commits.
+
+    Attributes:
+        system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.
+        run_id: Name of the run; a file that this run has already ingested is skipped.
+        dry_run: Print the same counts, and write nothing.
+    """
+
+    system_time: str | date | None
+    run_id: str | None
+    dry_run: bool
+
+
+class PullOptions(RunOptions, total=False):
+    """The options of `pull`.
+
+    Attributes:
+        fetch_uncacheable: Also fetch from sources that do not show whether they changed.
+        refetch: Fetch again, even if the download of an earlier run was kept.
+        set_watermark: Raise the watermark to this time, without asking the source.
+    """
+
+    fetch_uncacheable: bool
+    refetch: bool
+    set_watermark: str | date | None
