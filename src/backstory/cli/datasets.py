@@ -94,6 +94,7 @@ def inspect(
         options: Common options.
     """
     from backstory.doors.odf.inspecting import inspect_file
+    from backstory.doors.odf.manifest.dataset import resolve_defaults
     from backstory.doors.odf.registry import is_file
 
     if is_file(dataset):
@@ -115,7 +116,9 @@ def inspect(
         else:
             console.print("No warnings.")
     else:
-        documents = [document.resolved_manifest if resolved else document.to_dict() for document in inspected]
+        documents = [
+            resolve_defaults(document.dataset) if resolved else document.to_dict() for document in inspected
+        ]
         _show_documents(documents, options)
 
 

@@ -313,15 +313,14 @@ def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFA
     columns = LOG_OF_DATASET if of_dataset else LOG_OF_VERSIONS if of_versions else LOG
     if options.output_format == "table":
         rows = [_block_row(commit) for commit in rows] if of_dataset else rows
-        rows = [{**commit, "committed_at": _short_or_none(commit["committed_at"])} for commit in rows]
+        rows = [
+            {**commit, "committed_at": commit["committed_at"] and short_time(commit["committed_at"])}
+            for commit in rows
+        ]
         for_programs = {"token", "operation", "committed_at" if of_versions else ""}
         columns = [name for name in columns if options.wide or name not in for_programs]
         columns = drop_idle_columns(columns, rows, ("note", "author"))
     show(rows, options.output_format, columns, wide=options.wide)
-
-
-def _short_or_none(instant: datetime | None) -> str | None:
-    return None if instant is None else short_time(instant)
 
 
 def _block_row(commit: dict[str, Any]) -> dict[str, Any]:

@@ -94,11 +94,7 @@ def scope_text(scope: Scope | None) -> str | None:
     """The scope as marks store it: JSON with sorted keys, and strings for values that JSON lacks (V2)."""
     if scope is None:
         return None
-    return json.dumps({name: _json_value(value) for name, value in scope}, ensure_ascii=False, sort_keys=True)
-
-
-def _json_value(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    return json.dumps(dict(scope), ensure_ascii=False, sort_keys=True, default=str)
 
 
 def feed_copy_terms(

@@ -64,12 +64,13 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
 def refuse_names(names: Sequence[str]) -> None:
     """Raise Refused for names that are reserved or repeated, ignoring case."""
     if reserved := [name for name in names if is_reserved(name, RESERVED)]:
-        raise Refused(
-            "reserved-column",
-            f"{_are(reserved)} reserved.",
-            "Nothing was written; rename them at the source.",
-            reserved,
+        subject = (
+            f"Column name {reserved[0]} is"
+            if len(reserved) == 1
+            else f"Column names {', '.join(reserved)} are"
         )
+        remedy = "Nothing was written; rename them at the source."
+        raise Refused("reserved-column", f"{subject} reserved.", remedy, reserved)
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise Refused(
@@ -100,12 +101,6 @@ def _alike_error(what: str, names: Sequence[str]) -> Refused:
         "Nothing was written; rename one of them at the source, or leave it out.",
         names,
     )
-
-
-def _are(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"Column name {names[0]} is"
-    return f"Column names {', '.join(names)} are"
 
 
 def _has_void(type_: "DataType") -> bool:

@@ -7,8 +7,10 @@ import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
+from functools import reduce
 from itertools import chain
 from math import ceil
+from operator import or_
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -146,14 +148,6 @@ def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[st
         )
 
 
-def rows_without_key(delivered: "DataFrame", key: Sequence[str]) -> "DataFrame":
-    """The rows in which a key column is NULL."""
-    null = column(key[0]).isNull()
-    for name in key[1:]:
-        null |= column(name).isNull()
-    return delivered.where(null)
-
-
 def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection[str]) -> None:
     """Raise Refused if a new table's key has no values, so that its type is unknown."""
     if not set(key) & set(empty):
@@ -161,7 +155,8 @@ def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection
     delivered = source.frame()
     number = delivered.count()
     lacking = [name for name in key if name in empty]
-    refuse_null_keys(number, lacking, lambda: keys_of(rows_without_key(delivered, lacking), lacking))
+    has_null = reduce(or_, (column(name).isNull() for name in lacking))
+    refuse_null_keys(number, lacking, lambda: keys_of(delivered.where(has_null), lacking))
     raise Refused(
         "empty-snapshot",
         "The source has no rows, and the table does not exist, so the column types are unknown.",

@@ -1,6 +1,6 @@
 """The door's functions for the command line and Python: add, pull, push, list, inspect, verify."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -141,20 +141,20 @@ def _poll_context(store: IcebergStore, dataset: RegisteredDataset, head: Head) -
 def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:
     """Yield each file's receipt after its commit, so that an interrupt keeps earlier commits (R79)."""
     after, run = poll.head.polls, poll.run
+
+    def current() -> RegisteredDataset:
+        return dataset if dataset.table is None else registry.reload(store, dataset.name)
+
     for fetched in poll.answer.deliveries:
         if fetched.taken_up is not None:
             log.info(f"using the download of {iso(fetched.taken_up)}; a refetch downloads it again")
-        reload = _reloader(store, dataset)
-        receipt, committed = deliver_file(store, dataset.name, reload, poll.source, fetched, run, after=after)
+        receipt, committed = deliver_file(
+            store, dataset.name, current, poll.source, fetched, run, after=after
+        )
         after += committed
         if not run.dry_run:
             forget(fetched, poll.context)
         yield receipt
-
-
-def _reloader(store: IcebergStore, dataset: RegisteredDataset) -> Callable[[], RegisteredDataset]:
-    """A function that loads the current dataset, or returns the given dataset if it is not added."""
-    return (lambda: dataset) if dataset.table is None else (lambda: registry.reload(store, dataset.name))
 
 
 def _set_watermark(

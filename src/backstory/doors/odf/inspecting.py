@@ -21,7 +21,6 @@ from backstory.doors.odf.manifest.dataset import (
     DatasetSource,
     fold,
     read_manifests,
-    resolve_defaults,
 )
 from backstory.doors.odf.receipts import Head
 from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
@@ -47,11 +46,6 @@ class Inspected:
     table: str | None = None
     schema: Mapping[str, Any] | None = None
     head: Mapping[str, Any] | None = None
-
-    @property
-    def resolved_manifest(self) -> dict[str, Any]:
-        """The manifest with every default value filled in."""
-        return resolve_defaults(self.dataset)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as `--output json` prints them."""

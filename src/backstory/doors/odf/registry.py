@@ -55,7 +55,7 @@ class LogColumns:
 
     @property
     def names(self) -> dict[str, str | None]:
-        """The names of the system columns by role, for programs that read the table."""
+        """The names of the system columns by role in their order, None for a role that the table lacks."""
         vocab = self.vocab
         return {
             "offset": vocab.offset_column,
@@ -68,21 +68,12 @@ class LogColumns:
     @property
     def system(self) -> list[str]:
         """The names of the system columns, in order."""
-        vocab = self.vocab
-        op = [vocab.operation_type_column] if self.encoding is EventEncoding.OP else []
-        observed = [OBSERVED] if self.encoding is EventEncoding.OBSERVED else []
-        return [vocab.offset_column, *op, vocab.system_time_column, vocab.event_time_column, *observed]
+        return [name for name in self.names.values() if name is not None]
 
     @property
     def vocabulary(self) -> tuple[str, ...]:
         """The names of all system columns in the manifest's vocabulary."""
-        vocab = self.vocab
-        return (
-            vocab.offset_column,
-            vocab.operation_type_column,
-            vocab.system_time_column,
-            vocab.event_time_column,
-        )
+        return tuple(getattr(self.vocab, name) for name in SetVocab.model_fields if name != "kind")
 
     def system_schema(self, *, dated: bool = False) -> pa.Schema:
         """The system columns with their types. If `dated`, the event time is a day instead of an instant."""

@@ -100,7 +100,8 @@ def agree(
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
     refuse_another_log(properties, request)
-    expressions = _expressions(properties, request)
+    texts = agree_expressions(properties, request)
+    expressions = texts if request.sequence_by is None else request.sequence_by
     ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
     refuse_other_types(properties, ordering)
     stored_columns, empty = delivered_columns(_kept_fields(source, request))
@@ -163,12 +164,6 @@ def _is_list_of_names(type_: DataType) -> bool:
     return isinstance(type_, NullType) or (
         isinstance(type_, ArrayType) and isinstance(type_.elementType, StringType | NullType)
     )
-
-
-def _expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[Expression, ...]:
-    """The expressions that order the changes. Spark columns are computed as they are."""
-    texts = agree_expressions(properties, request)
-    return texts if request.sequence_by is None else request.sequence_by
 
 
 def _ordering(

@@ -247,22 +247,16 @@ def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> Non
             )
 
 
-def ordered_type(expression: str, type_: ColumnType) -> ColumnType:
-    """The type of further values. Raises UsageError for nested types, which have no order."""
-    if not type_.flat:
-        raise UsageError(
-            "bad-option", f"{expression} is nested, so it has no order.", "Use its parts in `sequence_by=`."
-        )
-    return type_
-
-
 def ordering_of(expressions: Sequence[str], types: Sequence[ColumnType], *, log: bool = False) -> Ordering:
-    """The order by these expressions. `types` has the types of the further expressions."""
-    return Ordering(
-        tuple(expressions),
-        tuple(ordered_type(*pair) for pair in zip(expressions[1:], types, strict=True)),
-        log,
-    )
+    """The order by these expressions. `types` has the types of the further expressions.
+
+    Raises UsageError for nested types, which have no order.
+    """
+    for expression, type_ in zip(expressions[1:], types, strict=True):
+        if not type_.flat:
+            nested = f"{expression} is nested, so it has no order."
+            raise UsageError("bad-option", nested, "Use its parts in `sequence_by=`.")
+    return Ordering(tuple(expressions), tuple(types), log)
 
 
 # Extra columns with the order of the rows, and with the rows that delete; no source has such names.

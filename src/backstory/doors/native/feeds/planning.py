@@ -243,14 +243,33 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
     """The events as a persisted frame, in numbered columns."""
     rows = persist_on_disk(_frame_of_events(feed))
     resources.callback(rows.unpersist)
-    count, upserts, content, instants, truncates = _describe_events(feed, rows)
+    names = _numbered_columns(feed)
+    at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
+    # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
+    settled = feed.terms(None).settled
+    timely = at
+    if settled and not feed.agreement.ordering.log:
+        inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
+        timely = sf.when(~inside, at)
+    hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
+    row = rows.agg(
+        sf.count(sf.lit(1)).alias("count"),
+        sf.count_if(kind == FactKind.UPSERT.value).alias("upserts"),
+        sf.coalesce(sf.bit_xor(hashed), sf.lit(0)).alias("content"),
+        sf.min(timely).alias("first"),
+        sf.max(at).alias("last"),
+    ).collect()[0]
+    truncates = arrow_of(rows.where(kind == FactKind.TRUNCATE.value))
+    back = {number: name for name, number in names.items()}
+    truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
+    truncates = typed_events(feed.event_mapping(counted=False), truncates)
     return _Events(
         rows,
-        count,
-        upserts,
-        content,
-        np.array([instant for instant in instants if instant is not None], np.int64),
-        instants[1],
+        row["count"],
+        row["upserts"],
+        row["content"],
+        np.array([instant for instant in (row["first"], row["last"]) if instant is not None], np.int64),
+        row["last"],
         truncates,
         _log_span(feed, rows, truncates),
     )
@@ -317,38 +336,6 @@ def _event_batches(
         with carry_errors():
             events = events_of(pa.Table.from_batches([batch]), terms)
         yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
-
-
-def _describe_events(
-    feed: FeedInputs, events: DataFrame
-) -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
-    """The number of events and upserts, a digest, the first and last instant, and the truncates."""
-    names = _numbered_columns(feed)
-    at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
-    # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
-    settled = feed.terms(None).settled
-    timely = at
-    if settled and not feed.agreement.ordering.log:
-        inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
-        timely = sf.when(~inside, at)
-    hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
-    row = events.agg(
-        sf.count(sf.lit(1)).alias("count"),
-        sf.count_if(kind == FactKind.UPSERT.value).alias("upserts"),
-        sf.coalesce(sf.bit_xor(hashed), sf.lit(0)).alias("content"),
-        sf.min(timely).alias("first"),
-        sf.max(at).alias("last"),
-    ).collect()[0]
-    truncates = arrow_of(events.where(kind == FactKind.TRUNCATE.value))
-    back = {number: name for name, number in names.items()}
-    truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
-    return (
-        row["count"],
-        row["upserts"],
-        row["content"],
-        (row["first"], row["last"]),
-        typed_events(feed.event_mapping(counted=False), truncates),
-    )
 
 
 def _numbered_columns(feed: FeedInputs) -> dict[str, str]:
@@ -440,7 +427,9 @@ def _with_truncates(
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
     if low is None or known.truncate < low:
-        later = stored.filter(pc.and_(memory_field(stored, OWN_TIME).is_valid(), _begin_since(stored, since)))
+        later = stored.filter(
+            pc.and_(memory_field(stored, OWN_TIME).is_valid(), pa.array(micros(stored[VALID_FROM]) >= since))
+        )
         places = [tuple(place.values()) for place in memory_field(later, SEQUENCE).to_pylist() if place]
         if not places or tuple(known.truncate) < min(places):
             return stored
@@ -449,10 +438,6 @@ def _with_truncates(
     same = [tuple(place.values()) for place in joined.select([FILE, POSITION]).to_pylist()]
     first = {place: number for number, place in reversed(list(enumerate(same)))}
     return joined.take(pa.array(sorted(first.values())))
-
-
-def _begin_since(rows: pa.Table, since: int) -> pa.Array:
-    return pa.array(micros(rows[VALID_FROM]) >= since)
 
 
 def _refuse(
