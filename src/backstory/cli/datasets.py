@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -249,21 +250,12 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
     if verdict.error is not None:
         unknown = dict.fromkeys(VERDICT)
         return {**unknown, "dataset": verdict.dataset.name, "problems": [], "error": verdict.error.to_dict()}
-    problems = [
-        {
-            "sequence": problem.sequence,
-            "offsets": list(problem.offsets) if problem.offsets else None,
-            "what": problem.what,
-            "message": problem.message,
-        }
-        for problem in verdict.problems
-    ]
     return {
         "dataset": verdict.dataset.name,
         "valid": verdict.valid,
         "blocks": verdict.blocks,
         "rows": verdict.rows,
-        "problems": problems,
+        "problems": [asdict(problem) for problem in verdict.problems],
     }
 
 

@@ -212,23 +212,13 @@ def evolve_shape(
         columns, empty, {column.name: column for column in stored.columns}, retype
     )
     _require_key(stored.key, columns, kept=True)
-    former = {new: old for old, new in renamed.items()}
-    valueless = {
-        column.name
-        for column in stored.user_columns
-        if _needs_values(column, columns, retype) and is_valueless(former.get(column.name, column.name))
-    }
+    valueless = _columns_without_values(stored, columns, retype, renamed, is_valueless)
     _refuse_retypes(stored, columns, retype, valueless)
     users = _widen_columns(stored, columns, retype, valueless, may_retype=request.may_retype)
     _refuse_fields_in_other_case(stored, users)
     added = [column for column in columns if stored.column(column.name) is None]
     own = tuple(column for column in stored.columns if column not in stored.user_columns)
     shape = replace(stored, columns=(*users, *added, *own))
-    retyped = {
-        column.name: column.type
-        for column, wider in zip(stored.user_columns, users, strict=True)
-        if column.name not in valueless and not _grows(column.type, wider.type)
-    }
     there = tuple(column for column in stored.columns if column.name not in valueless)
     return EvolvedShape(
         shape,
@@ -238,9 +228,36 @@ def evolve_shape(
         frozenset(column.name for column in added),
         Change(into=shape, renamed=renamed).lines(before),
         left_out,
-        retyped,
+        _old_types(stored, users, valueless),
         frozenset(new for old, new in renamed.items() if old not in request.rename),
     )
+
+
+def _columns_without_values(
+    stored: Shape,
+    delivered: Sequence[Column],
+    retype: Mapping[str, ColumnType],
+    renamed: Mapping[str, str],
+    is_valueless: Callable[[str], bool],
+) -> set[str]:
+    """The columns that can take any type, because all their stored values are NULL."""
+    former = {new: old for old, new in renamed.items()}
+    return {
+        column.name
+        for column in stored.user_columns
+        if _needs_values(column, delivered, retype) and is_valueless(former.get(column.name, column.name))
+    }
+
+
+def _old_types(
+    stored: Shape, users: Sequence[Column], valueless: Collection[str]
+) -> Mapping[str, ColumnType]:
+    """The stored types of the columns whose stored values change their type."""
+    return {
+        column.name: column.type
+        for column, wider in zip(stored.user_columns, users, strict=True)
+        if column.name not in valueless and not _grows(column.type, wider.type)
+    }
 
 
 def _rename_columns(shape: Shape, renamed: Mapping[str, str]) -> Shape:

@@ -18,6 +18,7 @@ from backstory.doors.odf.receipts import Added
 from backstory.doors.odf.registry import (
     SCHEMA,
     RegisteredDataset,
+    find_datasets,
     log_columns,
     properties_of,
     read_datasets,
@@ -40,15 +41,7 @@ def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = Fals
 
     Raises UsageError if one is invalid.
     """
-    files = find_manifests(path) if path.is_dir() else [path]
-    datasets = [
-        dataset
-        for file in files
-        for dataset in read_datasets(
-            registry.stored_datasets(store, namespace), file, recursive=path.is_dir()
-        )
-    ]
-    refuse_repeated(datasets)
+    datasets = find_datasets(registry.stored_datasets(store, namespace), [path])
     return [add_one(store, dataset, dry_run=dry_run) for dataset in datasets]
 
 

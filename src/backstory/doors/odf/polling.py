@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import structlog
 
@@ -141,15 +141,14 @@ class IngestRequest:
     @classmethod
     def of(cls, rights: Rights, progress: Progress, **options: Unpack[PullOptions]) -> Self:
         """The request with these options; notes and authors belong to commits."""
+        names = {"fetch_uncacheable", "refetch", "run_id", "dry_run"} & options.keys()
+        values: dict[str, Any] = {name: options[name] for name in names}  # type: ignore[literal-required]
         return cls(
-            system_time=optional_instant(options.get("system_time")),
-            fetch_uncacheable=options.get("fetch_uncacheable", False),
-            refetch=options.get("refetch", False),
+            optional_instant(options.get("system_time")),
             set_watermark=optional_instant(options.get("set_watermark")),
-            run_id=options.get("run_id"),
-            dry_run=options.get("dry_run", False),
             rights=rights,
             progress=progress,
+            **values,
         )
 
     def run(self) -> PullRun:
