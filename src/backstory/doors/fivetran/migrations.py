@@ -30,23 +30,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.port import DISORDER, Store, StoredTable, stored_names
 from backstory.stores.tables import rows_of
-from backstory.strategies.shape_changes.operations import (
-    Add,
-    AddInHistory,
-    ConstantValue,
-    DropInHistory,
-    FillFlag,
-    HistoryToLive,
-    LiveToHistory,
-    Operation,
-    SetValue,
-    SoftDeleteToLive,
-    ToHistory,
-    TooEarly,
-    ToSoftDelete,
-    Value,
-    ValuesOf,
-)
+from backstory.strategies.shape_changes import operations
 from backstory.strategies.shape_changes.plan import change_of
 
 NULL_TEXT = "NULL"
@@ -81,14 +65,14 @@ class Subject:
         names = stored_names(self.store.reserves, [name], self.shape.columns)
         return self.shape.column_of_source(name) or stored_as(Column(name, type_), names)
 
-    def change(self, operation: Operation) -> Change | None:
+    def change(self, operation: operations.Operation) -> Change | None:
         """The change for an operation.
 
         Raises Refused if an open version starts after the operation's time.
         """
         try:
             return change_of(self.store, self.table, operation)
-        except TooEarly:
+        except operations.TooEarly:
             raise migration_error(
                 f"{self.shape.table} has open versions that start after the operation's time.",
                 "Send a later time.",
@@ -124,14 +108,14 @@ def require_user_column(name: str) -> str:
     return name
 
 
-def parse_value(text: str, column: Column) -> ConstantValue:
+def parse_value(text: str, column: Column) -> operations.ConstantValue:
     """The value that a string in the request means.
 
     `NULL` is SQL NULL (F9). An empty string is also NULL, unless the column is text (section 6.1).
     """
     if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
-        return ConstantValue(None)
-    return ConstantValue(_parse_cell(text, column)[0].as_py())
+        return operations.ConstantValue(None)
+    return operations.ConstantValue(_parse_cell(text, column)[0].as_py())
 
 
 def parse_time(text: str) -> datetime:
@@ -156,7 +140,7 @@ def add_with_default(subject: Subject, request: sdk.AddColumnWithDefaultValue) -
     value = parse_value(request.default_value, column)
     if column in subject.shape.columns:
         return _set_values(subject, column, value)
-    return subject.change(Add(subject.with_column(column), column, value))
+    return subject.change(operations.Add(subject.with_column(column), column, value))
 
 
 def _new_column(
@@ -167,9 +151,9 @@ def _new_column(
     return subject.desired_column(name, type_from(common.Column(name=name, type=request.column_type)))
 
 
-def _set_values(subject: Subject, column: Column, value: Value) -> Change | None:
+def _set_values(subject: Subject, column: Column, value: operations.Value) -> Change | None:
     subject.require_values(column)
-    return subject.change(SetValue(column, value))
+    return subject.change(operations.SetValue(column, value))
 
 
 def update_value(subject: Subject, request: sdk.UpdateColumnValueOperation) -> Change | None:
@@ -187,7 +171,7 @@ def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Cha
         subject.require_values(column)
     value, instant = parse_value(request.default_value, column), parse_time(request.operation_timestamp)
     into = subject.with_column(column) if is_new else None
-    return subject.change(AddInHistory(column, value, instant, into))
+    return subject.change(operations.AddInHistory(column, value, instant, into))
 
 
 def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
@@ -198,7 +182,7 @@ def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> C
     if column is None:
         return None
     subject.require_values(column)
-    return subject.change(DropInHistory(column, instant))
+    return subject.change(operations.DropInHistory(column, instant))
 
 
 def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
@@ -225,9 +209,11 @@ def copy_column(subject: Subject, request: sdk.CopyColumn) -> Change | None:
     source = subject.column(request.from_column)
     target = subject.desired_column(require_user_column(request.to_column), source.type)
     if target not in subject.shape.columns:
-        return subject.change(Add(subject.with_column(target), target, ValuesOf(source.name)))
+        return subject.change(
+            operations.Add(subject.with_column(target), target, operations.ValuesOf(source.name))
+        )
     if target.type == source.type:
-        return _set_values(subject, target, ValuesOf(source.name))
+        return _set_values(subject, target, operations.ValuesOf(source.name))
     raise migration_error(
         f"{target.source} is {target.type}, {source.source} is {source.type}.", "Copy to another column."
     )
@@ -266,7 +252,9 @@ def soft_delete_to_history(subject: Subject, request: ModeRequest) -> Change | N
 def to_history(subject: Subject, flag: str) -> Change | None:
     """Turn rows into versions. If the table lacks the flag, no row counts as deleted."""
     deleted = _flag_column(subject, flag)
-    return subject.change(ToHistory(_history_shape(subject.shape, without=DELETED), deleted.name, _now()))
+    return subject.change(
+        operations.ToHistory(_history_shape(subject.shape, without=DELETED), deleted.name, _now())
+    )
 
 
 def history_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None:
@@ -274,7 +262,7 @@ def history_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | N
     flag = _flag_column(subject, request.soft_deleted_column or DELETED)
     shape = subject.shape
     if shape.layout is Layout.FIVETRAN_HISTORY:
-        return subject.change(ToSoftDelete(_live_shape(shape, flag, _DELETED), flag.name))
+        return subject.change(operations.ToSoftDelete(_live_shape(shape, flag, _DELETED), flag.name))
     return _add_flag(subject, flag) if shape.column(flag.name) is None else None
 
 
@@ -284,7 +272,7 @@ def soft_delete_to_live(subject: Subject, request: ModeRequest) -> Change | None
     if subject.shape.layout is Layout.FIVETRAN_HISTORY or subject.shape.column(flag) is None:
         return None
     columns = [c for c in subject.shape.columns if c.name != DELETED or flag != DELETED]
-    return subject.change(SoftDeleteToLive(replace(subject.shape, columns=tuple(columns)), flag))
+    return subject.change(operations.SoftDeleteToLive(replace(subject.shape, columns=tuple(columns)), flag))
 
 
 def history_to_live(subject: Subject, request: ModeRequest) -> Change | None:
@@ -292,7 +280,7 @@ def history_to_live(subject: Subject, request: ModeRequest) -> Change | None:
     shape = subject.shape
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return None
-    return subject.change(HistoryToLive(_live_shape(shape), request.keep_deleted_rows))
+    return subject.change(operations.HistoryToLive(_live_shape(shape), request.keep_deleted_rows))
 
 
 def live_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None:
@@ -300,18 +288,18 @@ def live_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None
     flag = _flag_column(subject, request.soft_deleted_column or DELETED)
     if subject.shape.column(flag.name) is None:
         return _add_flag(subject, flag)
-    return subject.change(FillFlag(flag.name))
+    return subject.change(operations.FillFlag(flag.name))
 
 
 def live_to_history(subject: Subject, _request: ModeRequest) -> Change | None:
     """Turn every row into an open version that starts now."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
         return None
-    return subject.change(LiveToHistory(_history_shape(subject.shape), _now()))
+    return subject.change(operations.LiveToHistory(_history_shape(subject.shape), _now()))
 
 
 def _add_flag(subject: Subject, flag: Column) -> Change | None:
-    return subject.change(Add(subject.with_column(flag), flag, ConstantValue(False)))
+    return subject.change(operations.Add(subject.with_column(flag), flag, operations.ConstantValue(False)))
 
 
 def _history_shape(shape: Shape, without: str = "") -> Shape:

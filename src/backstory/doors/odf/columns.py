@@ -15,26 +15,6 @@ from pydantic import TypeAdapter
 
 from backstory.documents import DocumentPath
 from backstory.doors.odf.manifest import data_schema as odf
-from backstory.doors.odf.manifest.data_schema import (
-    DataField,
-    DataSchema,
-    DataType,
-    Date,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    ManifestPart,
-    Null,
-    Option,
-    String,
-    Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
-    UInt64,
-    ddl_schema,
-)
 from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
 from backstory.doors.odf.manifest.events import (
     OBSERVED,
@@ -67,7 +47,7 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
 }
 
 # The Open Data Fabric types of Arrow's types without parameters.
-FROM_ARROW: Final[Mapping[pa.DataType, DataType]] = {
+FROM_ARROW: Final[Mapping[pa.DataType, odf.DataType]] = {
     pa.bool_(): odf.Bool(),
     pa.int8(): odf.Int8(),
     pa.int16(): odf.Int16(),
@@ -91,22 +71,22 @@ UNITS: Final = {
     "us": odf.Unit.MICROSECOND,
     "ns": odf.Unit.NANOSECOND,
 }
-ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(DataType)
+ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(odf.DataType)
 
 
-def declared_schema(read: Reader) -> DataSchema | None:
+def declared_schema(read: Reader) -> odf.DataSchema | None:
     """The schema that a reader declares, in either form, or None if it declares no schema."""
     if read.ddl_schema is not None:
-        return ddl_schema(read.ddl_schema)
+        return odf.ddl_schema(read.ddl_schema)
     return read.schema_
 
 
-def arrow_schema(schema: DataSchema) -> pa.Schema:
+def arrow_schema(schema: odf.DataSchema) -> pa.Schema:
     """The columns of a schema, with the Arrow types of a table."""
     return pa.schema([_arrow_field(field, top=True) for field in schema.fields_])
 
 
-def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
+def unwrap_option(datatype: odf.DataType) -> tuple[odf.DataType, bool]:
     """The type without its Option, and whether it is required, which means that it had no Option."""
     inner = datatype
     while isinstance(inner, odf.Option):
@@ -114,7 +94,7 @@ def unwrap_option(datatype: DataType) -> tuple[DataType, bool]:
     return inner, inner is datatype
 
 
-def type_of(field: pa.Field) -> DataType:
+def type_of(field: pa.Field) -> odf.DataType:
     """The Open Data Fabric type of a field, from its metadata or else from its Arrow type."""
     text = (field.metadata or {}).get(TYPE)
     inner, _ = unwrap_option(ANY_TYPE.validate_json(text) if text else _from_arrow(field))
@@ -128,7 +108,7 @@ def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
     return {"fields": [_field_document(field) for field in schema]}
 
 
-def type_document(datatype: DataType) -> dict[str, Any]:
+def type_document(datatype: odf.DataType) -> dict[str, Any]:
     """The document of a type, without attributes that have their default values."""
     document: dict[str, Any] = {"kind": datatype.kind}
     for name, info in type(datatype).model_fields.items():
@@ -141,10 +121,10 @@ def type_document(datatype: DataType) -> dict[str, Any]:
 def _document(value: Any) -> Any:
     if isinstance(value, tuple):
         return [_document(item) for item in value]
-    if isinstance(value, DataField):
+    if isinstance(value, odf.DataField):
         extra = {"extra": value.extra} if value.extra else {}
         return {"name": value.name, "type": type_document(value.type), **extra}
-    return type_document(value) if isinstance(value, ManifestPart) else value  # type: ignore[arg-type]
+    return type_document(value) if isinstance(value, odf.ManifestPart) else value  # type: ignore[arg-type]
 
 
 def _field_document(field: pa.Field) -> dict[str, Any]:
@@ -153,7 +133,7 @@ def _field_document(field: pa.Field) -> dict[str, Any]:
     return document | ({"extra": json.loads(extra)} if extra else {})
 
 
-def _arrow_field(field: DataField, *, top: bool = False) -> pa.Field:
+def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
     """The Arrow field. Only top-level columns have metadata, which include their nested types."""
     inner, needed = unwrap_option(field.type)
     if top and _is_empty(inner):
@@ -174,13 +154,13 @@ def _compact(document: Any) -> str:
     return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
 
 
-def _arrow(datatype: DataType) -> pa.DataType:
+def _arrow(datatype: odf.DataType) -> pa.DataType:
     if isinstance(datatype, odf.Decimal):
         return pa.decimal128(datatype.precision, datatype.scale)
     if isinstance(datatype, odf.List):
-        return pa.list_(_arrow_field(DataField(name="element", type=datatype.item_type)))
+        return pa.list_(_arrow_field(odf.DataField(name="element", type=datatype.item_type)))
     if isinstance(datatype, odf.Map):
-        value = _arrow_field(DataField(name="value", type=datatype.value_type))
+        value = _arrow_field(odf.DataField(name="value", type=datatype.value_type))
         key, _ = unwrap_option(datatype.key_type)
         return pa.map_(_arrow(key), value)
     if isinstance(datatype, odf.Struct):
@@ -188,7 +168,7 @@ def _arrow(datatype: DataType) -> pa.DataType:
     return ARROW[datatype.kind]
 
 
-def _is_empty(datatype: DataType) -> bool:
+def _is_empty(datatype: odf.DataType) -> bool:
     """Whether the type is a struct without fields, or contains one."""
     inner, _ = unwrap_option(datatype)
     match inner:
@@ -201,7 +181,7 @@ def _is_empty(datatype: DataType) -> bool:
     return False
 
 
-def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for each family of types
+def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch for each family of types
     """The type of a field, derived from its Arrow type."""
     arrow = field.type
     if arrow in FROM_ARROW:
@@ -221,7 +201,7 @@ def _from_arrow(field: pa.Field) -> DataType:  # noqa: PLR0911 - a branch for ea
     return _from_nested(field)
 
 
-def _from_nested(field: pa.Field) -> DataType:
+def _from_nested(field: pa.Field) -> odf.DataType:
     arrow = field.type
     if kind_of.is_map(arrow):
         key, _ = unwrap_option(type_of(arrow.key_field))
@@ -233,7 +213,7 @@ def _from_nested(field: pa.Field) -> DataType:
             {"itemType": type_of(arrow.value_field), "fixedLength": arrow.list_size}
         )
     if kind_of.is_struct(arrow):
-        fields = tuple(DataField(name=child.name, type=type_of(child)) for child in arrow)
+        fields = tuple(odf.DataField(name=child.name, type=type_of(child)) for child in arrow)
         return odf.Struct(fields=fields)
     raise Refused(
         "unknown-type",
@@ -244,8 +224,8 @@ def _from_nested(field: pa.Field) -> DataType:
 
 # Types that can contain event times: times, years as numbers or strings (decision O5), and a column of NULLs.
 EVENT_TIMES: Final = (
-    *(Date, Timestamp, String, Null),
-    *(Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64),
+    *(odf.Date, odf.Timestamp, odf.String, odf.Null),
+    *(odf.Int8, odf.Int16, odf.Int32, odf.Int64, odf.UInt8, odf.UInt16, odf.UInt32, odf.UInt64),
 )
 
 
@@ -339,9 +319,9 @@ def may_be_event_time(field: pa.Field) -> bool:
     return isinstance(inner, EVENT_TIMES)
 
 
-def _optional(schema: DataSchema | None) -> frozenset[str]:
+def _optional(schema: odf.DataSchema | None) -> frozenset[str]:
     return (
-        frozenset(field.name for field in schema.fields_ if isinstance(field.type, Option))
+        frozenset(field.name for field in schema.fields_ if isinstance(field.type, odf.Option))
         if schema
         else frozenset()
     )

@@ -8,33 +8,8 @@ from pathlib import Path
 from typing import Any, Final
 
 from backstory.documents import Document, DocumentKind, DocumentPath, read_documents, validate
+from backstory.doors.odf.manifest import events as odf
 from backstory.doors.odf.manifest.data_schema import DataSchema, ddl_field
-from backstory.doors.odf.manifest.events import (
-    OBSERVED,
-    AddPushSource,
-    Container,
-    DatasetKind,
-    DatasetSnapshot,
-    DisablePollingSource,
-    DisablePushSource,
-    EthereumLogs,
-    Fetch,
-    Ledger,
-    Merge,
-    Mqtt,
-    Reader,
-    SetAttachments,
-    SetDataSchema,
-    SetInfo,
-    SetLicense,
-    SetPollingSource,
-    SetTransform,
-    SetVocab,
-    SnapshotMerge,
-    Sql,
-    Url,
-    encoding_of,
-)
 from backstory.errors import UsageError
 from backstory.sources import templates
 from backstory.strategies.events.terms import EventEncoding, OnConflict
@@ -45,7 +20,7 @@ INPUT: Final = "input"
 # The fields of older snapshots, each with its attribute and the only value that has its present meaning
 # (R11).
 OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
-    "observationColumn": ("observation_column", OBSERVED),
+    "observationColumn": ("observation_column", odf.OBSERVED),
     "obsvAdded": ("obsv_added", "I"),
     "obsvChanged": ("obsv_changed", "U"),
     "obsvRemoved": ("obsv_removed", "D"),
@@ -56,9 +31,11 @@ ROOT_ONLY: Final = "Only root datasets are supported; write a derivative one as 
 CONTENT: Final = ("content", "metadata")
 
 
-def check_source(source: SetPollingSource | AddPushSource, document: Document, path: DocumentPath) -> None:
+def check_source(
+    source: odf.SetPollingSource | odf.AddPushSource, document: Document, path: DocumentPath
+) -> None:
     """Raise UsageError for the first rule that the source breaks."""
-    if isinstance(source, SetPollingSource):
+    if isinstance(source, odf.SetPollingSource):
         _check_templates(source.fetch, document, (*path, "fetch"))
     _check_read(source.read, document, (*path, "read"))
     if source.preprocess is not None:
@@ -72,7 +49,7 @@ def check_schema(schema: DataSchema, document: Document, path: DocumentPath) -> 
         raise document.wrong((*path, "fields", number), f"the column {name!r} is named twice.")
 
 
-def _check_templates(fetch: Fetch, document: Document, path: DocumentPath) -> None:
+def _check_templates(fetch: odf.Fetch, document: Document, path: DocumentPath) -> None:
     for place, text in _template_texts(fetch):
         try:
             templates.check(text)
@@ -80,27 +57,27 @@ def _check_templates(fetch: Fetch, document: Document, path: DocumentPath) -> No
             raise document.wrong((*path, *place), broken.message, broken.remedy, broken.code) from None
 
 
-def _template_texts(fetch: Fetch) -> Iterator[tuple[DocumentPath, str]]:
+def _template_texts(fetch: odf.Fetch) -> Iterator[tuple[DocumentPath, str]]:
     """The strings in a fetch that may contain templates (section 1.1)."""
     match fetch:
-        case Url():
+        case odf.Url():
             yield ("url",), fetch.url
             yield from (
                 (("headers", number, "value"), entry.value) for number, entry in enumerate(fetch.headers)
             )
-        case Container():
+        case odf.Container():
             yield ("image",), fetch.image
             yield from ((("args", number), text) for number, text in enumerate(fetch.args))
             yield from (
                 (("env", number, "value"), entry.value or "") for number, entry in enumerate(fetch.env)
             )
-        case Mqtt():
+        case odf.Mqtt():
             yield ("password",), fetch.password or ""
-        case EthereumLogs():
+        case odf.EthereumLogs():
             yield ("nodeUrl",), fetch.node_url or ""
 
 
-def _check_read(read: Reader, document: Document, path: DocumentPath) -> None:
+def _check_read(read: odf.Reader, document: Document, path: DocumentPath) -> None:
     if read.schema_ is not None and read.ddl_schema is not None:
         raise document.wrong(
             (*path, "ddlSchema"), "there are both schema and ddlSchema.", "Keep schema, the newer form."
@@ -117,7 +94,7 @@ def _check_read(read: Reader, document: Document, path: DocumentPath) -> None:
         raise document.wrong((*path, "ddlSchema", number), f"the column {name!r} is named twice.")
 
 
-def _check_query(sql: Sql, document: Document, path: DocumentPath) -> None:
+def _check_query(sql: odf.Sql, document: Document, path: DocumentPath) -> None:
     if sql.engine.lower() not in ENGINES:
         raise document.wrong(
             (*path, "engine"),
@@ -151,26 +128,26 @@ def _check_steps(aliases: Sequence[str | None], document: Document, path: Docume
         )
 
 
-def _check_merge(merge: Merge, document: Document, path: DocumentPath) -> None:
-    if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, SnapshotMerge):
+def _check_merge(merge: odf.Merge, document: Document, path: DocumentPath) -> None:
+    if merge.encoding is EventEncoding.OBSERVED and not isinstance(merge, odf.SnapshotMerge):
         raise document.wrong(
             (*path, "encoding"),
             f"{merge.kind} does not support the encoding observed.",
             "Use op, or remove it.",
         )
-    corrects = isinstance(merge, Ledger) and merge.on_conflict is OnConflict.CORRECT
-    if corrects and encoding_of(merge) is not EventEncoding.OP:
+    corrects = isinstance(merge, odf.Ledger) and merge.on_conflict is OnConflict.CORRECT
+    if corrects and odf.encoding_of(merge) is not EventEncoding.OP:
         raise document.wrong(
             (*path, "onConflict"),
             "corrections are pairs of rows, which only the encoding op can express.",
             "Add encoding: op.",
         )
-    if isinstance(merge, SnapshotMerge):
+    if isinstance(merge, odf.SnapshotMerge):
         for name, (attribute, value) in OLD_FIELDS.items():
             if getattr(merge, attribute) not in {None, value}:
                 raise document.wrong(
                     (*path, name),
-                    f"the column {OBSERVED} holds I, U and D; only older snapshots could use other values.",
+                    f"the column {odf.OBSERVED} holds I, U and D; older snapshots could use others.",
                     f"Remove {name}, or set it to {value}.",
                 )
 
@@ -179,9 +156,9 @@ def _repeats(names: Sequence[str]) -> Iterator[tuple[int, str]]:
     return ((number, name) for number, name in enumerate(names) if name in names[:number])
 
 
-def refuse_broken_rules(snapshot: DatasetSnapshot, document: Document, *, known: bool) -> None:
+def refuse_broken_rules(snapshot: odf.DatasetSnapshot, document: Document, *, known: bool) -> None:
     """Raise UsageError for the first rule that the manifest breaks."""
-    if snapshot.content.kind is DatasetKind.DERIVATIVE:
+    if snapshot.content.kind is odf.DatasetKind.DERIVATIVE:
         raise document.wrong(("content", "kind"), "this is a derivative dataset.", ROOT_ONLY)
     events = snapshot.content.metadata
     for number, event in enumerate(events):
@@ -195,15 +172,15 @@ def refuse_broken_rules(snapshot: DatasetSnapshot, document: Document, *, known:
 
 def _check_event(event: Any, document: Document, path: DocumentPath, *, known: bool) -> None:
     match event:
-        case SetTransform():
+        case odf.SetTransform():
             raise document.wrong(path, "SetTransform belongs to derivative datasets.", ROOT_ONLY)
-        case DisablePollingSource() | DisablePushSource() if not known:
+        case odf.DisablePollingSource() | odf.DisablePushSource() if not known:
             raise document.wrong(
                 path, "a new dataset has no source to disable.", f"Remove {event.kind} and its source."
             )
-        case SetPollingSource() | AddPushSource():
+        case odf.SetPollingSource() | odf.AddPushSource():
             check_source(event, document, path)
-        case SetDataSchema():
+        case odf.SetDataSchema():
             check_schema(event.schema_, document, (*path, "schema"))
 
 
@@ -220,18 +197,20 @@ def _topic(event: Any) -> tuple[str, str | None]:
 
 def _check_vocab(events: Sequence[Any], document: Document) -> None:
     """Check that system columns have distinct names, including `observed` if a source uses it."""
-    observed = any(encoding_of(each.merge) is EventEncoding.OBSERVED for each in events if _is_source(each))
+    observed = any(
+        odf.encoding_of(each.merge) is EventEncoding.OBSERVED for each in events if _is_source(each)
+    )
     for number, event in enumerate(events):
-        if not isinstance(event, SetVocab):
+        if not isinstance(event, odf.SetVocab):
             continue
-        taken = {OBSERVED} if observed else set()
+        taken = {odf.OBSERVED} if observed else set()
         # Default names are taken first, so that the error refers to a name in the document.
-        attributes = [name for name in SetVocab.model_fields if name != "kind"]
+        attributes = [name for name in odf.SetVocab.model_fields if name != "kind"]
         for attribute in sorted(attributes, key=event.model_fields_set.__contains__):
             name = getattr(event, attribute)
             if name in taken:
                 raise document.wrong(
-                    (*CONTENT, number, str(SetVocab.model_fields[attribute].alias)),
+                    (*CONTENT, number, str(odf.SetVocab.model_fields[attribute].alias)),
                     f"{name!r} is the name of another system column.",
                     "Rename one.",
                 )
@@ -255,10 +234,10 @@ def _check_sources(events: Sequence[Any], document: Document) -> None:
                 "a dataset has one polling source or push sources.",
                 "Split it into two datasets.",
             )
-    newest = {event.source_name: number for number, event in sources if isinstance(event, AddPushSource)}
+    newest = {event.source_name: number for number, event in sources if isinstance(event, odf.AddPushSource)}
     for number in newest.values():
         other, first_source = events[number], events[min(newest.values())]
-        if encoding_of(other.merge) is not encoding_of(first_source.merge):
+        if odf.encoding_of(other.merge) is not odf.encoding_of(first_source.merge):
             raise document.wrong(
                 (*CONTENT, number, "merge"),
                 f"the push sources {first_source.source_name!r} and {other.source_name!r} write different "
@@ -268,10 +247,10 @@ def _check_sources(events: Sequence[Any], document: Document) -> None:
 
 
 def _is_source(event: Any) -> bool:
-    return isinstance(event, SetPollingSource | AddPushSource)
+    return isinstance(event, odf.SetPollingSource | odf.AddPushSource)
 
 
-DatasetSource = SetPollingSource | AddPushSource
+DatasetSource = odf.SetPollingSource | odf.AddPushSource
 
 ENDINGS: Final = (".yaml", ".yml")
 KIND: Final = "DatasetSnapshot"
@@ -294,13 +273,13 @@ class Dataset:
     account: str | None
     folder: Path
     document: Mapping[str, Any] = field(repr=False)
-    polling: SetPollingSource | None = None
-    push: Mapping[str, AddPushSource] = field(default_factory=dict)
-    vocab: SetVocab = field(default_factory=SetVocab)
+    polling: odf.SetPollingSource | None = None
+    push: Mapping[str, odf.AddPushSource] = field(default_factory=dict)
+    vocab: odf.SetVocab = field(default_factory=odf.SetVocab)
     schema: DataSchema | None = None
-    info: SetInfo | None = None
-    license: SetLicense | None = None
-    attachments: SetAttachments | None = None
+    info: odf.SetInfo | None = None
+    license: odf.SetLicense | None = None
+    attachments: odf.SetAttachments | None = None
     polling_disabled: bool = False
     disabled_push: frozenset[str] = frozenset()
     written: Document | None = field(default=None, compare=False, repr=False)
@@ -331,7 +310,9 @@ class Dataset:
         return self.written.line(path) if self.written else None
 
 
-def fold(snapshot: DatasetSnapshot, folder: Path, *, known: bool, written: Document | None = None) -> Dataset:
+def fold(
+    snapshot: odf.DatasetSnapshot, folder: Path, *, known: bool, written: Document | None = None
+) -> Dataset:
     """The dataset of a manifest.
 
     Raises UsageError, with the line in `written`, if the manifest breaks a rule. `known` is whether the
@@ -350,14 +331,14 @@ def fold(snapshot: DatasetSnapshot, folder: Path, *, known: bool, written: Docum
     )
 
 
-def to_document(snapshot: DatasetSnapshot) -> dict[str, Any]:
+def to_document(snapshot: odf.DatasetSnapshot) -> dict[str, Any]:
     """The manifest as JSON, with canonical kinds and only the fields that were written."""
     return snapshot.model_dump(mode="json", by_alias=True, exclude_unset=True)
 
 
 def from_document(document: Mapping[str, Any], folder: Path) -> Dataset:
     """The dataset from the result of `to_document`, which is stored in the table's properties."""
-    return fold(validate(DatasetSnapshot, manifest_document(document)), folder, known=True)
+    return fold(validate(odf.DatasetSnapshot, manifest_document(document)), folder, known=True)
 
 
 def manifest_document(document: Mapping[str, Any]) -> Document:
@@ -370,7 +351,7 @@ def same_name(first: str, second: str) -> bool:
     return first.rpartition("/")[2].lower() == second.rpartition("/")[2].lower()
 
 
-def _fold_events(snapshot: DatasetSnapshot) -> dict[str, Any]:
+def _fold_events(snapshot: odf.DatasetSnapshot) -> dict[str, Any]:
     """Fold the events into the fields of a Dataset.
 
     A newer event replaces an older event of the same topic.
@@ -378,24 +359,24 @@ def _fold_events(snapshot: DatasetSnapshot) -> dict[str, Any]:
     fields: dict[str, Any] = {"push": {}, "disabled_push": frozenset()}
     for event in snapshot.content.metadata:
         match event:
-            case SetPollingSource():
+            case odf.SetPollingSource():
                 fields |= {"polling": event, "polling_disabled": False}
-            case AddPushSource():
+            case odf.AddPushSource():
                 name = event.source_name
                 fields["push"] = fields["push"] | {name: event}
                 fields["disabled_push"] -= {name}
-            case DisablePollingSource():
+            case odf.DisablePollingSource():
                 fields["polling_disabled"] = True
-            case DisablePushSource():
+            case odf.DisablePushSource():
                 fields["disabled_push"] |= {event.source_name}
-            case SetDataSchema():
+            case odf.SetDataSchema():
                 fields["schema"] = event.schema_
-            case SetVocab() | SetInfo() | SetLicense() | SetAttachments():
+            case odf.SetVocab() | odf.SetInfo() | odf.SetLicense() | odf.SetAttachments():
                 fields[event.kind.removeprefix("Set").lower()] = event
     return fields
 
 
-def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Document, DatasetSnapshot]]:
+def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Document, odf.DatasetSnapshot]]:
     """The manifests of a file, in order.
 
     Raises UsageError for the first invalid manifest. A document that is not a manifest is an error, unless
@@ -404,7 +385,7 @@ def read_manifests(path: Path, *, recursive: bool = False) -> list[tuple[Documen
     manifests = []
     for document in read_documents(path, MANIFEST):
         if _is_manifest(document.tree):
-            manifests.append((document, validate(DatasetSnapshot, document)))
+            manifests.append((document, validate(odf.DatasetSnapshot, document)))
         elif not recursive:
             raise _no_manifest(document)
     if not manifests and not recursive:
@@ -425,23 +406,23 @@ def find_manifests(folder: Path) -> list[Path]:
 
 def json_schema() -> dict[str, Any]:
     """The JSON Schema of manifests, for editors."""
-    schema = DatasetSnapshot.model_json_schema()
+    schema = odf.DatasetSnapshot.model_json_schema()
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema, "title": KIND}
 
 
 def resolve_defaults(dataset: Dataset) -> dict[str, Any]:
     """The manifest with every default value filled in. Absent fields without a default stay absent."""
-    snapshot = DatasetSnapshot.model_validate(dataset.document)
+    snapshot = odf.DatasetSnapshot.model_validate(dataset.document)
     document = _without_absent(snapshot.model_dump(mode="json", by_alias=True))
     events = document["content"]["metadata"]
     for event, written in zip(events, snapshot.content.metadata, strict=True):
         if "fetch" in event and event["fetch"]["kind"] in DEFAULT_TIMES:
             event["fetch"].setdefault("eventTime", {"kind": _event_time(event["fetch"])})
         if "merge" in event:
-            encoding = encoding_of(written.merge)  # type: ignore[union-attr]
+            encoding = odf.encoding_of(written.merge)  # type: ignore[union-attr]
             event["merge"] |= {"encoding": encoding.value} if encoding else {}
     if not any(event["kind"] == "SetVocab" for event in events):
-        events.append(SetVocab().model_dump(mode="json", by_alias=True))
+        events.append(odf.SetVocab().model_dump(mode="json", by_alias=True))
     return document
 
 
