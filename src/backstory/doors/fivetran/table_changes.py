@@ -37,7 +37,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
         stored = existing_own(store, table)
         refuse_foreign(stored.shape)
         into = _desired_shape(store, stored.shape, definition, drop_columns=drop_columns)
-        if _is_same(stored.shape, into):
+        if (into.columns, {*into.key}) == (stored.shape.columns, {*stored.shape.key}):
             return stored, None
         _refuse_alteration(stored.shape, into)
         return stored, change_of(store, stored, Reshape(stored.shape, into))
@@ -64,10 +64,6 @@ def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop
     old = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
     new = [column for name, column in desired.items() if shape.column(name) is None]
     return replace(shape, columns=(*old, *new), key=tuple(names[name] for name in key))
-
-
-def _is_same(shape: Shape, into: Shape) -> bool:
-    return shape.columns == into.columns and set(shape.key) == set(into.key)
 
 
 def _refuse_alteration(shape: Shape, into: Shape) -> None:

@@ -30,7 +30,14 @@ from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, Load
 from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_runs import NEWEST
 from backstory.doors.historize.spark_tables import BASE as BASE_SNAPSHOT
-from backstory.doors.historize.spark_tables import RECEIPT, SparkWork, TablePlan, base_shape, snapshot_of
+from backstory.doors.historize.spark_tables import (
+    RECEIPT,
+    SparkWork,
+    TablePlan,
+    base_shape,
+    snapshot_of,
+    with_values,
+)
 from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, join_rows, tables_of
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
@@ -217,7 +224,7 @@ class _Versions:
         self.planned.sums.join(planned.sums)
         names = self.kinds[scd2.ENDS].names
         begun: Any = planned.rows(scd2.BEGINS)
-        rows = work.with_pepper(begun, "r")
+        rows = with_values(work.store, begun.alias("r"), work.secret)
         keyed = rows.withColumn(work.load.pair.hist_key, work.sql(work.load.pair.version_key("r")))
         return keyed.select(*map(quote, names))
 

@@ -380,18 +380,14 @@ def _table(model: Model, dataset: ModelDataset) -> str:
     return f"{namespace_of(model, dataset)}.{dataset.name}"
 
 
-def _base_of_input(name: str | None) -> str:
-    """The base table for an input, in lower case. The input may be its history or a view of that."""
-    return HISTORY.sub("", (name or "").lower())
-
-
 def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
     """The tables of the model from which the dataset is loaded, directly or indirectly."""
     by_table = {_table(model, other).lower(): other for other in model.target_datasets}
     upstream: set[str] = set()
     names = [dataset.input]
     while names:
-        source = by_table.get(_base_of_input(names.pop()))
+        # The input may be a base, its history, or a view of that.
+        source = by_table.get(HISTORY.sub("", (names.pop() or "").lower()))
         if source is not None and _table(model, source) not in upstream:
             upstream.add(_table(model, source))
             names.append(source.input)

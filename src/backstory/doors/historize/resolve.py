@@ -183,7 +183,10 @@ def resolve(model: Model, document: Document) -> Model:
     for number, dataset in enumerate(datasets):
         refuse_references(dataset, resolved, document, ("target_datasets", number))
     known = {dataset.name for dataset in datasets}
-    whole = tuple(_with_generated(_with_references(dataset, known)) for dataset in datasets)
+    linked = (_with_references(dataset, known) for dataset in datasets)
+    whole = tuple(
+        dataset.model_copy(update={"target_columns": tuple(every_column(dataset))}) for dataset in linked
+    )
     return resolved.model_copy(update={"target_datasets": whole})
 
 
@@ -325,10 +328,6 @@ def _with_references(dataset: ModelDataset, known: Collection[str]) -> ModelData
         for each in dataset.references
     )
     return dataset.model_copy(update={"references": references})
-
-
-def _with_generated(dataset: ModelDataset) -> ModelDataset:
-    return dataset.model_copy(update={"target_columns": tuple(every_column(dataset))})
 
 
 def _refuse_dataset(

@@ -134,10 +134,6 @@ class SparkWork:
         """
         return fill_placeholders(text, self.run.values(dialect, pepper))
 
-    def with_pepper(self, rows: DataFrame, alias: str) -> DataFrame:
-        """The rows under an alias, with the pepper as a column."""
-        return with_values(self.store, rows.alias(alias), self.secret)
-
     @property
     def secret(self) -> dict[str, str]:
         """The values for `with_values` that rows need for the keys of `sql`."""

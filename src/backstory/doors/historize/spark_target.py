@@ -67,11 +67,6 @@ from backstory.stores.tables import lock_tables
 KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "past continues"
 
 
-def asks_for_upkeep(run: LoadRun) -> bool:
-    """Whether the run must change stored rows before the load."""
-    return run.rehash or run.rehash_base or run.relabel is not None
-
-
 def maintain(work: SparkWork) -> None:
     """Recompute hashes of base and open versions, or relabel states, as the run requires (7.2, 7.6)."""
     if work.run.rehash_base:  # a delta contains only some of the base's rows
@@ -365,11 +360,13 @@ class SparkTarget(Target):
 
     def _load(self, work: SparkWork, make_receipt: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
         """Plan base and history. If neither is refused, update schemas and rows."""
-        before = LoadOutcome(warnings=self._foreign_writes(work))
+        stored = load(self._store, hist_shape(work.load).table)
+        before = LoadOutcome(warnings=() if stored is None else stored.foreign_writes)
         recover(work)
         base, hist = self._table_plans(work)
         work = replace(work, base=base.table)
-        if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
+        asks_for_upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
+        if not work.run.dry_run and (asks_for_upkeep or base.evolves or hist.evolves):
             with self._plan(work, base, hist, before) as planned:
                 before = replace(before, schema_changes=planned.history.outcome.schema_changes)
             # Spark cannot run frames of a table whose columns have changed, so the load is planned again
@@ -396,10 +393,6 @@ class SparkTarget(Target):
             with hold_lease(work, base_table, hist_table) as leased:
                 of_base.commit(work, base_table)
                 return history.commit(work, leased, make_receipt, {LOADING: None})
-
-    def _foreign_writes(self, work: SparkWork) -> Sequence[str]:
-        hist = load(self._store, hist_shape(work.load).table)
-        return () if hist is None else hist.foreign_writes
 
     def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         model_load, store = work.load, self._store

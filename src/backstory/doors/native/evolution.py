@@ -50,7 +50,8 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
                 "Nothing was written; cast it, or leave it out.",
                 [name],
             )
-    empty = frozenset(field.name for field in fields if _has_void(field.dataType))
+    parts = {field.name: _nested_types(field.dataType) for field in fields}
+    empty = frozenset(name for name in parts if any(part.typeName() == "void" for part in parts[name]))
     comments = {field.name: field.metadata.get("comment", "") for field in fields}
     columns = tuple(
         Column(field.name, column_type(field.dataType), comment=comments[field.name]) for field in fields
@@ -101,11 +102,6 @@ def _alike_error(what: str, names: Sequence[str]) -> Refused:
         "Nothing was written; rename one of them at the source, or leave it out.",
         names,
     )
-
-
-def _has_void(type_: "DataType") -> bool:
-    """Whether the type is unknown, in whole or in part."""
-    return any(part.typeName() == "void" for part in _nested_types(type_))
 
 
 def _is_storable(type_: "DataType") -> bool:

@@ -220,10 +220,6 @@ class CopyPlace:
         """Whether the table remembers copies after this one (V28)."""
         return self.settled is not None
 
-    def settled_text(self) -> str:
-        """The settled interval, as the table's property."""
-        return interval_text(self.settled or ())
-
 
 def place_copy(
     store: IcebergStore, table: IcebergTable | None, request: SnapshotRequest, scope: str | None = None

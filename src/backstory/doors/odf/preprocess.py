@@ -111,11 +111,6 @@ def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) 
         store.spark.catalog.dropTempView(view)
 
 
-def names_others(store: IcebergStore, sql: Sql, namespace: str) -> bool:
-    """Whether the queries read other datasets."""
-    return others_read(store, namespace, _text(sql, INPUT), frozenset({INPUT}))
-
-
 @contextmanager
 def refuse_failing_rows() -> Iterator[None]:
     """Raise Refused if a query fails on a value, as `cast('x' as int)` does. Other errors are unchanged."""
@@ -171,7 +166,8 @@ def output_of(
         return None
     rows = store.spark.createDataFrame([], from_arrow_schema(arrow_schema(declared)))
     place = dataset.dataset.place((*path, "preprocess"))
-    reads_datasets = names_others(store, source.preprocess, dataset.name.schema)
+    text = _text(source.preprocess, INPUT)
+    reads_datasets = others_read(store, dataset.name.schema, text, frozenset({INPUT}))
     try:
         with run_query(store, rows, source.preprocess, dataset.name.schema) as output:
             return pa.schema([_arrow_field(column) for column in output.schema])

@@ -67,7 +67,8 @@ class LocalTimes:
             first = pc.assume_timezone(local, self.zone, ambiguous="earliest", nonexistent="earliest")
             last = pc.assume_timezone(local, self.zone, ambiguous="latest", nonexistent="latest")
         except pa.ArrowInvalid:
-            raise self._unknown_zone() from None
+            unknown = f"{self.zone} is not a time zone."
+            raise bad_option(unknown, "Name one such as `Europe/Paris`.") from None
         unsure = pc.not_equal(first, last)
         if pc.any(unsure).as_py():
             # A skipped time was moved: the zone's clocks show another time at its instant.
@@ -75,9 +76,6 @@ class LocalTimes:
             skipped = pc.local_timestamp(last)[row] != local[row]
             raise self._time_error(row, counted=counted, skipped=skipped)
         return first.cast(pa.timestamp("us", "UTC"))
-
-    def _unknown_zone(self) -> Exception:
-        return bad_option(f"{self.zone} is not a time zone.", "Name one such as `Europe/Paris`.")
 
     def _time_error(self, row: int, *, counted: bool, skipped: bool) -> Refused:
         where = f"Row {row + 1} of the source" if counted else "A row of the source"
