@@ -32,7 +32,9 @@ def as_files_of_a_user() -> Iterator[None]:
         yield
     except Refused as refused:
         if "`encoding`" in refused.remedy:
-            raise Refused(refused.code, refused.message, _encoded(refused.message), refused.keys) from None
+            raise Refused(
+                refused.code, refused.message, _encoding_remedy(refused.message), refused.keys
+            ) from None
         if "as String" in refused.remedy and refused.keys:
             raise Refused(
                 refused.code, refused.message, _as_text(str(refused.keys[0])), refused.keys
@@ -42,7 +44,7 @@ def as_files_of_a_user() -> Iterator[None]:
         raise
 
 
-def _encoded(message: str) -> str:
+def _encoding_remedy(message: str) -> str:
     """The remedy for a file in another encoding than UTF-8."""
     if "packed" in message:
         return "Nothing was written; give the file its ending."
