@@ -8,16 +8,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from backstory.doors.fivetran.definitions import (
-    NamedStore,
-    can_flag,
-    existing_own,
-    load_own,
-    note,
-    refuse_foreign,
-    stored_as,
-    type_from,
-)
+from backstory.doors.fivetran import definitions
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
@@ -63,7 +54,7 @@ class Subject:
     def desired_column(self, name: str, type_: ColumnType) -> Column:
         """The column with this name in the source or, if it is missing, the column that would be added."""
         names = stored_names(self.store.reserves, [name], self.shape.columns)
-        return self.shape.column_of_source(name) or stored_as(Column(name, type_), names)
+        return self.shape.column_of_source(name) or definitions.stored_as(Column(name, type_), names)
 
     def change(self, operation: operations.Operation) -> Change | None:
         """The change for an operation.
@@ -148,7 +139,9 @@ def _new_column(
 ) -> Column:
     """The column to add, with its name in the table."""
     name = require_user_column(request.column)
-    return subject.desired_column(name, type_from(common.Column(name=name, type=request.column_type)))
+    return subject.desired_column(
+        name, definitions.type_from(common.Column(name=name, type=request.column_type))
+    )
 
 
 def _set_values(subject: Subject, column: Column, value: operations.Value) -> Change | None:
@@ -197,7 +190,9 @@ def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
     if old in SYSTEM_COLUMNS:
         raise migration_error(f"{old} is a system column: later requests name it.", "Name another column.")
     others = [other for other in shape.columns if other is not column]
-    renamed = stored_as(Column(new, column.type), stored_names(subject.store.reserves, [new], others))
+    renamed = definitions.stored_as(
+        Column(new, column.type), stored_names(subject.store.reserves, [new], others)
+    )
     columns = tuple(renamed if other is column else other for other in shape.columns)
     key = tuple(renamed.name if name == column.name else name for name in shape.key)
     into = replace(shape, columns=columns, key=key)
@@ -324,7 +319,7 @@ def _require_key(shape: Shape) -> None:
 def _flag_column(subject: Subject, name: str) -> Column:
     """The flag column with this name in the source. Raises Refused if an existing column cannot be a flag."""
     flag = subject.desired_column(name, _BOOLEAN)
-    if not can_flag(subject.shape, flag):
+    if not definitions.can_flag(subject.shape, flag):
         raise migration_error(
             f"The column {name} of {subject.shape.table} cannot flag deleted rows: it is not BOOLEAN, or it "
             "belongs to the key or the history.",
@@ -353,9 +348,9 @@ class TablePair:
         """
         if self.source == self.target:
             raise migration_error(f"{self.source} cannot be copied onto itself.", "Name another target.")
-        load_own(self.store, self.target)
-        stored = existing_own(self.store, self.source)
-        refuse_foreign(stored.shape)
+        definitions.load_own(self.store, self.target)
+        stored = definitions.existing_own(self.store, self.source)
+        definitions.refuse_foreign(stored.shape)
         return stored
 
 
@@ -383,12 +378,15 @@ def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> C
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
     """Rename the table. There is no change if an earlier request renamed it."""
-    source, target = load_own(pair.store, pair.source), load_own(pair.store, pair.target)
+    source, target = (
+        definitions.load_own(pair.store, pair.source),
+        definitions.load_own(pair.store, pair.target),
+    )
     if source is None and target:
         return target, None
     if target:
         raise migration_error(f"The table {pair.target} exists already.", "Choose another name.")
-    source = existing_own(pair.store, pair.source)
+    source = definitions.existing_own(pair.store, pair.source)
     return source, Change(into=replace(source.shape, table=pair.target))
 
 
@@ -400,7 +398,7 @@ def drop_table(
         raise migration_error(
             "The request names a table to drop but does not set drop_table.", "Set drop_table."
         )
-    stored = load_own(store, table)
+    stored = definitions.load_own(store, table)
     return stored, Change(dropped=True) if stored else None
 
 
@@ -424,7 +422,9 @@ _COPIES: Mapping[str, TableCopy] = {
 }
 
 
-def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
+def migrate(
+    where: definitions.NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False
+) -> bool:
     """Carry out the migration in at most one commit.
 
     Returns False if this server does not offer it. With `live_modes`, migrations from and to live mode are
@@ -462,19 +462,21 @@ def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
 
 
 def _on_table(
-    where: NamedStore, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
+    where: definitions.NamedStore, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
 ) -> None:
     table = where.table(details.schema, details.table)
 
     def plan() -> tuple[StoredTable, Change | None]:
-        stored = existing_own(where.store, table)
-        refuse_foreign(stored.shape)
+        stored = definitions.existing_own(where.store, table)
+        definitions.refuse_foreign(stored.shape)
         return stored, change(Subject(where.store, stored))
 
     deliver(where.store, TableChange([table], _note(table, details), plan))
 
 
-def _on_pair(where: NamedStore, details: sdk.MigrationDetails, request: Any, plan: PairPlan) -> None:
+def _on_pair(
+    where: definitions.NamedStore, details: sdk.MigrationDetails, request: Any, plan: PairPlan
+) -> None:
     source = where.table(details.schema, request.from_table)
     target = where.table(details.schema, request.to_table)
     pair = TablePair(where.store, source, target)
@@ -482,4 +484,4 @@ def _on_pair(where: NamedStore, details: sdk.MigrationDetails, request: Any, pla
 
 
 def _note(table: TableName, details: sdk.MigrationDetails) -> Note:
-    return note("migrate", table, details.SerializeToString(deterministic=True).hex())
+    return definitions.note("migrate", table, details.SerializeToString(deterministic=True).hex())

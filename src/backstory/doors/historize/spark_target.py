@@ -17,23 +17,13 @@ import structlog
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit, when
 
+from backstory.doors.historize import runs
 from backstory.doors.historize.load import Load, with_archive
 from backstory.doors.historize.load_plan import PlannedLoad, assemble_load, plan_rows
 from backstory.doors.historize.load_sides import load_terms, pruned_versions
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
-from backstory.doors.historize.runs import (
-    LOADS,
-    LoadEntry,
-    LoadRun,
-    RegisteredRun,
-    Target,
-    base_names,
-    dataset_key,
-    hist_names,
-    place_name,
-)
 from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, first_of, log_row, newest_of
 from backstory.doors.historize.spark_tables import (
     DOOR,
@@ -198,7 +188,7 @@ def recover(work: SparkWork) -> None:
     in a dry run.
     """
     store, schema, dataset = work.store, work.load.schema, work.load.dataset
-    hist = first_of(store, schema, hist_names(dataset))
+    hist = first_of(store, schema, runs.hist_names(dataset))
     lease = lease_of(hist)
     if hist is None or lease is None:
         return
@@ -206,7 +196,7 @@ def recover(work: SparkWork) -> None:
         raise _concurrent(hist, lease)
     if work.run.dry_run:
         raise _interruption(hist, lease)
-    base = first_of(store, schema, base_names(dataset))
+    base = first_of(store, schema, runs.base_names(dataset))
     if base is None:
         _write_lease(store, hist, None)  # nothing is left to restore
     else:
@@ -300,7 +290,7 @@ def _interruption(table: IcebergTable, lease: LoadLease) -> TryAgain:
     )
 
 
-class SparkTarget(Target):
+class SparkTarget(runs.Target):
     """A warehouse as a target. Its registry of runs is its commits and their properties."""
 
     # A log entry costs a commit.
@@ -313,7 +303,7 @@ class SparkTarget(Target):
 
     @property
     def place(self) -> str:
-        return place_name(self._store.address)
+        return runs.place_name(self._store.address)
 
     def close(self) -> None:
         """Do nothing, because the session belongs to the caller."""
@@ -325,10 +315,10 @@ class SparkTarget(Target):
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
         # The lease excludes other processes, and so do commits, which fail if the table changed.
-        with lock_tables(self._store, TableName("", dataset_key(schema, dataset))):
+        with lock_tables(self._store, TableName("", runs.dataset_key(schema, dataset))):
             yield
 
-    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
         return find_run(self._store, schema, dataset, run_id)
 
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
@@ -338,14 +328,14 @@ class SparkTarget(Target):
                 return newest_of(self._store, table)
         return None
 
-    def register(self, run: LoadRun) -> None:
+    def register(self, run: runs.LoadRun) -> None:
         """Do nothing, because the commits are the registry."""
 
-    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
+    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
         """Do nothing, because a load without a commit is not registered."""
 
     def load(
-        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
+        self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
         if load.dataset.historization.engine == "four_step":
             raise Refused(
@@ -431,8 +421,8 @@ class SparkTarget(Target):
         with plan_rows(work, base, hist, terms) as rows:
             yield assemble_load(work, rows, loaded, newest, began)
 
-    def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        return {LOADS: [log_row(load) for load in loads]}
+    def log_rows(self, loads: Sequence[runs.LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {runs.LOADS: [log_row(load) for load in loads]}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         del table

@@ -9,21 +9,9 @@ from datetime import date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
+from backstory.doors.odf import committing
 from backstory.doors.odf.batch import DeliveredSide, delivered_side, expected_columns, refuse_failed
 from backstory.doors.odf.columns import arrow_schema, declared_schema, typed_columns
-from backstory.doors.odf.committing import (
-    DatasetFile,
-    Ingestion,
-    block_change,
-    cache_of,
-    event_of,
-    head_to_extend,
-    note_of,
-    records_more,
-    rows_change,
-    token_of,
-    write_log,
-)
 from backstory.doors.odf.file_rows import prepare_file, read_batch
 from backstory.doors.odf.manifest.dataset import DatasetSource
 from backstory.doors.odf.manifest.events import (
@@ -142,7 +130,7 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
     return [message] if exceeds(retracted, MANY_RETRACTED, stored) else []
 
 
-def refuse_late(file: DatasetFile, head: Head) -> list[str]:
+def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
     """A warning if a snapshot is older than the last one.
 
     Raises Refused if the manifest requires it. A pushed snapshot without a time has its run's time; newer
@@ -159,7 +147,7 @@ def refuse_late(file: DatasetFile, head: Head) -> list[str]:
     return [message]
 
 
-def refuse_lost_order(file: DatasetFile) -> None:
+def refuse_lost_order(file: committing.DatasetFile) -> None:
     """Raise UsageError if a query loses the order of arrival, which upserts and changelogs need (D13)."""
     merge = file.source.merge
     ordered = isinstance(merge, UpsertStream) and merge.sequence_column
@@ -199,11 +187,13 @@ def deliver_file(
             run.stage("Preprocessing data")
             frame = resources.enter_context(run_query(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
-        token = token_of(source, fetched, run)
-        file = DatasetFile(store, source, fetched, after, run, token, rows, frame, declared, content, dataset)
+        token = committing.token_of(source, fetched, run)
+        file = committing.DatasetFile(
+            store, source, fetched, after, run, token, rows, frame, declared, content, dataset
+        )
         receipt, committed = deliver(store, FileDelivery(name, file))
         if committed:
-            write_log(store, name)
+            committing.write_log(store, name)
         return receipt, committed
 
 
@@ -212,7 +202,7 @@ class FileDelivery:
     """A file as a delivery of its dataset. The result is the receipt, and whether there was a commit."""
 
     name: TableName
-    file: DatasetFile
+    file: committing.DatasetFile
 
     @property
     def tables(self) -> Sequence[TableName]:
@@ -223,8 +213,8 @@ class FileDelivery:
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
         """Plan the delivery against the current dataset."""
         file, dataset = self.file, self.file.dataset()
-        head = head_to_extend(store, dataset)
-        note = note_of(file)
+        head = committing.head_to_extend(store, dataset)
+        note = committing.note_of(file)
         if _is_outrun(file, dataset, head) or _has_run(file, dataset):
             unchanged = _receipt(dataset, head, head.system_time)
             yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
@@ -237,7 +227,7 @@ class FileDelivery:
                 "dataset."
             )
             now = head.system_time
-        ingestion = Ingestion(file, dataset, head, now)
+        ingestion = committing.Ingestion(file, dataset, head, now)
         with _compare(ingestion) as (change, receipt):
             receipt_with_notes = replace(receipt, notes=(*notes, *receipt.notes))
 
@@ -248,14 +238,14 @@ class FileDelivery:
 
 
 @contextmanager
-def _compare(ingestion: Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
+def _compare(ingestion: committing.Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
     file, head = ingestion.file, ingestion.head
     if file.frame is not None and not _repeats(file, head):
         with _merge(ingestion, file.frame) as change_and_receipt:
             yield change_and_receipt
         return
-    event = event_of(ingestion, 0, head.watermark)
-    change = block_change(ingestion, event) if records_more(event, head) else None
+    event = committing.event_of(ingestion, 0, head.watermark)
+    change = committing.block_change(ingestion, event) if committing.records_more(event, head) else None
     yield change, _receipt(ingestion.dataset, head, ingestion.now)
 
 
@@ -275,7 +265,7 @@ def _read(
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
-    logs = cache_of(store, dataset.name)
+    logs = committing.cache_of(store, dataset.name)
     ready = prepare_file(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
@@ -290,7 +280,7 @@ def _read(
     return read, content
 
 
-def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
+def _is_outrun(file: committing.DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
     """Whether another pull was faster, so that the file's data may already be in the dataset.
 
     The next pull continues from there, or from another place if the manifest changed.
@@ -302,7 +292,7 @@ def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> boo
     return moved or head.polls != file.after or (state is not None and head.state_of(file.source) == state)
 
 
-def _has_run(file: DatasetFile, dataset: RegisteredDataset) -> bool:
+def _has_run(file: committing.DatasetFile, dataset: RegisteredDataset) -> bool:
     """Whether this run already committed the file (R81). The log records runs whose snapshots expired."""
     token = file.token
     if token is None or dataset.table is None:
@@ -313,14 +303,16 @@ def _has_run(file: DatasetFile, dataset: RegisteredDataset) -> bool:
     return any(block.event.get("token") == token for block in committed)
 
 
-def _repeats(file: DatasetFile, head: Head) -> bool:
+def _repeats(file: committing.DatasetFile, head: Head) -> bool:
     """Whether a changelog has the same content as the previous one (V7)."""
     contents = head.event.get("contents") or {}
     return file.content is not None and contents.get(file.source_name) == file.content
 
 
 @contextmanager
-def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | None, DatasetReceipt]]:
+def _merge(
+    ingestion: committing.Ingestion, frame: "DataFrame"
+) -> Iterator[tuple[Change | None, DatasetReceipt]]:
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     file.run.stage("Merging data")
     columns = dataset.columns
@@ -348,7 +340,7 @@ def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | 
 
 @contextmanager
 def _change(
-    ingestion: Ingestion,
+    ingestion: committing.Ingestion,
     delivered: DeliveredSide,
     planned: PlanResult,
     summary: EventSummary,
@@ -361,13 +353,17 @@ def _change(
     if ingestion.file.run.dry_run:
         yield Change(+summary.counts) if summary.rows else None
         return
-    event = event_of(ingestion, summary.rows, ingestion.head.watermark_after(summary.newest))
+    event = committing.event_of(ingestion, summary.rows, ingestion.head.watermark_after(summary.newest))
     if summary.rows:
         ingestion.file.run.stage("Committing data")
-        with rows_change(ingestion, event, delivered, planned.rows(EVENTS), summary, terms) as change:
+        with committing.rows_change(
+            ingestion, event, delivered, planned.rows(EVENTS), summary, terms
+        ) as change:
             yield change
-    elif records_more(event, ingestion.head) or (ingestion.dataset.schema is None and delivered.known):
-        yield block_change(ingestion, event, delivered if delivered.known else None)
+    elif committing.records_more(event, ingestion.head) or (
+        ingestion.dataset.schema is None and delivered.known
+    ):
+        yield committing.block_change(ingestion, event, delivered if delivered.known else None)
     else:
         yield None
 

@@ -12,19 +12,8 @@ import structlog
 from pydantic import TypeAdapter
 from pyspark.sql import functions as sf
 
-from backstory.doors.odf import registry
+from backstory.doors.odf import committing, registry
 from backstory.doors.odf.adding import add, add_each, add_one
-from backstory.doors.odf.committing import (
-    DatasetFile,
-    Ingestion,
-    block_change,
-    cache_of,
-    event_of,
-    head_of,
-    head_to_extend,
-    note_of,
-    write_log,
-)
 from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.inspecting import Inspected, inspect_table, list_entry, unreadable_entry
 from backstory.doors.odf.manifest.events import AddPushSource, Append, Csv, Read
@@ -95,7 +84,7 @@ def failure_of(store: IcebergStore, dataset: RegisteredDataset, error: Backstory
     """The receipt of a dataset that is unchanged because of an error."""
     head = Head()
     with suppress(BackstoryError):
-        head = head_of(store, dataset)
+        head = committing.head_of(store, dataset)
     return failed_receipt(dataset, head, error)
 
 
@@ -105,7 +94,7 @@ def _pull(
     poll: Poll | DatasetReceipt | None = before
     if poll is None:
         warn_of_secrets(dataset)
-        head = head_to_extend(store, dataset)
+        head = committing.head_to_extend(store, dataset)
         if request.set_watermark is not None:
             return _set_watermark(store, dataset, request.set_watermark, run)
         poll = ask(dataset, _poll_context(store, dataset, head), request, run)
@@ -121,7 +110,7 @@ def _pull(
     else:
         summary = sum_up(receipts, poll.empty_receipt(dataset))
     if not run.dry_run and summary.status != "updated":
-        write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
+        committing.write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
     if run.dry_run and len(receipts) > 1:
         return poll.with_warnings(
             summary, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
@@ -132,7 +121,7 @@ def _pull(
 def _poll_context(store: IcebergStore, dataset: RegisteredDataset, head: Head) -> PollContext:
     return PollContext(
         head,
-        cache_of(store, dataset.name),
+        committing.cache_of(store, dataset.name),
         lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
         lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
     )
@@ -183,7 +172,11 @@ class WatermarkDelivery:
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[DatasetReceipt]]:
         """Plan a block without rows. There is no change if the watermark is the same."""
         dataset = registry.reload(store, self.name)
-        head, watermark, name = head_to_extend(store, dataset), self.watermark, dataset.dataset.name
+        head, watermark, name = (
+            committing.head_to_extend(store, dataset),
+            self.watermark,
+            dataset.dataset.name,
+        )
         if head.watermark is not None and watermark < head.watermark:
             raise Refused(
                 "watermark-back",
@@ -192,25 +185,25 @@ class WatermarkDelivery:
             )
         by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
         no_file = FetchedFile(Path(), "--set-watermark", None, None)
-        file = DatasetFile(
+        file = committing.DatasetFile(
             store, by_hand, no_file, None, self.run, None, None, None, False, None, lambda: dataset
         )
         if watermark == head.watermark:
             unchanged = unchanged_receipt(dataset, head)
-            yield Plan(dataset.table, None, note_of(file), lambda _: unchanged)
+            yield Plan(dataset.table, None, committing.note_of(file), lambda _: unchanged)
             return
         now = max(filter(None, (self.run.system_time, head.system_time)))
-        ingestion = Ingestion(file, dataset, head, now)
-        change = block_change(ingestion, event_of(ingestion, 0, watermark))
+        ingestion = committing.Ingestion(file, dataset, head, now)
+        change = committing.block_change(ingestion, committing.event_of(ingestion, 0, watermark))
 
         def finish(committed: Commit | None) -> DatasetReceipt:
             if committed is not None:
-                write_log(store, dataset.name)
+                committing.write_log(store, dataset.name)
             return DatasetReceipt(
                 name, "updated", watermark=watermark, system_time=now, before=head.watermark
             )
 
-        yield Plan(dataset.table, change, note_of(file), finish, self.run.dry_run)
+        yield Plan(dataset.table, change, committing.note_of(file), finish, self.run.dry_run)
 
 
 FORMATS = {
@@ -245,7 +238,7 @@ def push(
     """
     run = request.run()
     receipts: list[DatasetReceipt] = []
-    head = head_of(store, dataset)
+    head = committing.head_of(store, dataset)
     unchanged = unchanged_receipt(dataset, head)
     source = source_of(dataset, pushed)
     if source is None:
@@ -263,7 +256,7 @@ def push(
             return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
         receipts.append(log_notes(receipt))
     if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
-        write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
+        committing.write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
     return replace(sum_up(receipts, unchanged), before=head.watermark)
 
 
@@ -424,7 +417,7 @@ def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str
     return [
         unreadable_entry(name)
         if isinstance(entry, BackstoryError)
-        else list_entry(entry, head_of(store, entry))
+        else list_entry(entry, committing.head_of(store, entry))
         for name, entry in entries
     ]
 
@@ -432,7 +425,7 @@ def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str
 def inspect(store: IcebergStore, name: str, *, namespace: str = ODF) -> Inspected:
     """A dataset's manifest, schema, lints and head. Raises UsageError for an unknown dataset."""
     dataset = registry.stored_datasets(store, namespace).existing(name)
-    return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
+    return inspect_table(dataset, partial(lint_dataset, store, dataset), committing.head_of(store, dataset))
 
 
 def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
@@ -440,7 +433,7 @@ def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, ski
     assert dataset.table is not None
     rows = store.spark.table(store.sql_name(dataset.name))
     offset = sf.col(quote(dataset.columns.vocab.offset_column))
-    end = head_of(store, dataset).next_offset - skip
+    end = committing.head_of(store, dataset).next_offset - skip
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 
