@@ -16,7 +16,7 @@ from typing import Any
 from manifesting import HEAD, manifest, polling, push
 
 from backstory.doors.odf import door, registry
-from backstory.doors.odf.pushing import PushedFiles
+from backstory.doors.odf.door import PushedFiles
 from backstory.errors import BackstoryError
 from backstory.journal.chain import newest_block
 from backstory.model.table import TableName

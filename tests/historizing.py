@@ -17,12 +17,13 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
+from backstory.documents import Document
 from backstory.doors.historize.hashes import Hashes
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, base_columns, business_keys
 from backstory.doors.historize.model_load import run_model
 from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest
-from backstory.doors.historize.resolve import ModelDocument, resolve, schema_of
+from backstory.doors.historize.resolve import MODEL, resolve, schema_of
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import get_dialect
@@ -68,7 +69,7 @@ def document(
 
 def model_of(written: Mapping[str, Any]) -> Model:
     """The resolved model."""
-    return resolve(Model.model_validate(written), ModelDocument("model.yaml", written))
+    return resolve(Model.model_validate(written), Document("model.yaml", written, MODEL))
 
 
 def save(written: Mapping[str, Any], folder: Path) -> Path:

@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pydantic import TypeAdapter
 
-from backstory.doors.odf.data_types import arrow_schema
+from backstory.doors.odf.columns import arrow_schema
 from backstory.doors.odf.file_rows import read_options
 from backstory.doors.odf.manifest.data_schema import DataSchema, ddl_schema
 from backstory.doors.odf.manifest.events import Read

@@ -119,7 +119,7 @@ def test_readers_of_files_import_no_spark():
         "explorer.server",
         "upkeep.checking",
         "reading.exports",
-        "doors.odf.small_pulls",
+        "doors.odf.polling",
         "journal.verify",
     )
     names = ", ".join(f"backstory.{module}" for module in modules)

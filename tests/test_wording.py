@@ -64,7 +64,7 @@ FLAGS = {
     ("doors/fivetran/server.py", "--host"),
     ("doors/native/options.py", "--help"),
     ("doors/odf/polling.py", "--fetch-uncacheable"),  # published by Open Data Fabric
-    ("doors/odf/pulling.py", "--set-watermark"),  # what the log names instead of a file
+    ("doors/odf/door.py", "--set-watermark"),  # what the log names instead of a file
     *(
         ("explorer/questions.py", f"--{name}") for name in ("known-at", "limit", "axis", "change")
     ),  # commands to copy

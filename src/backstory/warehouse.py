@@ -205,7 +205,7 @@ class Warehouse:
 
         chosen = door.choose(model, dialect)
         if sql:
-            return door.sql_of(chosen, options.get("dataset"))
+            return door.script(chosen, options.get("dataset"))
         request = LoadRequest(**options)
         if chosen.on_spark:
             return door.historize_on_spark(chosen, self.store, request)

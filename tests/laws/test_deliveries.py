@@ -15,8 +15,7 @@ from specification.live_rows import apply as live_rule
 from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
-from backstory.doors.fivetran.batch_rows import RequestFiles
-from backstory.doors.fivetran.batches import HistoryBatch, LiveBatch
+from backstory.doors.fivetran.batches import HistoryBatch, LiveBatch, RequestFiles
 from backstory.engine.batches import deliver_batch
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change

@@ -5,7 +5,7 @@ from typing import Literal, TypedDict, Unpack
 
 import pytest
 
-from backstory.cli import changes, check, fivetran, historize, pull, read, tables, upkeep
+from backstory.cli import changes, check, fivetran, historize, pull, read, upkeep
 from backstory.model.options import with_options
 from backstory.table import Table
 from backstory.warehouse import Warehouse
@@ -60,7 +60,7 @@ def test_an_option_that_is_not_declared_is_a_type_error():
         (read.export, Table.export),
         (changes.diff, Table.diff),
         (changes.changes, Table.changes),
-        (tables.views, Table.views),
+        (read.views, Table.views),
         (check.repair, Table.repair),
         (check.check, Warehouse.check),
         (check.adopt, Warehouse.adopt),

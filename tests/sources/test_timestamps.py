@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 import pytest
 
 from backstory.errors import Refused, UsageError
-from backstory.sources.files import check_format, codes, path_time
+from backstory.sources.fetching import check_format, codes, path_time
 from backstory.sources.source import PathTime
 
 WHOLE = datetime(2024, 3, 4, 5, 6, 7, tzinfo=UTC)

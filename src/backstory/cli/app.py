@@ -22,7 +22,6 @@ from backstory.cli import (
     pull,
     read,
     snapshot,
-    tables,
     upkeep,
 )
 from backstory.cli.output import Output, choose_output, show_error
@@ -51,7 +50,7 @@ COMMANDS = {
         demo.demo,
     ),
     READ: (
-        tables.tables,
+        read.tables,
         read.current,
         read.as_of,
         changes.diff,
@@ -59,9 +58,9 @@ COMMANDS = {
         changes.changes,
         explore.explore,
         read.export,
-        tables.views,
+        read.views,
         read.log,
-        tables.sql,
+        read.sql,
     ),
     KEEP: (
         projects.runs,

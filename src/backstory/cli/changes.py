@@ -6,7 +6,6 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any, Unpack, cast
 
 from backstory.cli.answers import answer, answer_from_files, open_warehouse, print_remark, rows_of_frame
-from backstory.cli.flags import with_flags
 from backstory.cli.options import (
     BRANCH_DEFAULTS,
     BranchOptions,
@@ -15,6 +14,7 @@ from backstory.cli.options import (
     Options,
     no_known_times,
     parse_names,
+    with_flags,
 )
 from backstory.cli.output import show, show_document
 from backstory.errors import UsageError

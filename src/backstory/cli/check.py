@@ -5,8 +5,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import BRANCH_DEFAULTS, DEFAULTS, BranchOptions, Flag, Options
+from backstory.cli.options import BRANCH_DEFAULTS, DEFAULTS, BranchOptions, Flag, Options, with_flags
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
 from backstory.cli.progress import show_activity
 from backstory.engine.run_context import RemarkOptions

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Sequence
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -93,8 +94,9 @@ def inspect(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf.arguments import is_file
     from backstory.doors.odf.inspecting import inspect_file
+    from backstory.doors.odf.manifest.dataset import resolve_defaults
+    from backstory.doors.odf.registry import is_file
 
     if is_file(dataset):
         inspected = inspect_file(Path(dataset))
@@ -115,7 +117,9 @@ def inspect(
         else:
             console.print("No warnings.")
     else:
-        documents = [document.resolved_manifest if resolved else document.to_dict() for document in inspected]
+        documents = [
+            resolve_defaults(document.dataset) if resolved else document.to_dict() for document in inspected
+        ]
         _show_documents(documents, options)
 
 
@@ -245,27 +249,13 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
     """A verdict as a JSON object, with NULL for fields that are unknown after an error."""
     if verdict.error is not None:
         unknown = dict.fromkeys(VERDICT)
-        return {
-            **unknown,
-            "dataset": verdict.dataset.name,
-            "problems": [],
-            "error": verdict.error.to_dict(),
-        }
-    problems = [
-        {
-            "sequence": problem.sequence,
-            "offsets": list(problem.offsets) if problem.offsets else None,
-            "what": problem.what,
-            "message": problem.message,
-        }
-        for problem in verdict.problems
-    ]
+        return {**unknown, "dataset": verdict.dataset.name, "problems": [], "error": verdict.error.to_dict()}
     return {
         "dataset": verdict.dataset.name,
         "valid": verdict.valid,
         "blocks": verdict.blocks,
         "rows": verdict.rows,
-        "problems": problems,
+        "problems": [asdict(problem) for problem in verdict.problems],
     }
 
 

@@ -132,8 +132,7 @@ def _show_history(store: "IcebergStore") -> None:
     console.print(f"{len(world)} countries and territories. In Southern Africa:")
     southern = [row for row in world if row["subregion"] == "Southern Africa"]
     show(
-        [{name: row[name] for name in ("code", "name", "capital", "currencies")} for row in southern],
-        "table",
+        [{name: row[name] for name in ("code", "name", "capital", "currencies")} for row in southern], "table"
     )
 
     console.print()

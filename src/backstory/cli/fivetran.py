@@ -12,8 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Literal, Unpack
 
 from cyclopts import Parameter
 
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import console, in_flags, show
 from backstory.doors.fivetran.options import ServeOptions, ServeRequest
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part

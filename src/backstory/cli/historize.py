@@ -7,8 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Unpack
 
 from backstory.cli.answers import log_for_options, open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import print_changes, print_error, show
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
 from backstory.engine.run_context import collect_rehearsals
@@ -70,7 +69,7 @@ def _model_text(
         return json.dumps(Model.model_json_schema(), indent=2) + "\n"
     if model is None:
         raise UsageError("no-model", "No model is given.", "Use `backstory historize MODEL.yaml`.")
-    return as_yaml(open_model(model)[0]) if resolved else door.sql_of(door.choose(model, dialect), dataset)
+    return as_yaml(open_model(model)[0]) if resolved else door.script(door.choose(model, dialect), dataset)
 
 
 def _load(

@@ -16,15 +16,7 @@ from cyclopts import Parameter
 from cyclopts.validators import Number
 
 from backstory.cli.answers import answer_from_metadata, open_warehouse, print_remark
-from backstory.cli.flags import with_flags
-from backstory.cli.options import (
-    DEFAULTS,
-    Flag,
-    Limit,
-    Names,
-    Options,
-    parse_names,
-)
+from backstory.cli.options import DEFAULTS, Flag, Limit, Names, Options, parse_names, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,

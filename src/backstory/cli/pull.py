@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Flag, Options
+from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -145,9 +144,9 @@ def pull(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf.arguments import is_file
     from backstory.doors.odf.inspecting import inspect_file
     from backstory.doors.odf.polling import IngestRequest
+    from backstory.doors.odf.registry import is_file
 
     line = _progress_line(options)
     request = IngestRequest.of(options.settings().rights, line.tell, **words)
@@ -170,9 +169,9 @@ def _pull_datasets(
     every: bool,
 ) -> "list[DatasetReceipt]":
     """Pull without Spark up to the first dataset with new data or a need for Spark, and the rest with it."""
-    from backstory.doors.odf.arguments import Argument
+    from backstory.doors.odf.polling import choose_datasets
     from backstory.doors.odf.receipts import DatasetReceipt
-    from backstory.doors.odf.small_pulls import choose_datasets
+    from backstory.doors.odf.registry import Argument
 
     chosen, left = None, list[Argument](names_or_files)
     if request.set_watermark is None:
@@ -202,8 +201,8 @@ def _ask_sources(
     names: "Sequence[TableName]", request: "IngestRequest", options: Options, watcher: "Watcher"
 ) -> "list[DatasetReceipt | Poll]":
     """The receipts of datasets without new data, and the poll of the first one with new data, if any."""
+    from backstory.doors.odf.polling import ask_source
     from backstory.doors.odf.receipts import DatasetReceipt, report_receipt
-    from backstory.doors.odf.small_pulls import ask_source
 
     receipts: list[DatasetReceipt | Poll] = []
     for name in names:

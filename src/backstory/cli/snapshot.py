@@ -3,8 +3,7 @@
 from typing import Any, Unpack
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import DEFAULTS, Options
+from backstory.cli.options import DEFAULTS, Options, with_flags
 from backstory.cli.output import NOTHING_WRITTEN, console, in_flags, show_one
 from backstory.cli.progress import show_activity
 from backstory.doors.native.options import (
@@ -25,12 +24,7 @@ from backstory.sources.databases.address import is_database, parse_address
 
 @with_flags(*COPY, request=SnapshotRequest)
 def snapshot(
-    source: str,
-    /,
-    *,
-    into: str,
-    options: Options = DEFAULTS,
-    **words: Unpack[SnapshotOptions],
+    source: str, /, *, into: str, options: Options = DEFAULTS, **words: Unpack[SnapshotOptions]
 ) -> None:
     """Keep the history of a source: compare a full copy with the table, and store the differences.
 
@@ -63,7 +57,7 @@ def check_source(source: str, query: str | None, request: SnapshotRequest | None
     elif source.startswith(TABLE):
         table_name(source.removeprefix(TABLE))
     elif request is not None:
-        from backstory.doors.native.file_checks import refuse_files
+        from backstory.doors.native.refusals import refuse_files
 
         refuse_files(source_files(source, request.format), request)
 
@@ -91,14 +85,7 @@ def _nonempty_lines(values: dict[str, Any]) -> list[str]:
 
 
 @with_flags(*FEED, request=ApplyRequest)
-def apply(
-    source: str,
-    /,
-    *,
-    into: str,
-    options: Options = DEFAULTS,
-    **words: Unpack[FeedOptions],
-) -> None:
+def apply(source: str, /, *, into: str, options: Options = DEFAULTS, **words: Unpack[FeedOptions]) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
     The table is the same in any order, except for changes of a settled time. The first delivery creates the

@@ -7,14 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.flags import with_flags
-from backstory.cli.options import (
-    DEFAULTS,
-    Flag,
-    Options,
-    parse_key,
-    require_key,
-)
+from backstory.cli.options import DEFAULTS, Flag, Options, parse_key, require_key, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -307,11 +300,7 @@ def relocate(
 
     with show_start(options):
         relocated = relocate_warehouse(
-            options.warehouse,
-            from_=from_,
-            config=options.config,
-            dry_run=dry_run,
-            verbose=options.verbose,
+            options.warehouse, from_=from_, config=options.config, dry_run=dry_run, verbose=options.verbose
         )
     if options.output_format == "table":
         _print_relocated(relocated, dry_run=dry_run)

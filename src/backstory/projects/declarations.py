@@ -16,9 +16,9 @@ from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.resolve import namespace_of
 from backstory.doors.native import options as feeds
 from backstory.doors.native.options import TABLE, SnapshotOptions, parse_options
-from backstory.doors.odf.arguments import is_file
 from backstory.doors.odf.lints import secrets_in_address
 from backstory.doors.odf.manifest.dataset import read_manifests
+from backstory.doors.odf.registry import is_file
 from backstory.errors import BackstoryError, UsageError
 from backstory.model.table import ODF, table_name
 from backstory.projects.entries import (

@@ -18,7 +18,7 @@ from backstory.doors.native.instants import StoredInstants, is_newest
 from backstory.doors.native.options import OnSchemaChange, names_files
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
-from backstory.doors.odf.arguments import is_file
+from backstory.doors.odf.registry import is_file
 from backstory.engine.deliver import ARCHIVED
 from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
 from backstory.errors import BackstoryError, Failed, TryAgain

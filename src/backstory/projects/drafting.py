@@ -12,8 +12,8 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from backstory.documents import Document, NotYaml, parse_trees, read_document, validate
-from backstory.doors.native.file_checks import names_in_first_file
 from backstory.doors.native.options import SnapshotRequest, names_files
+from backstory.doors.native.refusals import names_in_first_file
 from backstory.errors import BackstoryError, UsageError
 from backstory.formats.source_files import source_files
 from backstory.model.table import table_name

@@ -128,20 +128,16 @@ def new_copies(all_copies: Sequence[FileCopy], taken: set[str]) -> list[FileCopy
         known[tuple(mark[:NAMED])].append(mark[NAMED:])
     new = []
     for copy in all_copies:
-        name, which = _split_mark(copy.mark)
+        mark = json.loads(copy.mark)
+        name, which = tuple(mark[:NAMED]), mark[NAMED:]
         marks = known.get(name, [])
-        if any(mark[: len(which)] == which for mark in marks):
+        if any(known_mark[: len(which)] == which for known_mark in marks):
             continue
         if marks and digest_of(copy.path) in [mark[-1] for mark in marks]:
             taken.add(copy.whole_mark())
             continue
         new.append(copy)
     return new
-
-
-def _split_mark(mark: str) -> tuple[tuple[Any, ...], list[Any]]:
-    parts = json.loads(mark)
-    return tuple(parts[:NAMED]), parts[NAMED:]
 
 
 def digest_of(path: Path) -> str:

@@ -231,14 +231,9 @@ def _in_order(rows: pa.Table) -> list[dict[str, Any]]:
     return rows.sort_by("started_at").to_pylist()
 
 
-def ended_declarations(rows: Iterable[Mapping[str, Any]]) -> set[tuple[str, str]]:
-    """The pairs of runs and declarations whose end is recorded."""
-    return {(row["run_id"], row["name"]) for row in rows if row["status"] != BEGUN}
-
-
 def newest_rows(rows: Sequence[Mapping[str, Any]]) -> list[Mapping[str, Any]]:
     """The rows, except the beginnings of declarations that ended."""
-    ended = ended_declarations(rows)
+    ended = {(row["run_id"], row["name"]) for row in rows if row["status"] != BEGUN}
     return [row for row in rows if row["status"] != BEGUN or (row["run_id"], row["name"]) not in ended]
 
 

@@ -238,7 +238,11 @@ def run_project(
     Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
     """
     logged = rows_of_log(store) if _needs_log(project, request) else []
-    project = declare_tables(project, logged, partial(_exists, store), partial(_keys_of, store))
+
+    def is_table(name: str) -> bool:
+        return exists(store, table_name(name))
+
+    project = declare_tables(project, logged, is_table, partial(_keys_of, store))
     upstream = upstream_of(project)
     selected = select(project, upstream, request.select)
     if request.failed:
@@ -290,10 +294,6 @@ def _needs_log(project: Project, request: RunRequest) -> bool:
     """Whether past runs matter. They do for patterns, and for declarations whose files are delivered once."""
     once = (declared.times is not None and declared.times.each for declared in project.declarations)
     return request.failed or bool(project.patterns) or any(once)
-
-
-def _exists(store: IcebergStore, name: str) -> bool:
-    return exists(store, table_name(name))
 
 
 def _keys_of(store: IcebergStore, database: Database) -> Keys:

@@ -1,21 +1,386 @@
-"""Fetch from a polling source, according to the kind of its fetch step (sections 1.3, 1.4 and 5.1)."""
+"""Fetch from a polling source: files of this machine, or by HTTP or FTP (sections 1.3, 1.4 and 5.1)."""
 
+import glob
+import os
+import re
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path, PurePosixPath
 from typing import Final
+from urllib.parse import urlsplit
+from urllib.request import url2pathname
 
-from backstory.errors import UsageError
-from backstory.sources.files import check_format, fetch_file, fetch_glob, scheme_of
+from backstory.errors import Failed, Refused, UsageError
 from backstory.sources.ftp import fetch_ftp
 from backstory.sources.http import fetch_http
 from backstory.sources.source import (
+    CHECKING,
+    ETAG,
+    LAST_MODIFIED,
     Answer,
     FetchContext,
+    FetchedFile,
     FetchStep,
     GlobOfFiles,
     MetadataTime,
     PathTime,
     Resource,
+    SourceState,
+    SystemTime,
+    instant_of_nanoseconds,
+    instant_text,
+    of_kind,
 )
-from backstory.sources.templates import fill
+from backstory.sources.templates import fill, has_templates, without_secrets
+
+JAVA: Final = {"yyyy": "%Y", "MM": "%m", "dd": "%d", "HH": "%H", "mm": "%M", "ss": "%S"}
+# Codes of strftime that `datetime.strptime` rejects, though other implementations accept them.
+LONGER: Final = {"%F": "%Y-%m-%d", "%T": "%H:%M:%S", "%R": "%H:%M", "%D": "%m/%d/%y"}
+_JAVA_TOKEN = re.compile(r"'(?P<quoted>[^']*)'|(?P<letters>([A-Za-z])\3*)|(?P<other>[^A-Za-z']+)|'")
+
+ANY_FOLDERS = "**"
+_TIMED: Final = re.compile(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d\.\d{6}Z )(.+)", re.DOTALL)
+_MOST_WARNINGS: Final = 10
+# A single letter before the colon is a Windows drive.
+_SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):")
+_HERE: Final = {"", "localhost", "127.0.0.1"}
+
+
+def codes(timestamp_format: str) -> str:
+    """The format in codes of strptime.
+
+    Letters of Java are translated if the format has no `%`. Raises UsageError for Java letters other than
+    `yyyy MM dd HH mm ss`.
+    """
+    if "%" in timestamp_format:
+        return re.sub("%.", lambda code: LONGER.get(code[0], code[0]), timestamp_format, flags=re.DOTALL)
+    return _JAVA_TOKEN.sub(lambda token: _code(token, timestamp_format), timestamp_format)
+
+
+def check_format(timestamp_format: str) -> None:
+    """Raise UsageError for an invalid format."""
+    try:
+        datetime.strptime("", codes(timestamp_format))  # noqa: DTZ007
+    except (ValueError, re.error) as error:
+        # An empty string never matches a format. Any other error is a fault of the format.
+        if "does not match format" not in str(error):
+            raise UsageError(
+                "event-time",
+                f"The time format {timestamp_format!r} is not valid: {error}.",
+                "Write it in codes of strftime, such as %Y-%m-%d.",
+            ) from None
+
+
+def path_time(source: PathTime, name: str, paths: Sequence[str]) -> datetime:
+    """The time in the first of a file's paths that matches the pattern.
+
+    A time without a zone is in UTC. Raises Refused, with the file's name, if no path matches or the time
+    cannot be parsed.
+    """
+    match = next(filter(None, (re.search(source.pattern, path) for path in paths)), None)
+    text = match[1] if match else None
+    if text is None:
+        raise Refused(
+            "file-time",
+            f"The path of {name} contains no time: the pattern {source.pattern!r} does not match it.",
+            "Fix eventTime.pattern, or narrow the glob to files that have a time in their path.",
+        )
+    try:
+        time = datetime.strptime(text, codes(source.timestamp_format))  # noqa: DTZ007
+        return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
+    except (ValueError, OverflowError):
+        raise Refused(
+            "file-time",
+            f"The time {text!r} in the path of {name} is not written as {source.timestamp_format!r}.",
+            "Fix eventTime.pattern or eventTime.timestampFormat.",
+        ) from None
+
+
+def _code(token: re.Match[str], timestamp_format: str) -> str:
+    if token["quoted"] is not None:
+        return token["quoted"] or "'"
+    if token["other"] is not None:
+        return token["other"]
+    if token["letters"] not in JAVA:
+        raise UsageError(
+            "event-time",
+            f"The time format {timestamp_format!r} has {token[0]!r}, which is not supported.",
+            f"Use {', '.join(JAVA)}, quote other letters, or write the format in codes of strftime.",
+        )
+    return JAVA[token["letters"]]
+
+
+def fixed_folders(pattern: str) -> Path:
+    """The leading folders of a glob, up to its first wildcard."""
+    *folders, _ = Path(pattern).parts
+    wild = (number for number, part in enumerate(folders) if glob.has_magic(part))
+    return Path(*folders[: next(wild, len(folders))])
+
+
+def matching_files(folder: Path, pattern: str, known: Collection[str]) -> list[str]:
+    """The files that match a glob, with paths as in the glob.
+
+    Names with a leading dot match only an explicit dot. Each file is listed once, however many links lead to
+    it: with its path in `known`, else its own path, else the first path. Raises Refused for a link that leads
+    out of the glob's folder.
+    """
+    top = fixed_folders(pattern)
+    inside = (folder / top).resolve()
+    *parts, last = Path(pattern).parts[len(top.parts) :]
+    if last == ANY_FOLDERS:
+        parts, last = [*parts, last], "*"
+    places = [top]
+    for part in parts:
+        below = (
+            _below(folder, places, inside) if part == ANY_FOLDERS else _matching_places(folder, places, part)
+        )
+        places = _few(folder, below, top, known)
+    paths_by_file: dict[Path, set[str]] = {}
+    for path in _matching_places(folder, places, last):
+        if (folder / path).is_file():
+            paths_by_file.setdefault(_within(folder / path, inside), set()).add(path.as_posix())
+    return [
+        min(paths, key=lambda path: (path not in known, inside / Path(path).relative_to(top) != file, path))
+        for file, paths in paths_by_file.items()
+    ]
+
+
+def _matching_places(folder: Path, places: Iterable[Path], part: str) -> Iterator[Path]:
+    """The paths in these folders that match one part of a glob."""
+    for place in places:
+        for name in glob.iglob(part, root_dir=folder / place):  # noqa: PTH207 - Path.glob shows hidden files
+            yield place / name
+
+
+def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]:
+    """These folders and all folders below them."""
+    reached: set[Path] = set()
+    for place in sorted(places, key=lambda path: len(path.parts)):
+        if place not in reached:  # otherwise it was reached from another place
+            reached |= {place / path.relative_to(folder / place) for path in _folders(folder / place, inside)}
+    yield from reached
+
+
+def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
+    """One path for each folder, preferably its own path, and the paths of known files.
+
+    This bounds the number of paths, which links to each other could make endless.
+    """
+    inside = (folder / top).resolve()
+    known_folders = {parent for path in known for parent in Path(path).parents}
+    reached: dict[Path, set[Path]] = {}
+    for path in paths:
+        real = (folder / path).resolve()
+        if real.is_dir():
+            reached.setdefault(real, set()).add(path)
+    firsts = (
+        min(same, key=lambda path: (inside / path.relative_to(top) != real, path))
+        for real, same in reached.items()
+    )
+    return [*{*firsts, *(path for same in reached.values() for path in same & known_folders)}]
+
+
+def _folders(top: Path, inside: Path) -> Iterator[Path]:
+    """A folder and the visible folders below it, each once. Linked folders are last."""
+    visited: set[Path] = set()
+    links = [top]
+    while links:
+        first = links.pop(0)
+        if not first.is_dir() or _within(first, inside) in visited:
+            continue
+        for place, names, _ in os.walk(first):
+            visited.add(Path(place).resolve())
+            yield Path(place)
+            visible = sorted(name for name in names if not name.startswith("."))
+            names[:] = [name for name in visible if Path(place, name).resolve() not in visited]
+            links += [Path(place, name) for name in names if Path(place, name).is_symlink()]
+
+
+def _within(path: Path, inside: Path) -> Path:
+    """The real path. Raises Refused if it is outside the folder."""
+    real = path.resolve()
+    if not real.is_relative_to(inside):
+        raise Refused(
+            "link-outside",
+            f"{path.name} is a link that leads out of the folder {inside.name} of the glob.",
+            "Nothing was ingested; put the files themselves there, or name their folder in the manifest.",
+            [str(path)],
+        )
+    return real
+
+
+@dataclass(frozen=True, slots=True)
+class GlobFile:
+    """A file that matches the glob.
+
+    Attributes:
+        path: the path to open.
+        spelled: the path in the form of the glob, relative if the glob is; it identifies the file.
+        name: the path below the glob's fixed folders, for messages.
+        mark: the string that determines its place in the order.
+    """
+
+    path: Path
+    spelled: str
+    name: str
+    mark: str
+
+    @property
+    def place(self) -> tuple[str, str, str]:
+        """The sort key of the file: time, file name, path below the fixed folders."""
+        return _place(self.mark)
+
+
+def _place(mark: str) -> tuple[str, str, str]:
+    timed = _TIMED.fullmatch(mark)
+    time, name = (timed[1], timed[2]) if timed else ("", mark)
+    return time, PurePosixPath(name).name, name
+
+
+def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
+    """The new files after the last ingested file, in order.
+
+    New files that sort before it are named in warnings. Raises Failed if the first fetch finds no file.
+    Raises Refused for a path without the expected time, and for links out of the folder.
+    """
+    context.progress(CHECKING, 0, None)
+    last = of_kind(context.state, ETAG)
+    files = _files(step, context)
+    if not files and last is None:
+        raise Failed(
+            "not-found",
+            f"No file matches {step.path}.",
+            "Put files there, or fix the path; a relative path starts at the manifest's folder.",
+        )
+    # A mark of the other order has no place in this order. Ingested files are known by name anyway.
+    since = last if last is not None and bool(_TIMED.fullmatch(last)) == _is_timed(step) else None
+    unseen = [file for file in files if file.spelled not in context.seen]
+    new = [file for file in unseen if since is None or file.place > _place(since)]
+    late = [file for file in unseen if since is not None and file.place <= _place(since)]
+    # Checked before the first file is ingested: one path without a time refuses the whole pull.
+    times = [_event_time(file, step, context) for file in new]
+    deliveries = (
+        FetchedFile(
+            file.path,
+            file.name,
+            time,
+            SourceState(ETAG, file.mark),
+            last=file is new[-1],
+            spelled=file.spelled,
+        )
+        for file, time in zip(new, times, strict=True)
+    )
+    return Answer(
+        "new" if new else "up-to-date", deliveries, _warnings(late, since or "", timed=_is_timed(step))
+    )
+
+
+def _is_timed(step: GlobOfFiles) -> bool:
+    """Whether files are ordered by the times in their paths, instead of by name."""
+    return step.by_event_time and isinstance(step.event_time, PathTime)
+
+
+def _files(step: GlobOfFiles, context: FetchContext) -> list[GlobFile]:
+    """All files that match the glob, in order."""
+    spelled = matching_files(context.folder, step.path, context.seen)
+    files = [_glob_file(context.folder / text, text, step, context) for text in spelled]
+    return sorted(files, key=lambda file: file.place)
+
+
+def _glob_file(path: Path, spelled: str, step: GlobOfFiles, context: FetchContext) -> GlobFile:
+    """Describe a file: its name below the glob's fixed folders, and its mark."""
+    name = Path(spelled).relative_to(fixed_folders(step.path)).as_posix()
+    file = GlobFile(path, Path(spelled).as_posix(), name, name)
+    if not _is_timed(step):
+        return file
+    time = _event_time(file, step, context)
+    assert time is not None  # guaranteed by _is_timed
+    text = time.replace(tzinfo=None).isoformat(timespec="microseconds")
+    return GlobFile(path, file.spelled, name, f"{text}Z {name}")
+
+
+def _event_time(file: GlobFile, step: GlobOfFiles, context: FetchContext) -> datetime | None:
+    if isinstance(step.event_time, PathTime):
+        # The form in the manifest is first: the folders above it differ from machine to machine.
+        paths = [file.spelled, file.path.absolute().as_posix()]
+        return path_time(step.event_time, file.name, paths).astimezone(UTC)
+    return context.system_time if isinstance(step.event_time, SystemTime) else None
+
+
+def _warnings(late: Sequence[GlobFile], since: str, *, timed: bool) -> list[str]:
+    """One warning for each file that sorts before the last ingested file and was never ingested (D20)."""
+    parts = _TIMED.fullmatch(since)
+    last = parts[2] if parts else since
+    sorts = "has an earlier time than" if timed else "sorts before"
+    # The last file itself is not late, even if `seen` is incomplete.
+    files = [file for file in late if file.name != last]
+    lines = [
+        f"{file.name} {sorts} {last}, which was ingested already, so it is skipped. "
+        "Rename it to have it ingested."
+        for file in files[:_MOST_WARNINGS]
+    ]
+    more = len(files) - len(lines)
+    return [*lines, f"{more} more files are skipped for the same reason."] if more else lines
+
+
+def scheme_of(url: str) -> str:
+    """The scheme of an address in lower case, or an empty string for a plain path."""
+    match = _SCHEME.match(url)
+    return match[1].lower() if match else ""
+
+
+def fetch_file(step: Resource, url: str, context: FetchContext) -> Answer:
+    """The file at a URL or path.
+
+    It is up to date if it was not modified since the last pull. Raises UsageError for a file on another
+    machine. Raises Failed if the file does not exist or cannot be read.
+    """
+    context.progress(CHECKING, 0, None)
+    path = _path_of(url, step, context.folder)
+    shown_name = without_secrets(step.url) if has_templates(step.url) else str(path)
+    modified = _modification_time(path, shown_name)
+    state = SourceState(LAST_MODIFIED, instant_text(modified))
+    if of_kind(context.state, LAST_MODIFIED) == state.value:
+        return Answer("up-to-date")
+    time = context.system_time if isinstance(step.event_time, SystemTime) else modified
+    name = shown_name if has_templates(step.url) else path.name
+    return Answer("new", iter((FetchedFile(path, name, time, state),)))
+
+
+def _path_of(url: str, step: Resource, folder: Path) -> Path:
+    if not scheme_of(url):
+        return folder / url
+    parts = urlsplit(url)
+    if parts.netloc.lower() not in _HERE:
+        raise UsageError(
+            "unsupported-source",
+            f"{without_secrets(step.url)} names a file on another machine.",
+            "Write a file of this machine as file:///folder/file, or as a path.",
+        )
+    return folder / url2pathname(parts.path)
+
+
+def _modification_time(path: Path, shown_name: str) -> datetime:
+    try:
+        status = path.stat()
+        if path.is_file():
+            return instant_of_nanoseconds(status.st_mtime_ns)
+    except (FileNotFoundError, NotADirectoryError):
+        pass
+    except (OSError, ValueError) as error:
+        reason = error.strerror if isinstance(error, OSError) else "its name is not valid"
+        raise Failed(
+            "unreadable-file",
+            f"The file {shown_name} cannot be accessed: {reason}.",
+            "Check its permissions.",
+        ) from None
+    raise Failed(
+        "not-found",
+        f"There is no file {shown_name}.",
+        "Put it there, or fix the url; a relative path starts at the manifest's folder.",
+    )
+
 
 # An address without a scheme is a path.
 SCHEMES: Final = {"", "file", "http", "https", "ftp"}

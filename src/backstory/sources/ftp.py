@@ -9,30 +9,18 @@ from typing import BinaryIO, Final
 from urllib.parse import SplitResult, unquote_to_bytes, urlsplit
 
 from backstory.errors import BackstoryError, Failed
-from backstory.sources import savepoint
+from backstory.sources import savepoint, source
 from backstory.sources.http import CONNECT_SECONDS, READ_SECONDS, FileRequest, no_address
 from backstory.sources.retries import Unreachable, broken_transfer, retry_requests
 from backstory.sources.savepoint import Savepoint, unwritable
-from backstory.sources.source import (
-    CHECKING,
-    DOWNLOADING,
-    LATER_PULLS_SKIP_IT,
-    Answer,
-    FetchContext,
-    FetchedFile,
-    KeptDownload,
-    Progress,
-    Resource,
-    SystemTime,
-)
 from backstory.sources.templates import private_parts, redact, secrets_of, without_secrets
 
-NO_STATE: Final = f"{{name}}: FTP does not report whether a file changed; {LATER_PULLS_SKIP_IT}"
+NO_STATE: Final = f"{{name}}: FTP does not report whether a file changed; {source.LATER_PULLS_SKIP_IT}"
 NO_TIME: Final = "{name}: FTP provides no modification time; rows without a time get the time of the run."
 ABSENT: Final = "550"
 
 
-def fetch_ftp(step: Resource, url: str, context: FetchContext) -> Answer:
+def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> source.Answer:
     """Download the file into the cache, or use the download that an earlier run kept.
 
     The event time of its rows is the time of the run (1.4). Raises Failed if the file does not exist. Raises
@@ -40,20 +28,22 @@ def fetch_ftp(step: Resource, url: str, context: FetchContext) -> Answer:
     """
     forced = context.fetch_uncacheable or step.always
     if context.asked_before and not forced:
-        return Answer("uncacheable")
+        return source.Answer("uncacheable")
     target = _request_to(step, url, context)
     place, request_digest = savepoint.place_of(step, context), savepoint.digest(url)
     # Kept downloads look the same whether ingested or not, so a forced fetch always asks the server.
     saved = None if forced or context.refetch else savepoint.take_up(place, request_digest)
     point, data_file = saved or _download(target, place, request_digest, context)
     since = point.created_at if saved else None
-    fetched = FetchedFile(data_file, target.name, None, None, since, KeptDownload(place.name, point.data))
+    fetched = source.FetchedFile(
+        data_file, target.name, None, None, since, source.KeptDownload(place.name, point.data)
+    )
     warnings = [] if step.always or step.once else [NO_STATE]
-    warnings += [] if isinstance(step.event_time, SystemTime | None) else [NO_TIME]
-    return Answer("new", iter((fetched,)), [text.format(name=target.name) for text in warnings])
+    warnings += [] if isinstance(step.event_time, source.SystemTime | None) else [NO_TIME]
+    return source.Answer("new", iter((fetched,)), [text.format(name=target.name) for text in warnings])
 
 
-def _request_to(step: Resource, url: str, context: FetchContext) -> FileRequest:
+def _request_to(step: source.Resource, url: str, context: source.FetchContext) -> FileRequest:
     try:
         secrets = private_parts(url, ()) | secrets_of(step.url, context.environment)
     except ValueError:
@@ -62,13 +52,13 @@ def _request_to(step: Resource, url: str, context: FetchContext) -> FileRequest:
 
 
 def _download(
-    target: FileRequest, place: Path, request_digest: str, context: FetchContext
+    target: FileRequest, place: Path, request_digest: str, context: source.FetchContext
 ) -> tuple[Savepoint, Path]:
     part = savepoint.new_file(place, ".part")
     savepoint.sweep(context.cache)
 
     def attempt() -> int:
-        context.progress(CHECKING, 0, None)
+        context.progress(source.CHECKING, 0, None)
         with part.open("wb") as file:
             size = _retrieve(target, file, context.progress)
             file.flush()
@@ -86,7 +76,7 @@ def _download(
         part.unlink(missing_ok=True)
 
 
-def _retrieve(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
+def _retrieve(target: FileRequest, file: BinaryIO, progress: source.Progress) -> int:
     """Write the whole file, and return its size in bytes.
 
     If the server reports a size, the two must be equal.
@@ -100,7 +90,7 @@ def _retrieve(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
         except OSError as error:
             raise unwritable(error) from None
         done += len(chunk)
-        progress(DOWNLOADING, done, total)
+        progress(source.DOWNLOADING, done, total)
 
     address, path = _address(target.url)
     try:
@@ -113,7 +103,7 @@ def _retrieve(target: FileRequest, file: BinaryIO, progress: Progress) -> int:
             server.voidcmd("TYPE I")
             with suppress(ftplib.error_perm):  # many servers lack the command
                 total = server.size(path)
-            progress(DOWNLOADING, 0, total)
+            progress(source.DOWNLOADING, 0, total)
             server.retrbinary(f"RETR {path}", keep)
     except ftplib.all_errors as error:
         raise _refusal(error, target, done) from None

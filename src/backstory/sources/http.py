@@ -24,26 +24,9 @@ import httpx2
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.formats.memory import bound_by
 from backstory.model.instant import parse_instant
-from backstory.sources import savepoint
+from backstory.sources import savepoint, source
 from backstory.sources.retries import Unreachable, broken_transfer, retry_requests, seconds_of
 from backstory.sources.savepoint import Savepoint, unwritable
-from backstory.sources.source import (
-    CHECKING,
-    DOWNLOADING,
-    ETAG,
-    LAST_MODIFIED,
-    LATER_PULLS_SKIP_IT,
-    Answer,
-    FetchContext,
-    FetchedFile,
-    KeptDownload,
-    Progress,
-    Resource,
-    SourceState,
-    SystemTime,
-    instant_text,
-    of_kind,
-)
 from backstory.sources.templates import fill, private_parts, redact, secrets_of, without_secrets
 
 REDIRECTS: Final = 10
@@ -72,7 +55,7 @@ NO_SUCH_RANGE: Final = 416
 _COMPRESSED: Final = (".gz", ".gzip", ".tgz", ".zip", ".zst", ".br")
 _DECODED: Final = {"gzip", "deflate"}
 _RANGE: Final = re.compile(r"bytes (\d+)-\d+/(\d+|\*)")
-NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time; {LATER_PULLS_SKIP_IT}"
+NO_STATE: Final = f"{{name}} sends neither an ETag nor a modification time; {source.LATER_PULLS_SKIP_IT}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -264,7 +247,7 @@ class BodyPart:
 
 
 def transfer_bytes(
-    client: httpx2.Client, target: FileRequest, conditions: Headers, part: BodyPart, progress: Progress
+    client: httpx2.Client, target: FileRequest, conditions: Headers, part: BodyPart, progress: source.Progress
 ) -> httpx2.Headers | None:
     """Write the whole body into the part's file, and return the answer's headers.
 
@@ -312,18 +295,18 @@ def _check_rest(response: httpx2.Response, part: BodyPart, target: FileRequest) 
         raise broken_transfer(target.name, part.size)
 
 
-def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progress: Progress) -> None:
+def _write(response: httpx2.Response, part: BodyPart, target: FileRequest, progress: source.Progress) -> None:
     """Write the body, and check its size. The client itself checks only the bytes of one answer."""
     total, packed = _total(response), bool(_encodings(response))
     try:
         with part.path.open("ab" if response.status_code == PARTIAL else "wb") as file:
-            progress(DOWNLOADING, part.size, total)
+            progress(source.DOWNLOADING, part.size, total)
             for chunk in _chunks(response, target):
                 file.write(chunk)
                 part.size += len(chunk)
                 if packed and part.size > (bound := bound_by(response.num_bytes_downloaded, part.limit)).most:
                     raise bound.too_large(target.name)
-                progress(DOWNLOADING, part.size, total)
+                progress(source.DOWNLOADING, part.size, total)
             file.flush()
             os.fsync(file.fileno())
     except httpx2.HTTPError:
@@ -368,7 +351,7 @@ def tag_of(headers: httpx2.Headers) -> str | None:
     return values[0].decode("latin-1").strip() or None if values else None
 
 
-def fetch_http(step: Resource, url: str, context: FetchContext) -> Answer:
+def fetch_http(step: source.Resource, url: str, context: source.FetchContext) -> source.Answer:
     """Download the resource into the cache if it changed, or use the download that an earlier run kept.
 
     Raises Failed if the resource does not exist. Raises TryAgain if the server returns nothing after several
@@ -376,7 +359,7 @@ def fetch_http(step: Resource, url: str, context: FetchContext) -> Answer:
     """
     forced = context.fetch_uncacheable or step.always
     if context.asked_before and context.state is None and not forced:
-        return Answer("uncacheable")
+        return source.Answer("uncacheable")
     target = _request_to(step, url, context)
     place = savepoint.place_of(step, context)
     request_digest = savepoint.digest(
@@ -388,19 +371,21 @@ def fetch_http(step: Resource, url: str, context: FetchContext) -> Answer:
         saved = savepoint.take_up(place, request_digest)
         if saved is not None:
             point, data_file = saved
-            return Answer("new", iter((_fetched_file(step, context, place, point, data_file, taken=True),)))
+            return source.Answer(
+                "new", iter((_fetched_file(step, context, place, point, data_file, taken=True),))
+            )
     return _download(step, target, place, request_digest, context)
 
 
 def _download(
-    step: Resource, target: FileRequest, place: Path, request_digest: str, context: FetchContext
-) -> Answer:
+    step: source.Resource, target: FileRequest, place: Path, request_digest: str, context: source.FetchContext
+) -> source.Answer:
     part = BodyPart(savepoint.new_file(place, ".part"), limit=context.unpacked_limit)
     savepoint.sweep(context.cache)
     conditions = _conditions(context.state)
 
     def attempt() -> httpx2.Headers | None:
-        context.progress(CHECKING, 0, None)
+        context.progress(source.CHECKING, 0, None)
         return transfer_bytes(client, target, conditions, part, context.progress)
 
     try:
@@ -408,7 +393,7 @@ def _download(
             headers = retry_requests(context.retry, attempt)
         if headers is None:
             savepoint.discard(place)
-            return Answer("up-to-date")
+            return source.Answer("up-to-date")
         modified = _instant(headers.get("Last-Modified"))
         state = _state(tag_of(headers), modified)
         data = part.path.with_suffix(".data").name
@@ -417,25 +402,33 @@ def _download(
     finally:
         part.path.unlink(missing_ok=True)
     warnings = [] if state or step.always else [NO_STATE.format(name=target.name)]
-    return Answer(
+    return source.Answer(
         "new", iter((_fetched_file(step, context, place, point, data_file, taken=False),)), warnings
     )
 
 
 def _fetched_file(
-    step: Resource, context: FetchContext, place: Path, point: Savepoint, data_file: Path, *, taken: bool
-) -> FetchedFile:
-    return FetchedFile(
+    step: source.Resource,
+    context: source.FetchContext,
+    place: Path,
+    point: Savepoint,
+    data_file: Path,
+    *,
+    taken: bool,
+) -> source.FetchedFile:
+    return source.FetchedFile(
         path=data_file,
         name=without_secrets(step.url),
-        event_time=context.system_time if isinstance(step.event_time, SystemTime) else point.event_time,
+        event_time=context.system_time
+        if isinstance(step.event_time, source.SystemTime)
+        else point.event_time,
         state=point.state,
         taken_up=point.created_at if taken else None,
-        kept=KeptDownload(place.name, point.data),
+        kept=source.KeptDownload(place.name, point.data),
     )
 
 
-def _request_to(step: Resource, url: str, context: FetchContext) -> FileRequest:
+def _request_to(step: source.Resource, url: str, context: source.FetchContext) -> FileRequest:
     values = [fill(value, context.environment) for _, value in step.headers]
     names = [name.encode() for name, _ in step.headers]
     headers = [(name, value.encode()) for name, value in zip(names, values, strict=True)]
@@ -448,9 +441,9 @@ def _request_to(step: Resource, url: str, context: FetchContext) -> FileRequest:
     return FileRequest(without_secrets(step.url), url, headers, frozenset(secrets))
 
 
-def _conditions(state: SourceState | None) -> Headers:
+def _conditions(state: source.SourceState | None) -> Headers:
     """The header that requests the body only if it changed. An ETag is sent back exactly as received."""
-    tag, modified = of_kind(state, ETAG), of_kind(state, LAST_MODIFIED)
+    tag, modified = source.of_kind(state, source.ETAG), source.of_kind(state, source.LAST_MODIFIED)
     if tag is not None:
         return [(b"If-None-Match", tag.encode("latin-1", "replace"))]
     if modified is not None:
@@ -460,10 +453,14 @@ def _conditions(state: SourceState | None) -> Headers:
     return []
 
 
-def _state(tag: str | None, modified: datetime | None) -> SourceState | None:
+def _state(tag: str | None, modified: datetime | None) -> source.SourceState | None:
     if tag is not None:
-        return SourceState(ETAG, tag)
-    return SourceState(LAST_MODIFIED, instant_text(modified)) if modified is not None else None
+        return source.SourceState(source.ETAG, tag)
+    return (
+        source.SourceState(source.LAST_MODIFIED, source.instant_text(modified))
+        if modified is not None
+        else None
+    )
 
 
 def _instant(date: str | None) -> datetime | None:

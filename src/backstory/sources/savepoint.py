@@ -9,7 +9,7 @@ import json
 import time
 import uuid
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from hashlib import sha3_256
 from pathlib import Path
@@ -74,20 +74,13 @@ def save(place: Path, savepoint: Savepoint, finished: Path) -> Path:
 
     Returns the path of a file with the data. Raises Failed if the savepoint cannot be written.
     """
-    document = {
-        "created_at": savepoint.created_at.isoformat(),
-        "asked": savepoint.asked,
-        "state": savepoint.state.to_dict() if savepoint.state else None,
-        "event_time": savepoint.event_time.isoformat() if savepoint.event_time else None,
-        "data": savepoint.data,
-        "size": savepoint.size,
-    }
+    document = json.dumps(asdict(savepoint), default=datetime.isoformat)
     older = _read(place)
     unfinished = new_file(place, ".part")
     try:
         finished.replace(place.parent / savepoint.data)
         reader_file = _own_name(place.parent / savepoint.data, place)
-        unfinished.write_text(json.dumps(document), "utf-8")
+        unfinished.write_text(document, "utf-8")
         unfinished.replace(place)
         if older is not None:
             (place.parent / older.data).unlink(missing_ok=True)

@@ -11,6 +11,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from backstory.documents import Document
 from backstory.doors.historize.hashes import Expressions, Hashes, canon, sha256
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import Load
@@ -23,9 +24,9 @@ from backstory.doors.historize.model import (
     base_columns,
     user_columns,
 )
-from backstory.doors.historize.resolve import ModelDocument, resolve, schema_of
+from backstory.doors.historize.resolve import MODEL, resolve, schema_of
+from backstory.doors.historize.sql_load import base_steps
 from backstory.doors.historize.stage import column_type
-from backstory.doors.historize.statements import base_steps
 from backstory.errors import BackstoryError
 from backstory.formats.rows import arrow_type
 from backstory.model.layout import STARTED
@@ -252,7 +253,7 @@ def sample_model(profile: str = "elevata_v1") -> Model:
             ),
         ],
     }
-    return resolve(Model.model_validate(tree), ModelDocument("conformance", tree))
+    return resolve(Model.model_validate(tree), Document("conformance", tree, MODEL))
 
 
 def dataset_of(model: Model, name: str) -> ModelDataset:

@@ -9,7 +9,7 @@ from committing import commit
 from destination import HISTORY, VERSIONS, Place, refusal
 from tables_as_text import table
 
-from backstory.doors.fivetran import batch_rows
+from backstory.doors.fivetran import batches
 from backstory.formats.batch_file import BatchFile
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change
@@ -34,12 +34,12 @@ WAYS = ["memory", "driver", "tasks"]
 
 def test_every_guard_of_a_batch_has_a_row_here():
     """If the code gets a new guard, this test fails until the guard has a row here."""
-    guards = (batch_rows.refuse_incomplete, batch_rows._refuse_update, batch_rows._refuse_rows)
+    guards = (batches.refuse_incomplete, batches._refuse_update, batches._refuse_rows)
     source = "\n".join(map(inspect.getsource, guards))
     calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
     whys = [call.args[-1] for call in calls if ast.unparse(call.func) == "_refuse_rows"]
     raised = [call for call in calls if ast.unparse(call.func) == "Refused"]
-    assert {eval(ast.unparse(why), vars(batch_rows)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
+    assert {eval(ast.unparse(why), vars(batches)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
     assert len(raised) == 2  # a column that is missing, and all others
 
 

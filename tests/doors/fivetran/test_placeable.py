@@ -3,7 +3,7 @@
 import pyarrow as pa
 import pytest
 
-from backstory.doors.fivetran.batch_rows import refuse_incomplete
+from backstory.doors.fivetran.batches import refuse_incomplete
 from backstory.errors import Refused
 from backstory.formats.rows import Rows
 

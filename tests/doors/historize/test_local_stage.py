@@ -13,7 +13,7 @@ from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.load_sides import local_stage_side, stage_frame
 from backstory.doors.historize.runs import LoadRun
-from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.spark_tables import SparkWork
 from backstory.doors.historize.stage import stage_of
 from backstory.strategies.scd2.terms import LIVE
 

@@ -7,7 +7,7 @@ from historizing import dataset, document, model_of
 
 from backstory.dialects import DuckDB, Postgres, Spark, SqlServer
 from backstory.doors.historize.hist_state import sync_hist
-from backstory.doors.historize.scopes import delta_cutoff, hist_scope, increment_scope
+from backstory.doors.historize.load import delta_cutoff, hist_scope, increment_scope
 from backstory.errors import UsageError
 
 NOW = datetime(2024, 3, 31, 12, 30, tzinfo=UTC)

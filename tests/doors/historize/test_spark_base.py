@@ -19,7 +19,7 @@ from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.load_sides import stage_frame
 from backstory.doors.historize.runs import LoadRun
-from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.spark_tables import SparkWork
 from backstory.doors.historize.stage import Stage
 from backstory.doors.native.door import parse_options, snapshot
 from backstory.model.layout import Layout

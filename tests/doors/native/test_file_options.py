@@ -7,8 +7,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.doors.native.file_checks import SMALL, refuse_files
 from backstory.doors.native.options import parse_options
+from backstory.doors.native.refusals import SMALL, refuse_files
 from backstory.errors import BackstoryError
 from backstory.formats.source_files import source_files
 from backstory.warehouse import Warehouse

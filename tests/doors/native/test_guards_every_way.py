@@ -40,8 +40,10 @@ COPIES = {
     "refuse_mass_null": ({"v": None, "keep": 400}, {"max_null_ratio": 0.1}, "mass-null", (THERE,)),
 }
 # Guards that are judged before a way is chosen, and the one that raises those of FAULTS.
-BEFOREHAND = {"refuse_copy_faults", "refuse_untyped_key"}
+OF_FILES = {"refuse_files", "refuse_names", "refuse_lacking_key", "refuse_whole_headers"}
+BEFOREHAND = {"refuse_copy_faults", "refuse_untyped_key", *OF_FILES}
 OF_FAULTS = {"refuse_null_keys", "refuse_duplicates", "refuse_spoilt"}
+OF_FEEDS = {"refuse_feed_faults", "refuse_empty_restatement"}
 
 AS_THEY_COME = "more rows than a step: planned in their order"
 # The bytes that the driver may hold, whether rows come in another order than the table's, and what is logged.
@@ -56,7 +58,7 @@ WAYS = {
 def test_every_guard_of_a_copy_has_a_row_here():
     """If the code gets a new guard, this test fails until the guard has a row here."""
     guards = {name for name in vars(refusals) if name.startswith("refuse_")}
-    assert guards - BEFOREHAND - OF_FAULTS | set(FAULTS) == set(COPIES)
+    assert guards - BEFOREHAND - OF_FAULTS - OF_FEEDS | set(FAULTS) == set(COPIES)
 
 
 def rows_of(change):

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 import pyarrow as pa
 import pytest
 
-from backstory.doors.native.feeds.ordering import instants_of, local_times
+from backstory.doors.native.feeds.events import instants_of, local_times
 from backstory.errors import BackstoryError, Refused, UsageError
 from backstory.formats.memory import Memory
 from backstory.formats.values.exactly import cast_exactly

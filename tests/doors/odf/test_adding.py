@@ -9,9 +9,8 @@ from manifesting import dataset_of, folded, manifest, polling, push
 
 from backstory.doors.odf import door
 from backstory.doors.odf.adding import add_one
-from backstory.doors.odf.arguments import find_datasets, refuse_repeated
 from backstory.doors.odf.preprocess import lint_dataset
-from backstory.doors.odf.registry import RegisteredDataset, stored_datasets
+from backstory.doors.odf.registry import RegisteredDataset, find_datasets, refuse_repeated, stored_datasets
 from backstory.errors import UsageError
 from backstory.model.table import TableName
 

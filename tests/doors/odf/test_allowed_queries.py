@@ -6,10 +6,10 @@ import pytest
 from datasets import Dataset
 from manifesting import dataset_of, manifest, polling
 
+from backstory.doors.odf.door import pull
 from backstory.doors.odf.manifest.events import Sql
 from backstory.doors.odf.polling import IngestRequest
 from backstory.doors.odf.preprocess import others_read, run_query
-from backstory.doors.odf.pulling import pull
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.errors import UsageError
 from backstory.model.table import TableName

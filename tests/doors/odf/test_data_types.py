@@ -5,7 +5,7 @@ import json
 import pyarrow as pa
 import pytest
 
-from backstory.doors.odf.data_types import (
+from backstory.doors.odf.columns import (
     ANY_TYPE,
     arrow_schema,
     data_schema_of,

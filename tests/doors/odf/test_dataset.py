@@ -7,8 +7,7 @@ from manifesting import dataset_of, manifest, polling, push, refusal
 
 from backstory.documents import validate
 from backstory.doors.odf.manifest.dataset import fold, from_document, manifest_document, same_name
-from backstory.doors.odf.manifest.events import DatasetSnapshot
-from backstory.doors.odf.manifest.merge import Append, encoding_of
+from backstory.doors.odf.manifest.events import Append, DatasetSnapshot, encoding_of
 from backstory.errors import UsageError
 from backstory.strategies.events.terms import EventEncoding
 

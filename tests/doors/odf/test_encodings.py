@@ -4,9 +4,9 @@ import json
 
 import pytest
 
-from backstory.doors.odf.log_columns import LogColumns
-from backstory.doors.odf.log_frames import encode_log
 from backstory.doors.odf.manifest.events import SetVocab
+from backstory.doors.odf.registry import LogColumns
+from backstory.doors.odf.sides import encode_log
 from backstory.strategies.events.terms import EventEncoding
 
 OBSERVED = LogColumns(SetVocab(), EventEncoding.OBSERVED)

@@ -1,22 +1,297 @@
-"""WriteBatch and WriteHistoryBatch as deliveries (sections 2.8, 2.9 and 5)."""
+"""WriteBatch and WriteHistoryBatch as deliveries (sections 2.8, 2.9 and 5).
+
+The rows of a batch are read as columns of the table, checked for completeness, and planned.
+"""
 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
+from functools import cached_property
 from pathlib import Path
 
-from backstory.doors.fivetran.batch_rows import Batch, RequestFiles
-from backstory.doors.fivetran.definitions import columns_from, key_from
-from backstory.doors.fivetran.targets import DOOR, LAYOUTS
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from backstory.doors.fivetran.definitions import DOOR, LAYOUTS, columns_from, key_from, refuse_foreign
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.errors import Refused
 from backstory.formats.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
-from backstory.model.layout import Layout
-from backstory.model.table import TableName
+from backstory.formats.delivered import arrow_schema, read_files, stream_file
+from backstory.formats.memory import MemoryLease
+from backstory.formats.rows import Mended, Rows
+from backstory.model.layout import END, PREFIX, START, SYSTEM_COLUMNS, Layout
+from backstory.model.table import Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.stores.port import StoredTable
+from backstory.strategies import live_rows
+from backstory.strategies import versions as intervals
+from backstory.strategies.actions import Actions
+
+
+@dataclass(frozen=True, slots=True)
+class _RowsPlace:
+    file: str
+    first: int
+
+
+def refuse_incomplete(
+    kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None, first: int = 0
+) -> None:
+    """Raise Refused, with file and row, for the first row that lacks its key or a required value.
+
+    `kind` is earliest, replace, update or delete. `needed` is the time column that must have a value in each
+    row. `first` is the number of earlier rows in the file. A replace row of a history also needs an end,
+    since otherwise its version might still be true. An update row without `_fivetran_start` may close a
+    version, but may not change a value.
+    """
+    instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
+    required = [*key, *instants]
+    for name in required:
+        if name not in rows.values.column_names:
+            raise Refused(
+                "missing-column",
+                f"{file}: the {kind} file lacks the column {name}.",
+                "Nothing was written; send the batch again with that column.",
+            )
+    place = _RowsPlace(file, first)
+    for name in key:
+        _refuse_rows(place, name, pc.invert(rows.known[name]), "the key is marked unmodified")
+    if kind == "replace":
+        for name in rows.known.column_names:
+            _refuse_rows(place, name, pc.invert(rows.known[name]), "a replaced row must be complete")
+    if kind != "update":
+        for name in instants:
+            _refuse_rows(place, name, rows.values[name].is_null(), "the time is missing")
+    if needed and kind == "update":
+        _refuse_update(place, rows, key, needed)
+
+
+def _refuse_update(place: "_RowsPlace", rows: Rows, key: Sequence[str], needed: str) -> None:
+    if START in rows.values.column_names:
+        startless = np.asarray(rows.values[START].is_null())
+    else:
+        startless = np.ones(rows.count, bool)
+    endless = np.asarray(rows.values[needed].is_null())
+    _refuse_rows(place, END, pa.array(~startless & endless), "the end is missing")
+    for name in rows.known.column_names:
+        if name not in key and not name.startswith(PREFIX):
+            changed = startless & np.asarray(rows.known[name])
+            _refuse_rows(place, name, pa.array(changed), f"a value changes but {START} is missing")
+
+
+def _refuse_rows(place: "_RowsPlace", column: str, wrong: pa.Array | pa.ChunkedArray, why: str) -> None:
+    if not pc.any(wrong).as_py():
+        return
+    row = place.first + int(np.flatnonzero(np.asarray(wrong))[0]) + 1
+    raise Refused(
+        "unplaceable-row",
+        f"{place.file}, row {row}, column {column}: {why}.",
+        "Nothing was written; send the batch again with complete rows.",
+    )
+
+
+KINDS = ("earliest", "replace", "update", "delete")
+
+
+@dataclass(frozen=True, slots=True)
+class RequestFiles:
+    """The batch files of one request by kind, and their encoding."""
+
+    encoding: Encoding
+    replace: Sequence[BatchFile] = ()
+    update: Sequence[BatchFile] = ()
+    delete: Sequence[BatchFile] = ()
+    earliest: Sequence[BatchFile] = ()
+
+    @property
+    def parts(self) -> list[tuple[str, BatchFile]]:
+        """Every file with its kind."""
+        return [(kind, file) for kind in KINDS for file in getattr(self, kind)]
+
+
+@dataclass(frozen=True)
+class LiveChange:
+    """The decoded rows of a WriteBatch request."""
+
+    delivery: live_rows.LiveDelivery
+    mended: Mended
+    rows: Mapping[str, Rows]
+    since: None = None
+
+    @cached_property
+    def keys(self) -> pa.Table:
+        """The key columns of all rows."""
+        rows = self.delivery
+        return _key_columns(rows.key, rows.replace.values, rows.update.values, rows.delete)
+
+    def plan(self, stored: pa.Table) -> Actions:
+        """Plan the change of a table without history (see `strategies.live_rows`)."""
+        return live_rows.plan_live_rows(stored, self.delivery)
+
+
+@dataclass(frozen=True)
+class HistoryChange:
+    """The decoded rows of a WriteHistoryBatch request."""
+
+    delivery: intervals.HistoryDelivery
+    mended: Mended
+    rows: Mapping[str, Rows]
+
+    @property
+    def since(self) -> int | None:
+        """The earliest time in the batch, in microseconds."""
+        return self.delivery.first_instant()
+
+    @cached_property
+    def keys(self) -> pa.Table:
+        """The key columns of all rows."""
+        rows = self.delivery
+        return _key_columns(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
+
+    def plan(self, stored: pa.Table) -> Actions:
+        """Plan the change of a history table (see `strategies.versions`)."""
+        return intervals.plan_versions(stored, self.delivery)
+
+
+def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:
+    return pa.concat_tables([table.select(key) for table in tables])
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The files of a request as rows of its table.
+
+    A batch is small enough to be sent to Spark's tasks. `types` are the table's columns in their order.
+    `sources` are their names in files and messages.
+    """
+
+    types: Mapping[str, ColumnType]
+    sources: Mapping[str, str]
+    requested: frozenset[str]
+    key: tuple[str, ...]
+    files: RequestFiles
+    keeps_history: bool
+
+    @classmethod
+    def of(
+        cls, shape: Shape, requested: Mapping[str, ColumnType], key: Sequence[str], files: RequestFiles
+    ) -> "Batch":
+        """The batch of a request. Raises Refused if its key or columns differ from the table's."""
+        refuse_foreign(shape)
+        if not key:
+            raise Refused(
+                "no-key",
+                f"The request for {shape.table} marks no key column.",
+                "Send the table's definition with its key columns marked.",
+            )
+        if shape.key and set(key) != set(shape.source_key):
+            raise Refused(
+                "other-key",
+                f"The key of {shape.table} is ({', '.join(shape.source_key)}), not ({', '.join(key)}).",
+                "Alter the table's key first.",
+            )
+        names = {column.source: column.name for column in shape.columns}
+        unknown = [n for n in requested if n not in names and n not in SYSTEM_COLUMNS]
+        if unknown:
+            raise Refused(
+                "unknown-column",
+                f"{shape.table} has no column {unknown[0]}.",
+                "Add the column to the table first.",
+            )
+        return cls(
+            {column.name: column.type for column in shape.columns},
+            {column.name: column.source for column in shape.columns},
+            frozenset(names[source] for source in requested if source in names),
+            tuple(names.get(source, source) for source in key),
+            files,
+            shape.layout is Layout.FIVETRAN_HISTORY,
+        )
+
+    @property
+    def parts(self) -> list[tuple[str, BatchFile]]:
+        """Every file with its kind."""
+        return self.files.parts
+
+    def decode(self, lease: MemoryLease) -> LiveChange | HistoryChange:
+        """All rows of the files.
+
+        Raises Refused for an unreadable file, and TooLarge if the lease is exceeded.
+        """
+        return self.change({kind: self._rows(kind, lease) for kind in KINDS})
+
+    def stream(self, kind: str, file: BatchFile) -> Iterator[Rows]:
+        """The rows of one file in parts, with every column of the table."""
+        first = 0
+        for rows in stream_file(file, self.files.encoding, *self._file_columns(kind)):
+            yield self._check_rows(kind, file, rows, first).align(arrow_schema(self.types))
+            first += rows.count
+
+    def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
+        """The change that rows of each kind describe.
+
+        The rows have all columns of the table, or at least the required ones.
+        """
+        by_kind = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
+        mended = sum((part.mended for part in by_kind.values()), Mended())
+        if not self.keeps_history:
+            return LiveChange(
+                live_rows.LiveDelivery(
+                    key=self.key,
+                    columns=self.requested,
+                    replace=by_kind["replace"],
+                    update=by_kind["update"],
+                    delete=by_kind["delete"].values.select(self.key),
+                ),
+                mended,
+                by_kind,
+            )
+        return HistoryChange(
+            intervals.HistoryDelivery(
+                key=self.key,
+                earliest=by_kind["earliest"].values,
+                replace=by_kind["replace"],
+                update=by_kind["update"],
+                delete=by_kind["delete"].values,
+            ),
+            mended,
+            by_kind,
+        )
+
+    def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
+        """The columns to read from files of a kind, and the time column that must have values."""
+        key, every = frozenset(self.key), frozenset(self.types)
+        if not self.keeps_history:
+            return (key if kind == "delete" else every), None
+        instants = {"earliest": START, "replace": START, "update": END, "delete": END}
+        few = kind in {"earliest", "delete"}
+        return (key | {instants[kind]} if few else every), instants[kind]
+
+    def _schema(self, kind: str) -> pa.Schema:
+        columns, _ = self._needed_columns(kind)
+        return arrow_schema({name: type_ for name, type_ in self.types.items() if name in columns})
+
+    def _rows(self, kind: str, lease: MemoryLease) -> Rows:
+        files = getattr(self.files, kind)
+        parts = read_files(files, self.files.encoding, *self._file_columns(kind), lease)
+        checked = [self._check_rows(kind, file, rows) for file, rows in parts]
+        return Rows.concat(checked, self._schema(kind))
+
+    def _file_columns(self, kind: str) -> tuple[dict[str, ColumnType], frozenset[str]]:
+        """The types of the table's columns by their names in files, and the names of the required columns."""
+        columns, _ = self._needed_columns(kind)
+        types = {self.sources[name]: type_ for name, type_ in self.types.items()}
+        return types, frozenset(self.sources.get(name, name) for name in columns)
+
+    def _check_rows(self, kind: str, file: BatchFile, rows: Rows, first: int = 0) -> Rows:
+        """The rows of a file under the table's column names. Raises Refused if a row is incomplete."""
+        _, needed = self._needed_columns(kind)
+        key = [self.sources.get(name, name) for name in self.key]
+        refuse_incomplete(kind, file.name, rows, key, needed, first)
+        return rows.rename({source: name for name, source in self.sources.items()})
+
 
 _COMPRESSIONS = {
     sdk.Compression.OFF: Compression.OFF,
@@ -164,9 +439,7 @@ def history_batch(
     return HistoryBatch(table, *_definition_parts(request), files_of(request, accepted))
 
 
-def _definition_parts(
-    request: Request,
-) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
+def _definition_parts(request: Request) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
     """The table's definition in a request: its bytes, the types of its columns by name, and its key."""
     columns = request.table.columns
     definition = request.table.SerializeToString(deterministic=True)

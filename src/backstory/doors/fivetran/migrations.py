@@ -8,8 +8,7 @@ from typing import Any
 import pyarrow as pa
 import structlog
 
-from backstory.doors.fivetran.definitions import can_flag, refuse_foreign, stored_as, type_from
-from backstory.doors.fivetran.targets import NamedStore, existing_own, load_own, note
+from backstory.doors.fivetran import definitions
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
@@ -22,23 +21,7 @@ from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.port import DISORDER, Store, StoredTable, stored_names
 from backstory.stores.tables import rows_of
-from backstory.strategies.shape_changes.operations import (
-    Add,
-    AddInHistory,
-    ConstantValue,
-    DropInHistory,
-    FillFlag,
-    HistoryToLive,
-    LiveToHistory,
-    Operation,
-    SetValue,
-    SoftDeleteToLive,
-    ToHistory,
-    TooEarly,
-    ToSoftDelete,
-    Value,
-    ValuesOf,
-)
+from backstory.strategies.shape_changes import operations
 from backstory.strategies.shape_changes.plan import change_of
 
 NULL_TEXT = "NULL"
@@ -71,16 +54,16 @@ class Subject:
     def desired_column(self, name: str, type_: ColumnType) -> Column:
         """The column with this name in the source or, if it is missing, the column that would be added."""
         names = stored_names(self.store.reserves, [name], self.shape.columns)
-        return self.shape.column_of_source(name) or stored_as(Column(name, type_), names)
+        return self.shape.column_of_source(name) or definitions.stored_as(Column(name, type_), names)
 
-    def change(self, operation: Operation) -> Change | None:
+    def change(self, operation: operations.Operation) -> Change | None:
         """The change for an operation.
 
         Raises Refused if an open version starts after the operation's time.
         """
         try:
             return change_of(self.store, self.table, operation)
-        except TooEarly:
+        except operations.TooEarly:
             raise migration_error(
                 f"{self.shape.table} has open versions that start after the operation's time.",
                 "Send a later time.",
@@ -116,14 +99,14 @@ def require_user_column(name: str) -> str:
     return name
 
 
-def parse_value(text: str, column: Column) -> ConstantValue:
+def parse_value(text: str, column: Column) -> operations.ConstantValue:
     """The value that a string in the request means.
 
     `NULL` is SQL NULL (F9). An empty string is also NULL, unless the column is text (section 6.1).
     """
     if text == NULL_TEXT or (not text and column.type.kind not in _TEXT):
-        return ConstantValue(None)
-    return ConstantValue(_parse_cell(text, column)[0].as_py())
+        return operations.ConstantValue(None)
+    return operations.ConstantValue(_parse_cell(text, column)[0].as_py())
 
 
 def parse_time(text: str) -> datetime:
@@ -148,7 +131,7 @@ def add_with_default(subject: Subject, request: sdk.AddColumnWithDefaultValue) -
     value = parse_value(request.default_value, column)
     if column in subject.shape.columns:
         return _set_values(subject, column, value)
-    return subject.change(Add(subject.with_column(column), column, value))
+    return subject.change(operations.Add(subject.with_column(column), column, value))
 
 
 def _new_column(
@@ -156,12 +139,14 @@ def _new_column(
 ) -> Column:
     """The column to add, with its name in the table."""
     name = require_user_column(request.column)
-    return subject.desired_column(name, type_from(common.Column(name=name, type=request.column_type)))
+    return subject.desired_column(
+        name, definitions.type_from(common.Column(name=name, type=request.column_type))
+    )
 
 
-def _set_values(subject: Subject, column: Column, value: Value) -> Change | None:
+def _set_values(subject: Subject, column: Column, value: operations.Value) -> Change | None:
     subject.require_values(column)
-    return subject.change(SetValue(column, value))
+    return subject.change(operations.SetValue(column, value))
 
 
 def update_value(subject: Subject, request: sdk.UpdateColumnValueOperation) -> Change | None:
@@ -179,7 +164,7 @@ def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Cha
         subject.require_values(column)
     value, instant = parse_value(request.default_value, column), parse_time(request.operation_timestamp)
     into = subject.with_column(column) if is_new else None
-    return subject.change(AddInHistory(column, value, instant, into))
+    return subject.change(operations.AddInHistory(column, value, instant, into))
 
 
 def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
@@ -190,7 +175,7 @@ def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> C
     if column is None:
         return None
     subject.require_values(column)
-    return subject.change(DropInHistory(column, instant))
+    return subject.change(operations.DropInHistory(column, instant))
 
 
 def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
@@ -205,7 +190,9 @@ def rename_column(subject: Subject, request: sdk.RenameColumn) -> Change | None:
     if old in SYSTEM_COLUMNS:
         raise migration_error(f"{old} is a system column: later requests name it.", "Name another column.")
     others = [other for other in shape.columns if other is not column]
-    renamed = stored_as(Column(new, column.type), stored_names(subject.store.reserves, [new], others))
+    renamed = definitions.stored_as(
+        Column(new, column.type), stored_names(subject.store.reserves, [new], others)
+    )
     columns = tuple(renamed if other is column else other for other in shape.columns)
     key = tuple(renamed.name if name == column.name else name for name in shape.key)
     into = replace(shape, columns=columns, key=key)
@@ -217,9 +204,11 @@ def copy_column(subject: Subject, request: sdk.CopyColumn) -> Change | None:
     source = subject.column(request.from_column)
     target = subject.desired_column(require_user_column(request.to_column), source.type)
     if target not in subject.shape.columns:
-        return subject.change(Add(subject.with_column(target), target, ValuesOf(source.name)))
+        return subject.change(
+            operations.Add(subject.with_column(target), target, operations.ValuesOf(source.name))
+        )
     if target.type == source.type:
-        return _set_values(subject, target, ValuesOf(source.name))
+        return _set_values(subject, target, operations.ValuesOf(source.name))
     raise migration_error(
         f"{target.source} is {target.type}, {source.source} is {source.type}.", "Copy to another column."
     )
@@ -258,7 +247,9 @@ def soft_delete_to_history(subject: Subject, request: ModeRequest) -> Change | N
 def to_history(subject: Subject, flag: str) -> Change | None:
     """Turn rows into versions. If the table lacks the flag, no row counts as deleted."""
     deleted = _flag_column(subject, flag)
-    return subject.change(ToHistory(_history_shape(subject.shape, without=DELETED), deleted.name, _now()))
+    return subject.change(
+        operations.ToHistory(_history_shape(subject.shape, without=DELETED), deleted.name, _now())
+    )
 
 
 def history_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None:
@@ -266,7 +257,7 @@ def history_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | N
     flag = _flag_column(subject, request.soft_deleted_column or DELETED)
     shape = subject.shape
     if shape.layout is Layout.FIVETRAN_HISTORY:
-        return subject.change(ToSoftDelete(_live_shape(shape, flag, _DELETED), flag.name))
+        return subject.change(operations.ToSoftDelete(_live_shape(shape, flag, _DELETED), flag.name))
     return _add_flag(subject, flag) if shape.column(flag.name) is None else None
 
 
@@ -276,7 +267,7 @@ def soft_delete_to_live(subject: Subject, request: ModeRequest) -> Change | None
     if subject.shape.layout is Layout.FIVETRAN_HISTORY or subject.shape.column(flag) is None:
         return None
     columns = [c for c in subject.shape.columns if c.name != DELETED or flag != DELETED]
-    return subject.change(SoftDeleteToLive(replace(subject.shape, columns=tuple(columns)), flag))
+    return subject.change(operations.SoftDeleteToLive(replace(subject.shape, columns=tuple(columns)), flag))
 
 
 def history_to_live(subject: Subject, request: ModeRequest) -> Change | None:
@@ -284,7 +275,7 @@ def history_to_live(subject: Subject, request: ModeRequest) -> Change | None:
     shape = subject.shape
     if shape.layout is not Layout.FIVETRAN_HISTORY:
         return None
-    return subject.change(HistoryToLive(_live_shape(shape), request.keep_deleted_rows))
+    return subject.change(operations.HistoryToLive(_live_shape(shape), request.keep_deleted_rows))
 
 
 def live_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None:
@@ -292,18 +283,18 @@ def live_to_soft_delete(subject: Subject, request: ModeRequest) -> Change | None
     flag = _flag_column(subject, request.soft_deleted_column or DELETED)
     if subject.shape.column(flag.name) is None:
         return _add_flag(subject, flag)
-    return subject.change(FillFlag(flag.name))
+    return subject.change(operations.FillFlag(flag.name))
 
 
 def live_to_history(subject: Subject, _request: ModeRequest) -> Change | None:
     """Turn every row into an open version that starts now."""
     if subject.shape.layout is Layout.FIVETRAN_HISTORY:
         return None
-    return subject.change(LiveToHistory(_history_shape(subject.shape), _now()))
+    return subject.change(operations.LiveToHistory(_history_shape(subject.shape), _now()))
 
 
 def _add_flag(subject: Subject, flag: Column) -> Change | None:
-    return subject.change(Add(subject.with_column(flag), flag, ConstantValue(False)))
+    return subject.change(operations.Add(subject.with_column(flag), flag, operations.ConstantValue(False)))
 
 
 def _history_shape(shape: Shape, without: str = "") -> Shape:
@@ -328,7 +319,7 @@ def _require_key(shape: Shape) -> None:
 def _flag_column(subject: Subject, name: str) -> Column:
     """The flag column with this name in the source. Raises Refused if an existing column cannot be a flag."""
     flag = subject.desired_column(name, _BOOLEAN)
-    if not can_flag(subject.shape, flag):
+    if not definitions.can_flag(subject.shape, flag):
         raise migration_error(
             f"The column {name} of {subject.shape.table} cannot flag deleted rows: it is not BOOLEAN, or it "
             "belongs to the key or the history.",
@@ -357,9 +348,9 @@ class TablePair:
         """
         if self.source == self.target:
             raise migration_error(f"{self.source} cannot be copied onto itself.", "Name another target.")
-        load_own(self.store, self.target)
-        stored = existing_own(self.store, self.source)
-        refuse_foreign(stored.shape)
+        definitions.load_own(self.store, self.target)
+        stored = definitions.existing_own(self.store, self.source)
+        definitions.refuse_foreign(stored.shape)
         return stored
 
 
@@ -387,12 +378,15 @@ def _new_table(shape: Shape, rows: Any, marks: Mapping[str, str] = NOTHING) -> C
 
 def rename_table(pair: TablePair) -> tuple[StoredTable | None, Change | None]:
     """Rename the table. There is no change if an earlier request renamed it."""
-    source, target = load_own(pair.store, pair.source), load_own(pair.store, pair.target)
+    source, target = (
+        definitions.load_own(pair.store, pair.source),
+        definitions.load_own(pair.store, pair.target),
+    )
     if source is None and target:
         return target, None
     if target:
         raise migration_error(f"The table {pair.target} exists already.", "Choose another name.")
-    source = existing_own(pair.store, pair.source)
+    source = definitions.existing_own(pair.store, pair.source)
     return source, Change(into=replace(source.shape, table=pair.target))
 
 
@@ -404,7 +398,7 @@ def drop_table(
         raise migration_error(
             "The request names a table to drop but does not set drop_table.", "Set drop_table."
         )
-    stored = load_own(store, table)
+    stored = definitions.load_own(store, table)
     return stored, Change(dropped=True) if stored else None
 
 
@@ -428,7 +422,9 @@ _COPIES: Mapping[str, TableCopy] = {
 }
 
 
-def migrate(where: NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False) -> bool:
+def migrate(
+    where: definitions.NamedStore, details: sdk.MigrationDetails, *, live_modes: bool = False
+) -> bool:
     """Carry out the migration in at most one commit.
 
     Returns False if this server does not offer it. With `live_modes`, migrations from and to live mode are
@@ -466,19 +462,21 @@ def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
 
 
 def _on_table(
-    where: NamedStore, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
+    where: definitions.NamedStore, details: sdk.MigrationDetails, change: Callable[[Subject], Change | None]
 ) -> None:
     table = where.table(details.schema, details.table)
 
     def plan() -> tuple[StoredTable, Change | None]:
-        stored = existing_own(where.store, table)
-        refuse_foreign(stored.shape)
+        stored = definitions.existing_own(where.store, table)
+        definitions.refuse_foreign(stored.shape)
         return stored, change(Subject(where.store, stored))
 
     deliver(where.store, TableChange([table], _note(table, details), plan))
 
 
-def _on_pair(where: NamedStore, details: sdk.MigrationDetails, request: Any, plan: PairPlan) -> None:
+def _on_pair(
+    where: definitions.NamedStore, details: sdk.MigrationDetails, request: Any, plan: PairPlan
+) -> None:
     source = where.table(details.schema, request.from_table)
     target = where.table(details.schema, request.to_table)
     pair = TablePair(where.store, source, target)
@@ -486,4 +484,4 @@ def _on_pair(where: NamedStore, details: sdk.MigrationDetails, request: Any, pla
 
 
 def _note(table: TableName, details: sdk.MigrationDetails) -> Note:
-    return note("migrate", table, details.SerializeToString(deterministic=True).hex())
+    return definitions.note("migrate", table, details.SerializeToString(deterministic=True).hex())

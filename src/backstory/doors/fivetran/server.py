@@ -24,9 +24,7 @@ from grpc_reflection.v1alpha import reflection, reflection_pb2
 from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.fivetran.service import Destination
 from backstory.doors.fivetran.wire import destination_sdk_pb2
-from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import (
-    add_DestinationConnectorServicer_to_server,
-)
+from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import add_DestinationConnectorServicer_to_server
 from backstory.doors.fivetran.wire.pool import POOL
 from backstory.errors import Failed, TryAgain, UsageError
 from backstory.formats.batch_file import Format

@@ -1,30 +1,189 @@
-"""The ten RPCs of the contract. Each translates its request into a call, and the result into a reply."""
+"""The ten RPCs of the contract. Each translates its request into a call, and the result into a reply.
 
-from collections.abc import Mapping
+The setup form has tests (sections 2.1 and 2.2, F13). An error is a task if the sender or its user can fix it,
+and a status otherwise (F17).
+"""
+
+import string
+import time
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from itertools import accumulate
 from pathlib import Path
+from typing import Any, TypeVar
+from urllib.parse import quote
 
 import grpc
+import pyarrow as pa
 import structlog
 
 from backstory.doors.fivetran.batches import AcceptedFiles, LiveBatch, history_batch, live_batch
-from backstory.doors.fivetran.definitions import definition_of, shape_from
-from backstory.doors.fivetran.form import form, run_test
+from backstory.doors.fivetran.definitions import (
+    CATALOG_FIELD,
+    PREFIX_FIELD,
+    NamedStore,
+    definition_of,
+    load_own,
+    note,
+    shape_from,
+    target,
+)
 from backstory.doors.fivetran.migrations import migrate
-from backstory.doors.fivetran.replies import handle_errors
 from backstory.doors.fivetran.table_changes import alter, truncate, truncation
-from backstory.doors.fivetran.targets import NamedStore, load_own, note, target
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
 from backstory.engine.batches import deliver_batch
 from backstory.engine.deliver import TableChange, deliver
-from backstory.errors import BackstoryError
+from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.formats.batch_file import Format
 from backstory.model.change import Change
-from backstory.observe.metrics import count_batch
-from backstory.stores import tables
+from backstory.model.layout import Layout
+from backstory.model.table import Column, Shape, TableName
+from backstory.model.types import ColumnType, Kind
+from backstory.observe.metrics import REQUESTS, count_batch
+from backstory.stores.iceberg.faults import SPARK_GONE, spark_is_gone
 from backstory.stores.port import Store
 from backstory.stores.refusals import table_exists
+from backstory.stores.tables import existing, load, read_slice, tables
+
+CONNECTION, WRITE = "connection", "write"
+
+
+def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
+    """The fields of the form, a catalog and a schema prefix, and its tests."""
+    response = common.ConfigurationFormResponse(
+        schema_selection_supported=True, table_selection_supported=True
+    )
+    catalog = response.fields.add(
+        name=CATALOG_FIELD,
+        label="Catalog",
+        description="The Iceberg catalog that the tables are written to.",
+        required=True,
+        default_value=catalogs[0],
+    )
+    catalog.dropdown_field.dropdown_field.extend(catalogs)
+    response.fields.add(
+        name=PREFIX_FIELD,
+        label="Schema prefix",
+        description="Put before the name of every schema. May be empty.",
+        required=False,
+        text_field=common.TextField.PlainText,
+    )
+    response.tests.add(name=CONNECTION, label="The catalog answers")
+    response.tests.add(name=WRITE, label="Tables can be created, written, read and dropped")
+    return response
+
+
+def run_test(name: str, target: NamedStore) -> None:
+    """Run one test of the form. Raises the error of a failed test, and UsageError for an unknown test."""
+    if name == CONNECTION:
+        tables(target.store, target.schema("backstory_test"))  # the list of all schemas could be long
+    elif name == WRITE:
+        _try_writing(target)
+    else:
+        raise UsageError("no-test", f"There is no test {name!r}.", f"Run {CONNECTION} or {WRITE}.")
+
+
+def _try_writing(target: NamedStore) -> None:
+    """Create a table, write a row, read it, and drop the table."""
+    store = target.store
+    name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")
+    key = Column("id", ColumnType(Kind.LONG))
+    shape = Shape(name, (key,), ("id",), Layout.FIVETRAN_LIVE)
+    deliver(store, TableChange([name], note("test"), lambda: (None, Change(into=shape))))
+    try:
+        rows = pa.table({"id": pa.array([1], pa.int64())})
+        added = Change({"inserted": 1}, added=rows)
+        deliver(store, TableChange([name], note("test"), lambda: (existing(store, name), added)))
+        if read_slice(store, existing(store, name), rows).num_rows != 1:
+            raise Failed(
+                "lost-row",
+                f"The row that was written to {name} could not be read back.",
+                "Check that the server can read and write the catalog's storage.",
+            )
+    finally:
+        deliver(store, TableChange([name], note("test"), lambda: (load(store, name), Change(dropped=True))))
+
+
+STATUS_BYTES = 8000
+# Letters that gRPC does not escape in a status.
+PLAIN = string.printable[:95].replace("%", "")
+
+Reply = TypeVar("Reply")
+Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
+
+
+def handle_errors(reply: Callable[..., Reply]) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
+    """A decorator for methods of the service that turns each error into a task or a status.
+
+    A task is sent in a `reply`. The handler logs one line for each request: the RPC, its table, its seconds,
+    and its outcome.
+    """
+
+    def decorate(method: Callable[[Any, Any], Reply]) -> Handler[Reply]:
+        @wraps(method)
+        def handle(service: Any, request: Any, context: grpc.ServicerContext) -> Reply:
+            began = time.monotonic()
+            table = request_table(request)
+            try:
+                result = method(service, request)
+            except (Refused, UsageError) as error:
+                REQUESTS.labels(method.__name__, "refused").inc()
+                log.warning(f"{method.__name__} refused: {error}", code=error.code, table=table)
+                return reply(task={"message": str(error)})
+            except Exception as stop:
+                later = isinstance(stop, TryAgain) or spark_is_gone(stop)
+                REQUESTS.labels(method.__name__, "later" if later else "failed").inc()
+                text, fields = _error_text(stop)
+                log.error(f"{method.__name__} failed: {text}", **fields, table=table)
+                code = grpc.StatusCode.UNAVAILABLE if later else grpc.StatusCode.INTERNAL
+                context.abort(code, _status_text(text))
+            REQUESTS.labels(method.__name__, "done").inc()
+            seconds = round(time.monotonic() - began, 3)
+            log.info(f"{method.__name__} done", seconds=seconds, table=table)
+            return result
+
+        return handle
+
+    return decorate
+
+
+def _error_text(stop: Exception) -> tuple[str, dict[str, str]]:
+    """The message of an error for a status, and the fields of its log line.
+
+    For a bug, the message has only the kind of error, because the error's own message may contain values of
+    the delivery.
+    """
+    if isinstance(stop, BackstoryError):
+        return str(stop), {"code": stop.code}
+    if spark_is_gone(stop):
+        return "Spark stopped; send the request again after the server has restarted.", {"code": SPARK_GONE}
+    return f"An internal error ({type(stop).__name__}).", {"at": _code_line(stop)}
+
+
+def request_table(request: Any) -> str:
+    """The table of a request, as written in the request, or an empty string if it has none."""
+    if details := getattr(request, "details", None):
+        return f"{details.schema}.{details.table}"
+    schema = getattr(request, "schema_name", "")
+    name = getattr(request, "table_name", "") or getattr(getattr(request, "table", None), "name", "")
+    return f"{schema}.{name}" if schema else ""
+
+
+def _status_text(text: str) -> str:
+    """The message, cut to fit into a header. gRPC escapes some bytes as three bytes there."""
+    sizes = accumulate(len(quote(letter, safe=PLAIN)) for letter in text)
+    return text[: sum(size <= STATUS_BYTES for size in sizes)]
+
+
+def _code_line(bug: BaseException) -> str:
+    trace = bug.__traceback__
+    while trace is not None and trace.tb_next is not None:
+        trace = trace.tb_next
+    return f"{trace.tb_frame.f_code.co_filename}:{trace.tb_lineno}" if trace else "?"
+
 
 log = structlog.get_logger()
 
@@ -84,7 +243,7 @@ class Destination(DestinationConnectorServicer):
         shape = shape_from(where.store, table, request.table)
 
         def plan() -> tuple[None, Change]:
-            if tables.load(where.store, table) is not None:
+            if load(where.store, table) is not None:
                 raise table_exists(table)
             return None, Change(into=shape)
 

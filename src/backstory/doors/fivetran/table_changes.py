@@ -3,8 +3,7 @@
 from dataclasses import dataclass, replace
 from datetime import timedelta
 
-from backstory.doors.fivetran.definitions import can_flag, columns_from, key_from, refuse_foreign, stored_as
-from backstory.doors.fivetran.targets import existing_own, load_own, note
+from backstory.doors.fivetran import definitions
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.engine.deliver import TableChange, deliver
@@ -26,28 +25,30 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     """
 
     def plan() -> tuple[StoredTable, Change | None]:
-        stored = existing_own(store, table)
-        refuse_foreign(stored.shape)
+        stored = definitions.existing_own(store, table)
+        definitions.refuse_foreign(stored.shape)
         into = _desired_shape(store, stored.shape, definition, drop_columns=drop_columns)
-        if _is_same(stored.shape, into):
+        if (into.columns, {*into.key}) == (stored.shape.columns, {*stored.shape.key}):
             return stored, None
         _refuse_alteration(stored.shape, into)
         return stored, change_of(store, stored, Reshape(stored.shape, into))
 
-    commit_note = note("alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns)
+    commit_note = definitions.note(
+        "alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns
+    )
     return deliver(store, TableChange([table], commit_note, plan)) is not None
 
 
 def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
     """The shape that the definition describes. A decimal without parameters keeps its stored parameters."""
-    key = key_from(definition.columns)
+    key = definitions.key_from(definition.columns)
     if not key:
         raise Refused(
             "no-key", f"The definition of {shape.table} has no key column.", "Mark its key columns."
         )
-    columns = columns_from(definition.columns)
+    columns = definitions.columns_from(definition.columns)
     names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
-    desired = {names[column.name]: stored_as(column, names) for column in columns}
+    desired = {names[column.name]: definitions.stored_as(column, names) for column in columns}
     for column in definition.columns:
         stored = shape.column_of_source(column.name)
         bare = column.type == common.DataType.DECIMAL and not column.params.HasField("decimal")
@@ -56,10 +57,6 @@ def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop
     old = [desired.get(c.name, c) for c in shape.columns if c.name in desired or not drop_columns]
     new = [column for name, column in desired.items() if shape.column(name) is None]
     return replace(shape, columns=(*old, *new), key=tuple(names[name] for name in key))
-
-
-def _is_same(shape: Shape, into: Shape) -> bool:
-    return shape.columns == into.columns and set(shape.key) == set(into.key)
 
 
 def _refuse_alteration(shape: Shape, into: Shape) -> None:
@@ -128,14 +125,14 @@ def truncate(store: Store, request: Truncation) -> int | None:
     """
 
     def plan() -> tuple[StoredTable | None, Change | None]:
-        table = load_own(store, request.table)
+        table = definitions.load_own(store, request.table)
         if table is None:
             return None, None
-        refuse_foreign(table.shape)
+        definitions.refuse_foreign(table.shape)
         _refuse_flag(table, request)
         return table, change_of(store, table, _operation(table, request))
 
-    commit_note = note("truncate", request.table, request.synced, request.before, request.deleted)
+    commit_note = definitions.note("truncate", request.table, request.synced, request.before, request.deleted)
     receipt = deliver(store, TableChange([request.table], commit_note, plan))
     return None if receipt is None else receipt.snapshot_id
 
@@ -166,7 +163,7 @@ def _refuse_flag(table: StoredTable, request: Truncation) -> None:
     flag = table.shape.column_of_source(request.deleted)
     if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
         return
-    if flag is None or not can_flag(table.shape, flag):
+    if flag is None or not definitions.can_flag(table.shape, flag):
         raise Refused(
             "no-deleted-column",
             f"{request.table} has no BOOLEAN column {request.deleted} that can flag deleted rows.",

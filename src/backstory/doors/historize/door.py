@@ -17,9 +17,9 @@ from backstory.doors.historize.model import Model, ModelDataset, user_columns
 from backstory.doors.historize.model_load import datasets_to_load, open_model, run_model
 from backstory.doors.historize.receipts import HistoryReceipt, LoadRequest, refusal
 from backstory.doors.historize.resolve import namespace_of
+from backstory.doors.historize.sql_load import base_steps
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.doors.historize.stage import read_stage, stage_of
-from backstory.doors.historize.statements import base_steps
 from backstory.errors import Refused, UsageError
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import get_dialect
@@ -46,17 +46,45 @@ def find_pepper(environment: str) -> str:
     )
 
 
-def script(model: Model, folder: Path, dialect: Dialect, only: str | None = None) -> str:
-    """The SQL for each dataset, with placeholders: CREATE TABLE, the base load, the history's four steps."""
+SPARK = "spark_iceberg"
+
+
+@dataclass(frozen=True, slots=True)
+class ChosenModel:
+    """A model, the folder that its files are relative to, and the dialect for its loads."""
+
+    model: Model
+    folder: Path
+    dialect: Dialect
+
+    @property
+    def on_spark(self) -> bool:
+        """Whether the loads run on Spark."""
+        return self.dialect.DIALECT_NAME == SPARK
+
+
+def choose(path: str | Path, dialect: str | None) -> ChosenModel:
+    """Read a model, in its own dialect or another.
+
+    Raises UsageError for a wrong model or an unknown dialect.
+    """
+    model, folder = open_model(path)
+    return ChosenModel(model, folder, get_dialect(dialect or model.dialect))
+
+
+def script(chosen: ChosenModel, only: str | None = None) -> str:
+    """The SQL for each dataset, with placeholders: CREATE TABLE, the base load, the history's four steps.
+
+    A history is always loaded by four steps, on Spark too.
+    """
     parts = [
-        part
-        for dataset in datasets_to_load(model, only)
-        for part in _dataset_script(model, dataset, folder, dialect)
+        part for dataset in datasets_to_load(chosen.model, only) for part in _dataset_script(chosen, dataset)
     ]
     return "\n\n".join(parts) + "\n"
 
 
-def _dataset_script(model: Model, dataset: ModelDataset, folder: Path, dialect: Dialect) -> Iterator[str]:
+def _dataset_script(chosen: ChosenModel, dataset: ModelDataset) -> Iterator[str]:
+    model, folder, dialect = chosen.model, chosen.folder, chosen.dialect
     refuse_swaps(dataset)
     hist = sync_hist(dataset, find_state(dataset, folder, namespace_of(model, dataset)), datetime.now(UTC))
     assert hist is not None
@@ -94,32 +122,6 @@ def _terminate(sql: str) -> str:
     return f"{sql};"
 
 
-SPARK = "spark_iceberg"
-
-
-@dataclass(frozen=True, slots=True)
-class ChosenModel:
-    """A model, the folder that its files are relative to, and the dialect for its loads."""
-
-    model: Model
-    folder: Path
-    dialect: Dialect
-
-    @property
-    def on_spark(self) -> bool:
-        """Whether the loads run on Spark."""
-        return self.dialect.DIALECT_NAME == SPARK
-
-
-def choose(path: str | Path, dialect: str | None) -> ChosenModel:
-    """Read a model, in its own dialect or another.
-
-    Raises UsageError for a wrong model or an unknown dialect.
-    """
-    model, folder = open_model(path)
-    return ChosenModel(model, folder, get_dialect(dialect or model.dialect))
-
-
 def historize_on_spark(
     chosen: ChosenModel, store: "IcebergStore", request: LoadRequest
 ) -> list[HistoryReceipt]:
@@ -142,11 +144,6 @@ def historize_on_database(chosen: ChosenModel, url: str | None, request: LoadReq
     pepper = find_pepper(chosen.model.environment)
     with dialect.get_execution_engine(url) as engine:
         return run_model(chosen.model, chosen.folder, SqlTarget(dialect, engine, pepper), request)
-
-
-def sql_of(chosen: ChosenModel, only: str | None = None) -> str:
-    """The statements of a model as one script. A history is always loaded by four steps, on Spark too."""
-    return script(chosen.model, chosen.folder, chosen.dialect, only)
 
 
 # Files of at most this many bytes are read early. Larger files are left to the load.

@@ -169,24 +169,20 @@ class Expressions:
 
     def key(self, parts: Mapping[str, str]) -> str:
         """SQL for the key made from canonical strings, by name."""
+        pair, literal = self._schema.surrogate_key_pair_separator, self._dialect.string_literal
         named = [
-            self._dialect.concat_expression([self._name_literal(name), self._text(parts[name])])
+            self._dialect.concat_expression([literal(f"{name}{pair}"), self._text(parts[name])])
             for name in sorted(parts)
         ]
-        return self._hash_of([*named, PEPPER])
+        separator = self._schema.surrogate_key_component_separator
+        return joined_hash(self._dialect, [*named, PEPPER], separator)
 
     def canonical(self, column: ModelColumn, sql: str) -> str:
         """SQL for the canonical string of a column's value."""
         return self._dialect.canonical_text(sql, column.datatype, *_digits(column))
 
-    def _name_literal(self, name: str) -> str:
-        return self._dialect.string_literal(f"{name}{self._schema.surrogate_key_pair_separator}")
-
     def _text(self, sql: str) -> str:
         return hashable_text(self._dialect, sql, _null_token(self._schema), escaped=self._strict)
-
-    def _hash_of(self, parts: Sequence[str]) -> str:
-        return joined_hash(self._dialect, parts, self._schema.surrogate_key_component_separator)
 
 
 def row_hash_of(schema: TargetSchema, dataset: ModelDataset) -> RowHash:

@@ -7,7 +7,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import datetime
 from io import StringIO
 from pathlib import Path
-from typing import Any
 from urllib.parse import quote
 
 from pydantic import BaseModel
@@ -74,20 +73,18 @@ def _sync_once(base: ModelDataset, previous: HistState | None, now: datetime) ->
     theirs = {name for column in [*retired, *forks] for name in (column.name, *column.former_names)}
     live = _without_names(theirs, live)
     forks = _without_names(settled, forks)
+    former_tables = _former_tables(base, previous)
+    former_bases = dict.fromkeys([*(name.removesuffix(HIST) for name in former_tables), *base.former_names])
     return HistState(
         target_dataset_name=base.hist_name,
         lineage_key=base.lineage_key or base.name,
-        former_names=tuple(_former_tables(base, previous)),
+        former_names=tuple(former_tables),
         hash_profile=previous.hash_profile if previous else None,
         state_labels=previous.state_labels if previous else base.historization.state_labels,
         prune_watermark=previous.prune_watermark if previous else None,
         target_columns=(
-            technical_column(base.hist_key, ColumnRole.SURROGATE_KEY, former=_former_keys(base, previous)),
-            technical_column(
-                base.key,
-                ColumnRole.ENTITY_KEY,
-                former=[f"{name}_key" for name in _former_bases(base, previous)],
-            ),
+            technical_column(base.hist_key, ColumnRole.SURROGATE_KEY, former=_key_names(former_tables)),
+            technical_column(base.key, ColumnRole.ENTITY_KEY, former=_key_names(former_bases)),
             *live,
             *retired,
             *forks,
@@ -219,13 +216,8 @@ def _former_tables(base: ModelDataset, previous: HistState | None) -> list[str]:
     return [name for name in dict.fromkeys(known) if name.endswith(HIST) and name != base.hist_name]
 
 
-def _former_bases(base: ModelDataset, previous: HistState | None) -> list[str]:
-    names = [name.removesuffix(HIST) for name in _former_tables(base, previous)]
-    return list(dict.fromkeys([*names, *base.former_names]))
-
-
-def _former_keys(base: ModelDataset, previous: HistState | None) -> list[str]:
-    return [f"{name}_key" for name in _former_tables(base, previous)]
+def _key_names(tables: Iterable[str]) -> list[str]:
+    return [f"{name}_key" for name in tables]
 
 
 HEAD = (
@@ -279,14 +271,8 @@ def as_yaml(part: BaseModel) -> str:
     yaml = YAML()
     yaml.default_flow_style = False
     yaml.width = 1 << 16
-    yaml.dump(_plain(part.model_dump(mode="json", by_alias=True)), sink)
+    yaml.dump(part.model_dump(mode="json", by_alias=True), sink)
     return sink.getvalue()
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    return [_plain(each) for each in value] if isinstance(value, list) else value
 
 
 def _path(folder: Path, target: Target, schema: str, name: str) -> Path:

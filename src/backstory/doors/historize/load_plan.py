@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
+from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.load_sides import (
     ROWS_ALIAS,
     compute_locally,
@@ -21,16 +22,22 @@ from backstory.doors.historize.load_sides import (
     ids_of,
     load_sides,
     load_sift,
-    local_expressions,
     read_earlier,
     side_schema,
 )
 from backstory.doors.historize.preflight import refuse_faults, refuse_late, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
+from backstory.doors.historize.resolve import schema_of
 from backstory.doors.historize.spark_runs import NEWEST
-from backstory.doors.historize.spark_tables import TablePlan, base_shape
-from backstory.doors.historize.spark_work import BASE as BASE_SNAPSHOT
-from backstory.doors.historize.spark_work import RECEIPT, SparkWork
+from backstory.doors.historize.spark_tables import BASE as BASE_SNAPSHOT
+from backstory.doors.historize.spark_tables import (
+    RECEIPT,
+    SparkWork,
+    TablePlan,
+    base_shape,
+    snapshot_of,
+    with_values,
+)
 from backstory.engine.plans import PlanResult, PlanTerms, RowsToWrite, join_rows, tables_of
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
@@ -45,7 +52,9 @@ from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.sessions import announce_later
 from backstory.stores.iceberg.slice import PLACE
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing
+from backstory.stores.sql.dialects import DuckDB
 from backstory.strategies.part_plan import PlanSums
+from backstory.strategies.scd2 import terms as scd2
 from backstory.strategies.scd2.plan import (
     PastKeys,
     begun_versions,
@@ -56,34 +65,6 @@ from backstory.strategies.scd2.plan import (
     plan_part,
     tally,
 )
-from backstory.strategies.scd2.terms import (
-    ADDED_KEYS,
-    APPEARED,
-    APPEARS,
-    BASE,
-    BASE_ADDED,
-    BASE_REMOVED,
-    BEGINNING,
-    BEGINS,
-    BOTH,
-    CHANGED,
-    DELETED,
-    EARLIER,
-    ENDS,
-    FLAGGED,
-    HIST_REMOVED,
-    INTERRUPTED,
-    OPEN,
-    REMOVED_KEYS,
-    SAMPLED_ROWS,
-    SEEN,
-    UNSEEN,
-    CountedMatch,
-    LoadTerms,
-    counted_match,
-    few_keys,
-    sampled_keys,
-)
 from backstory.strategies.scd2.transitions import State
 
 if TYPE_CHECKING:
@@ -91,7 +72,7 @@ if TYPE_CHECKING:
 
 
 # Kinds of base rows that begin versions, and whether their records had no open version before.
-BEGIN = {CHANGED: False, BOTH: True, APPEARED: True}
+BEGIN = {scd2.CHANGED: False, scd2.BOTH: True, scd2.APPEARED: True}
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +85,9 @@ class PlannedRows:
 
 
 @contextmanager
-def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerms) -> Iterator[PlannedRows]:
+def plan_rows(
+    work: SparkWork, base: TablePlan, hist: TablePlan, terms: scd2.LoadTerms
+) -> Iterator[PlannedRows]:
     """Plan the rows of a load. The rows exist within the context. Raises Refused (section 3.6)."""
     kinds = _kinds(base, hist, terms)
     sides, plan = load_sides(work, base, hist), partial(plan_part, terms, kinds)
@@ -122,10 +105,7 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
         with translate_faults(hist.wanted.table):
             planned = resources.enter_context(run_plan(plan_terms))
             refuse_faults(
-                work.load,
-                planned.sums,
-                partial(_moved_keys, terms, planned),
-                skip_base=work.run.skip_base,
+                work.load, planned.sums, partial(_moved_keys, terms, planned), skip_base=work.run.skip_base
             )
             versions = _Versions(work, kinds, hist, terms, planned)
             beginnings = versions.begin(resources)
@@ -135,24 +115,24 @@ def plan_rows(work: SparkWork, base: TablePlan, hist: TablePlan, terms: LoadTerm
         )
 
 
-def _kinds(base: TablePlan, hist: TablePlan, terms: LoadTerms) -> dict[str, pa.Schema]:
+def _kinds(base: TablePlan, hist: TablePlan, terms: scd2.LoadTerms) -> dict[str, pa.Schema]:
     """The columns of planned rows, by kind."""
     added = side_schema(base, base.into.names, ids_of(base))
     begin = side_schema(base, list(dict.fromkeys([terms.key, *terms.mirrored.values(), ROW_HASH])), [])
     business = side_schema(base, terms.business, [])
     ends = side_schema(hist, hist.into.names, ids_of(hist))
     return {
-        **dict.fromkeys((BASE_ADDED, BOTH, FLAGGED), added),
-        **dict.fromkeys((CHANGED, APPEARED), begin),
-        **dict.fromkeys((ADDED_KEYS, REMOVED_KEYS), business),
-        **dict.fromkeys((HIST_REMOVED, BASE_REMOVED), PLACE),
-        ENDS: ends,
+        **dict.fromkeys((scd2.BASE_ADDED, scd2.BOTH, scd2.FLAGGED), added),
+        **dict.fromkeys((scd2.CHANGED, scd2.APPEARED), begin),
+        **dict.fromkeys((scd2.ADDED_KEYS, scd2.REMOVED_KEYS), business),
+        **dict.fromkeys((scd2.HIST_REMOVED, scd2.BASE_REMOVED), PLACE),
+        scd2.ENDS: ends,
     }
 
 
 def _base_change(store: IcebergStore, planned: PlanResult, table: IcebergTable) -> Change:
-    added = join_rows(store, *(planned.rows(kind) for kind in (BASE_ADDED, BOTH, FLAGGED)))
-    return Change(removed=planned.places(BASE_REMOVED, table), added=added)
+    added = join_rows(store, *(planned.rows(kind) for kind in (scd2.BASE_ADDED, scd2.BOTH, scd2.FLAGGED)))
+    return Change(removed=planned.places(scd2.BASE_REMOVED, table), added=added)
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,7 +142,7 @@ class _Versions:
     work: SparkWork
     kinds: Mapping[str, pa.Schema]
     hist: TablePlan
-    terms: LoadTerms
+    terms: scd2.LoadTerms
     planned: PlanResult
 
     def begin(self, resources: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
@@ -183,9 +163,9 @@ class _Versions:
 
     def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: IcebergTable) -> Change:
         """The change of the history that ends and begins these versions."""
-        added = join_rows(self.work.store, *beginnings(), self.planned.rows(ENDS))
-        expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, ENDS))
-        return Change(removed=self.planned.places(HIST_REMOVED, table), added=added, expected=expected)
+        added = join_rows(self.work.store, *beginnings(), self.planned.rows(scd2.ENDS))
+        expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, scd2.ENDS))
+        return Change(removed=self.planned.places(scd2.HIST_REMOVED, table), added=added, expected=expected)
 
     @property
     def _has_earlier(self) -> bool:
@@ -211,36 +191,40 @@ class _Versions:
     def _begin_locally(self, earlier: PastKeys, appear: bool, rows: pa.Table) -> pa.Table:  # noqa: FBT001
         work, dataset = self.work, self.work.load.dataset
         versions = begun_versions(self.terms, *_halves(rows, appear=appear), earlier)
-        key = {"key": local_expressions(work.load).hist_key(dataset, ROWS_ALIAS)}
+        key = {
+            "key": Expressions(DuckDB(), schema_of(work.load.model, dataset)).hist_key(dataset, ROWS_ALIAS)
+        }
         keys = compute_locally(work, versions.select([dataset.key]), key)["key"]
-        return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[ENDS])
+        return in_schema(versions.append_column(work.load.pair.hist_key, keys), self.kinds[scd2.ENDS])
 
     def _begin_in_tasks(self, beginning: "Mapping[str, Any]", resources: ExitStack) -> "DataFrame":
         """The versions that begin, planned in tasks with the closed versions of the same records."""
         work, hist, terms = self.work, self.hist, self.terms
-        added, kinds = self.planned.sums.added, {BEGINS: self.kinds[ENDS]}
-        schema = self.kinds[APPEARED]
+        added, kinds = self.planned.sums.added, {scd2.BEGINS: self.kinds[scd2.ENDS]}
+        schema = self.kinds[scd2.APPEARED]
         frames = (
-            rows.select(*map(quote, schema.names), sf.lit(BEGIN[kind]).alias(APPEARS))
+            rows.select(*map(quote, schema.names), sf.lit(BEGIN[kind]).alias(scd2.APPEARS))
             for kind, rows in beginning.items()
         )
         frame = reduce(lambda one, other: one.unionByName(other), frames)
-        schema = schema.append(pa.field(APPEARS, pa.bool_()))
+        schema = schema.append(pa.field(scd2.APPEARS, pa.bool_()))
         count = sum(added[kind] for kind in beginning)
-        sides = {BEGINNING: Side(schema, lambda: frame, count=count, repeatable=True)}
+        sides = {scd2.BEGINNING: Side(schema, lambda: frame, count=count, repeatable=True)}
         if self._has_earlier:
             earlier = side_schema(hist, earlier_columns(terms), [])
             ended = partial(earlier_versions, work, hist, terms)
-            sides[EARLIER] = Side(earlier, ended, count=hist.table.rows if hist.table else 0, meets=BEGINNING)
+            sides[scd2.EARLIER] = Side(
+                earlier, ended, count=hist.table.rows if hist.table else 0, meets=scd2.BEGINNING
+            )
         key = [terms.key] if self._has_earlier else []
-        plan = partial(plan_beginnings, terms, self.kinds[ENDS])
+        plan = partial(plan_beginnings, terms, self.kinds[scd2.ENDS])
         planned = plan_in_tasks(
             PlanTerms(work.store, hist.wanted.table, sides, key, kinds, plan, checkpointed=True), resources
         )
         self.planned.sums.join(planned.sums)
-        names = self.kinds[ENDS].names
-        begun: Any = planned.rows(BEGINS)
-        rows = work.with_pepper(begun, "r")
+        names = self.kinds[scd2.ENDS].names
+        begun: Any = planned.rows(scd2.BEGINS)
+        rows = with_values(work.store, begun.alias("r"), work.secret)
         keyed = rows.withColumn(work.load.pair.hist_key, work.sql(work.load.pair.version_key("r")))
         return keyed.select(*map(quote, names))
 
@@ -255,10 +239,10 @@ def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table])
     return make(rows) if isinstance(rows, pa.Table) else RowBatches(lambda: map(make, tables_of(rows)))
 
 
-def _moved_keys(terms: LoadTerms, planned: PlanResult) -> list[str]:
+def _moved_keys(terms: scd2.LoadTerms, planned: PlanResult) -> list[str]:
     """Business keys of records that appear in the base while other records with the same keys vanish."""
-    added: Any = planned.rows(ADDED_KEYS)
-    removed: Any = planned.rows(REMOVED_KEYS)
+    added: Any = planned.rows(scd2.ADDED_KEYS)
+    removed: Any = planned.rows(scd2.REMOVED_KEYS)
     if added is None or removed is None:
         return []
     names = list(terms.business)
@@ -266,16 +250,16 @@ def _moved_keys(terms: LoadTerms, planned: PlanResult) -> list[str]:
         sides = [pa.concat_tables(tables_of(rows)).group_by(names).aggregate([]) for rows in (added, removed)]
         numbers = pa.concat_tables(sides).group_by(names).aggregate([([], "count_all")])
         both = numbers.filter(pc.equal(numbers["count_all"], len(sides)))
-        return few_keys(terms, both.sort_by([(name, "ascending") for name in names]))
+        return scd2.few_keys(terms, both.sort_by([(name, "ascending") for name in names]))
     added, removed = (
         rows.toDF(*(f"{side}{n}" for n, _ in enumerate(names)))
         for side, rows in (("c", added), ("w", removed))
     )
     same = (added[f"c{n}"].eqNullSafe(removed[f"w{n}"]) for n, _ in enumerate(names))
     both = arrow_of(
-        added.join(removed, reduce(and_, same), "left_semi").orderBy(*added.columns).limit(SAMPLED_ROWS)
+        added.join(removed, reduce(and_, same), "left_semi").orderBy(*added.columns).limit(scd2.SAMPLED_ROWS)
     )
-    return few_keys(terms, both.rename_columns(names))
+    return scd2.few_keys(terms, both.rename_columns(names))
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +302,9 @@ class PlannedHistory:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {RECEIPT: json.dumps(make_receipt(outcome).to_dict()), NEWEST: iso(newest)}
-        made_from = existing(work.store, base_shape(work.load).table).iceberg.currentSnapshot()
+        made_from = snapshot_of(existing(work.store, base_shape(work.load).table))
         if made_from is not None and not work.run.skip_base:  # the owner of a kept base may replace it
-            more[BASE_SNAPSHOT] = str(made_from.snapshotId())
+            more[BASE_SNAPSHOT] = str(made_from)
         change = replace(self.change(table), counts=outcome.counts, properties=properties)
         built = work.commit(table, change, work.note(**more))
         return replace(outcome, version=str(built and built.snapshot_id))
@@ -344,25 +328,29 @@ def assemble_load(
     counts, base = rows.sums.counts, None
     took = round((time.monotonic() - began) * 1000)
     if not work.run.skip_base:
-        unseen = {name.removeprefix(UNSEEN): n for name, n in counts.items() if name.startswith(UNSEEN)}
+        unseen = {
+            name.removeprefix(scd2.UNSEEN): n for name, n in counts.items() if name.startswith(scd2.UNSEEN)
+        }
         warn_of_collisions(work.load, unseen)
-        base = _plan_base(counted_match(BASE, counts), rows.base, took)
+        base = _plan_base(scd2.counted_match(scd2.BASE, counts), rows.base, took)
         written = sum(step.rows for step in base.steps)
         loaded = replace(loaded, steps=[*loaded.steps, *base.steps], changed_base=written)
-    compared = counted_match(OPEN, counts)
-    cases = tally(compared.sizes, counts.get(SEEN, 0), counts.get(INTERRUPTED, 0))
+    compared = scd2.counted_match(scd2.OPEN, counts)
+    cases = tally(compared.sizes, counts.get(scd2.SEEN, 0), counts.get(scd2.INTERRUPTED, 0))
     steps = [LoadStep(name, count) for name, count in cases.rows.items()]
     steps.append(LoadStep("merge", sum(cases.rows.values()), took))
     outcome = replace(loaded, counts=cases.counts, steps=[*loaded.steps, *steps], base=compared.delivered)
     if work.run.dry_run:
-        kinds = {State.NEW: APPEARED, State.CHANGED: CHANGED, State.DELETED: DELETED}
+        kinds = {State.NEW: scd2.APPEARED, State.CHANGED: scd2.CHANGED, State.DELETED: scd2.DELETED}
         outcome = replace(
-            outcome, keys={str(state): sampled_keys(rows.sums, each) for state, each in kinds.items()}
+            outcome, keys={str(state): scd2.sampled_keys(rows.sums, each) for state, each in kinds.items()}
         )
     return PlannedLoad(base, PlannedHistory(outcome, compared.nothing, newest, rows.history))
 
 
-def _plan_base(compared: CountedMatch, change: Callable[[IcebergTable], Change], took: int) -> PlannedBase:
+def _plan_base(
+    compared: scd2.CountedMatch, change: Callable[[IcebergTable], Change], took: int
+) -> PlannedBase:
     appeared, changed, vanished, *_ = compared.sizes
     steps = [
         LoadStep("base_delete", vanished),

@@ -15,14 +15,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 
-from backstory.doors.historize.hashes import Expressions
-from backstory.doors.historize.load import Load, words_of
+from backstory.doors.historize.load import hist_scope, increment_scope, words_of
 from backstory.doors.historize.model import ColumnRole, ModelColumn, business_keys, foreign_keys, user_columns
 from backstory.doors.historize.preflight import collidable_columns
-from backstory.doors.historize.resolve import schema_of
-from backstory.doors.historize.scopes import hist_scope, increment_scope
-from backstory.doors.historize.spark_tables import LOAD_COLUMNS, TablePlan, stage_rows_and_load_columns
-from backstory.doors.historize.spark_work import SparkWork
+from backstory.doors.historize.spark_tables import (
+    LOAD_COLUMNS,
+    SparkWork,
+    TablePlan,
+    stage_rows_and_load_columns,
+)
 from backstory.doors.historize.stage import Stage, column_type, stage_batches
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
@@ -128,11 +129,6 @@ def _base_rows(
     known = {**fixed, **dict(zip(rows.column_names, rows.columns, strict=True))}
     computed = compute_locally(work, rows, {name: sql for name, sql in values.items() if name not in known})
     return pa.table({name: known[name] if name in known else computed[name] for name in values})
-
-
-def local_expressions(load_: Load) -> Expressions:
-    """The SQL for keys and hashes of a load, for `compute_locally`."""
-    return Expressions(DuckDB(), schema_of(load_.model, load_.dataset))
 
 
 def compute_locally(work: SparkWork, rows: pa.Table, values: Mapping[str, str]) -> pa.Table:

@@ -12,7 +12,7 @@ from typing import Final
 import structlog
 
 from backstory.doors.historize.hist_state import find_state, sync_hist, write_state
-from backstory.doors.historize.load import adopt_state, prepare_load, refuse_swaps
+from backstory.doors.historize.load import adopt_state, delta_cutoff, prepare_load, refuse_swaps
 from backstory.doors.historize.model import HistState, Model, ModelDataset, StateLabels
 from backstory.doors.historize.receipts import (
     HistoryReceipt,
@@ -31,7 +31,6 @@ from backstory.doors.historize.resolve import (
     schema_of,
 )
 from backstory.doors.historize.runs import LoadRun, RegisteredRun, RunLog, Target, base_names, hist_names
-from backstory.doors.historize.scopes import delta_cutoff
 from backstory.doors.historize.stage import stage_of
 from backstory.engine.deliver import retry
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError, internal_error
@@ -381,18 +380,14 @@ def _table(model: Model, dataset: ModelDataset) -> str:
     return f"{namespace_of(model, dataset)}.{dataset.name}"
 
 
-def _base_of_input(name: str | None) -> str:
-    """The base table for an input, in lower case. The input may be its history or a view of that."""
-    return HISTORY.sub("", (name or "").lower())
-
-
 def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
     """The tables of the model from which the dataset is loaded, directly or indirectly."""
     by_table = {_table(model, other).lower(): other for other in model.target_datasets}
     upstream: set[str] = set()
     names = [dataset.input]
     while names:
-        source = by_table.get(_base_of_input(names.pop()))
+        # The input may be a base, its history, or a view of that.
+        source = by_table.get(HISTORY.sub("", (names.pop() or "").lower()))
         if source is not None and _table(model, source) not in upstream:
             upstream.add(_table(model, source))
             names.append(source.input)

@@ -76,6 +76,7 @@ REMEDIES = {
 
 
 KEYS_CHANGED = "Records of the base have other keys now: all of their versions would end and begin again."
+LATE = "Versions begin or end at or after the load's timestamp."
 NO_BEGINNING = f"The history has open versions without {ColumnRole.STARTED}: another program wrote to it."
 
 
@@ -138,52 +139,41 @@ def mass_delete(rules: Historization, deleted: int, open_: int) -> str | None:
 def hist_checks(load: Load) -> Iterator[Check]:
     """The checks P1 to P5 on base and history, in order."""
     keys = business_keys(load.dataset)
-    base, hist, key = load.base, load.hist_table, load.dataset.key
-    null_key = f"{load.of('r', key)} IS NULL{load.live('r')}"
-    yield Check(
-        "NULL_KEY", _keys(load, keys, load.base_table, "r", null_key), f"Rows of the base have no {key}."
-    )
-    null_hash = f"{load.of('r', ColumnRole.ROW_HASH)} IS NULL{load.live('r')}"
-    yield Check(
-        "NULL_ROW_HASH",
-        _keys(load, keys, load.base_table, "r", null_hash),
-        "Rows of the base have no row_hash.",
-    )
+    mirrored = [column for column in load.mirrored_columns if column.system_role is ColumnRole.BUSINESS_KEY]
+    base, hist, pair, key = load.base, load.hist_table, load.pair, load.dataset.key
+    live, is_open = load.live("r"), pair.is_open("h")
+
+    def of_base(code: str, where: str, message: str) -> Check:
+        return Check(code, _keys(load, keys, load.base_table, "r", where), f"Rows of the base {message}.")
+
+    def of_history(code: str, where: str, message: str) -> Check:
+        return Check(code, _keys(load, mirrored, hist, "h", where), message)
+
+    yield of_base("NULL_KEY", f"{load.of('r', key)} IS NULL{live}", f"have no {key}")
+    yield of_base("NULL_ROW_HASH", f"{load.of('r', ColumnRole.ROW_HASH)} IS NULL{live}", "have no row_hash")
     if load.dataset.historization.duplicate_keys == "reject":
-        yield Check(
-            "DUPLICATE_KEY",
-            _repeated_keys(load, keys, base, "r", load.live),
-            f"Rows of the base share {key}.",
-        )
+        twice = _repeated_keys(load, keys, base, "r", load.live)
+        yield Check("DUPLICATE_KEY", twice, f"Rows of the base share {key}.")
     else:
         others = (load.other_text(each, "x", "r") for each in keys)
-        unlike = " OR ".join([load.pair.other_hash("x", "r"), *others])
-        other = (
-            f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {load.same_key('x', 'r')} AND "
-            f"({unlike}){load.live('x')}){load.live('r')}"
-        )
-        yield Check(
-            "DUPLICATE_KEY", _keys(load, keys, load.base_table, "r", other), f"Rows of the base share {key}."
-        )
-    mirrored = [column for column in load.mirrored_columns if column.system_role is ColumnRole.BUSINESS_KEY]
-    several = _repeated_keys(load, mirrored, hist, "h", lambda alias: f" AND {load.pair.is_open(alias)}")
+        unlike = " OR ".join([pair.other_hash("x", "r"), *others])
+        other = f"{load.same_key('x', 'r')} AND ({unlike}){load.live('x')}"
+        exists = f"EXISTS (SELECT 1 FROM {load.base_table} AS x WHERE {other}){live}"
+        yield of_base("DUPLICATE_KEY", exists, f"share {key}")
+    several = _repeated_keys(load, mirrored, hist, "h", lambda alias: f" AND {pair.is_open(alias)}")
     yield Check("MULTIPLE_OPEN", several, "Keys have more than one open version.")
     started, ended = load.of("h", ColumnRole.STARTED), load.of("h", ColumnRole.ENDED)
-    never = f"{load.pair.is_open('h')} AND {started} IS NULL"
-    yield Check("spoilt-table", _keys(load, mirrored, hist, "h", never), NO_BEGINNING)
-    closes = " OR ".join(f"({condition})" for condition in closing_conditions(load.pair).values())
-    early = f"{load.pair.is_open('h')} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
-    late_message = "Versions begin or end at or after the load's timestamp."
-    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", early), late_message)
+    yield of_history("spoilt-table", f"{is_open} AND {started} IS NULL", NO_BEGINNING)
+    closes = " OR ".join(f"({condition})" for condition in closing_conditions(pair).values())
+    early = f"{is_open} AND {started} >= {LOAD_TIMESTAMP} AND ({closes})"
+    yield of_history("NON_MONOTONIC_TIMESTAMP", early, LATE)
     same = (
-        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {load.pair.is_open('o')}"
-        f" AND NOT ({load.pair.other_hash('o', 'r')}))"
+        f"EXISTS (SELECT 1 FROM {hist} AS o WHERE {load.same_key('o', 'r')} AND {pair.is_open('o')}"
+        f" AND NOT ({pair.other_hash('o', 'r')}))"
     )
-    versioned = (
-        f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{load.live('r')} AND NOT {same})"
-    )
+    versioned = f"EXISTS (SELECT 1 FROM {base} AS r WHERE {load.same_key('r', 'h')}{live} AND NOT {same})"
     late = f"({started} >= {LOAD_TIMESTAMP} OR {ended} > {LOAD_TIMESTAMP}) AND {versioned}"
-    yield Check("NON_MONOTONIC_TIMESTAMP", _keys(load, mirrored, hist, "h", late), late_message)
+    yield of_history("NON_MONOTONIC_TIMESTAMP", late, LATE)
     yield from _late_effective(load, mirrored)
 
 
@@ -293,11 +283,6 @@ def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
     return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
 
 
-def same_hash(load: Load, left: str, right: str) -> str:
-    """SQL for whether two rows have the same hash."""
-    return f"{load.of(left, ColumnRole.ROW_HASH)} = {load.of(right, ColumnRole.ROW_HASH)}"
-
-
 def collisions_query(load: Load) -> str | None:
     """The query that counts, by column, changed records with the same hash.
 
@@ -307,9 +292,10 @@ def collisions_query(load: Load) -> str | None:
     if not differs:
         return None
     counted = ", ".join(f"COUNT(CASE WHEN {each} THEN 1 END)" for each in differs.values())
+    same_hash = f"{load.of('s', ColumnRole.ROW_HASH)} = {load.of('b', ColumnRole.ROW_HASH)}"
     return (
         f"SELECT {counted} FROM {load.unique_stage_rows} AS s JOIN {load.base_table} AS b"
-        f" ON {load.same_key('s', 'b')} AND {same_hash(load, 's', 'b')} WHERE {load.differs('s', 'b')}"
+        f" ON {load.same_key('s', 'b')} AND {same_hash} WHERE {load.differs('s', 'b')}"
     )
 
 
@@ -384,9 +370,8 @@ def _refuse_history(load: Load, sums: PlanSums) -> None:
 
 def refuse_late(sums: PlanSums) -> None:
     """P5: raise Refused if a record that changes has a version at the load's instant or later."""
-    late = "Versions begin or end at or after the load's timestamp."
     for fault in (ENDS_EARLY, BEGINS_EARLY):
-        _refuse("NON_MONOTONIC_TIMESTAMP", late, sums, fault)
+        _refuse("NON_MONOTONIC_TIMESTAMP", LATE, sums, fault)
 
 
 def _refuse(code: str, message: str, sums: PlanSums, fault: str) -> None:

@@ -9,8 +9,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from backstory import documents
-from backstory.documents import DocumentKind, validate
+from backstory.documents import Document, DocumentKind, read_document, validate
 from backstory.doors.historize.hashes import STRICT
 from backstory.doors.historize.model import (
     GENERATED,
@@ -33,16 +32,9 @@ from backstory.stores.sql.statements import PLACEHOLDER
 MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-model")
 
 
-class ModelDocument(documents.Document):
-    """A model's YAML with the line of each of its parts."""
-
-    def __init__(self, name: str, tree: Any) -> None:
-        super().__init__(name, tree, MODEL)
-
-
-def read_model(path: Path) -> tuple[Model, ModelDocument]:
+def read_model(path: Path) -> tuple[Model, Document]:
     """Read a file. Returns the model as written, and its document."""
-    document = _read(path)
+    document = read_document(path, MODEL)
     return validate(Model, document), document
 
 
@@ -60,19 +52,14 @@ def read_state(path: Path) -> HistState | None:
 @lru_cache(maxsize=256)
 def _state(path: Path, _text: bytes) -> HistState:
     """Parse the file, cached by its content. A load reads it twice, and YAML with line numbers is slow."""
-    return validate(HistState, _read(path))
-
-
-def _read(path: Path) -> ModelDocument:
-    document = documents.read_document(path, MODEL)
-    return ModelDocument(document.name, document.tree)
+    return validate(HistState, read_document(path, MODEL))
 
 
 LONGEST = 63
 Place = tuple[str | int, ...]
 
 
-def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
+def refuse_columns(dataset: ModelDataset, document: Document, place: Place) -> None:
     """Raise UsageError for column names that are reserved, repeated or too long (section 1.1)."""
     reserved = {role.value for role in TECHNICAL} | {dataset.key, dataset.hist_key}
     reserved |= {reference.column for reference in dataset.references}
@@ -83,12 +70,7 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
                 f"{column.name} is a reserved name.",
                 f"Rename the column to {column.name}_src.",
             )
-    refuse_repeats(
-        document,
-        "target_columns",
-        [column.name for column in dataset.target_columns],
-        place,
-    )
+    refuse_repeats(document, "target_columns", [column.name for column in dataset.target_columns], place)
     names: set[str] = set()
     for number, column in enumerate(dataset.target_columns):
         if column.system_role is ColumnRole.BUSINESS_KEY and column.active:
@@ -112,7 +94,7 @@ def refuse_columns(dataset: ModelDataset, document: ModelDocument, place: Place)
         )
 
 
-def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
+def refuse_placeholders(dataset: ModelDataset, document: Document, place: Place) -> None:
     """Raise UsageError for names that contain a placeholder of the statements."""
     for number, column in enumerate(dataset.target_columns):
         for name in (column.input, column.key_name):
@@ -124,7 +106,7 @@ def refuse_placeholders(dataset: ModelDataset, document: ModelDocument, place: P
                 )
 
 
-def refuse_references(dataset: ModelDataset, model: Model, document: ModelDocument, place: Place) -> None:
+def refuse_references(dataset: ModelDataset, model: Model, document: Document, place: Place) -> None:
     """Raise UsageError for a reference with missing columns, or with other keys than the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
     for number, reference in enumerate(dataset.references):
@@ -161,7 +143,7 @@ def _key_format(column: ModelColumn) -> tuple[Any, ...]:
 
 
 def refuse_repeats(
-    document: ModelDocument, what: str, names: Iterable[str], place: Sequence[str | int] = ()
+    document: Document, what: str, names: Iterable[str], place: Sequence[str | int] = ()
 ) -> None:
     """Raise UsageError if names are repeated."""
     seen: set[str] = set()
@@ -177,7 +159,7 @@ LONGEST_BASE = LONGEST - len("_hist_key")
 DEFAULT_DECIMAL = (38, 10)
 
 
-def resolve(model: Model, document: ModelDocument) -> Model:
+def resolve(model: Model, document: Document) -> Model:
     """The model with every default and every generated column.
 
     Raises UsageError for a wrong model. The result of resolving a resolved model is the same.
@@ -201,7 +183,10 @@ def resolve(model: Model, document: ModelDocument) -> Model:
     for number, dataset in enumerate(datasets):
         refuse_references(dataset, resolved, document, ("target_datasets", number))
     known = {dataset.name for dataset in datasets}
-    whole = tuple(_with_generated(_with_references(dataset, known)) for dataset in datasets)
+    linked = (_with_references(dataset, known) for dataset in datasets)
+    whole = tuple(
+        dataset.model_copy(update={"target_columns": tuple(every_column(dataset))}) for dataset in linked
+    )
     return resolved.model_copy(update={"target_datasets": whole})
 
 
@@ -257,7 +242,7 @@ def _fill(part: Any, defaults: dict[str, Any]) -> Any:
 
 
 def _fill_dataset(
-    dataset: ModelDataset, schema: TargetSchema, model: Model, document: ModelDocument, place: Place
+    dataset: ModelDataset, schema: TargetSchema, model: Model, document: Document, place: Place
 ) -> ModelDataset:
     stage, columns = _find_stage(dataset, document, place)
     source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
@@ -279,7 +264,7 @@ def _fill_dataset(
 
 
 def _find_stage(
-    dataset: ModelDataset, document: ModelDocument, place: Place
+    dataset: ModelDataset, document: Document, place: Place
 ) -> tuple[str | None, list[ModelColumn]]:
     """The single table or file from which the columns are loaded, and the columns with their names there."""
     stage, columns = dataset.input, []
@@ -309,7 +294,7 @@ def _find_stage(
     return stage, columns
 
 
-def _fill_column(column: ModelColumn, document: ModelDocument, path: Place) -> ModelColumn:
+def _fill_column(column: ModelColumn, document: Document, path: Place) -> ModelColumn:
     if column.datatype is Datatype.DECIMAL:
         precision, scale = column.decimal_precision, column.decimal_scale
         column = column.model_copy(
@@ -345,12 +330,8 @@ def _with_references(dataset: ModelDataset, known: Collection[str]) -> ModelData
     return dataset.model_copy(update={"references": references})
 
 
-def _with_generated(dataset: ModelDataset) -> ModelDataset:
-    return dataset.model_copy(update={"target_columns": tuple(every_column(dataset))})
-
-
 def _refuse_dataset(
-    dataset: ModelDataset, schema: TargetSchema, model: Model, document: ModelDocument, place: Place
+    dataset: ModelDataset, schema: TargetSchema, model: Model, document: Document, place: Place
 ) -> None:
     if is_hist(dataset):
         if not dataset.name.endswith(HIST) or dataset.historize or dataset.incremental_source:
@@ -392,9 +373,7 @@ def _refuse_dataset(
         )
 
 
-def _refuse_historized(
-    dataset: ModelDataset, schema: TargetSchema, document: ModelDocument, place: Place
-) -> None:
+def _refuse_historized(dataset: ModelDataset, schema: TargetSchema, document: Document, place: Place) -> None:
     path = (*place, "target_dataset_name")
     if schema.short_name != RAWCORE:
         raise document.wrong(place, f"only datasets of the layer {RAWCORE} have a history.")
@@ -419,7 +398,7 @@ def _refuse_historized(
     _refuse_rules(dataset, document, place)
 
 
-def _refuse_rules(dataset: ModelDataset, document: ModelDocument, place: Place) -> None:
+def _refuse_rules(dataset: ModelDataset, document: Document, place: Place) -> None:
     names = {column.name: column for column in user_columns(dataset)}
     rules = dataset.historization
     if rules.effective_dating:

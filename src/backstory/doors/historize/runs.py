@@ -11,15 +11,14 @@ from typing import Any, ClassVar
 
 import structlog
 
-from backstory.doors.historize.load import Load
+from backstory.doors.historize.load import Load, source_of
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, status_of
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.historize.scopes import source_of
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 from backstory.model.instant import iso
-from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGED
 
@@ -169,6 +168,18 @@ class LoadRun:
     def key(self) -> str:
         """The name of the dataset in the registry."""
         return dataset_key(self.schema, self.dataset)
+
+    def values(self, dialect: Dialect, pepper: str) -> dict[str, str]:
+        """The SQL for each placeholder of the statements. `pepper` is SQL for the secret."""
+        values = {
+            "load_timestamp": dialect.timestamp_literal(self.instant),
+            "load_timestamp_text": dialect.string_literal(instant_text(self.instant)),
+            "load_run_id": dialect.string_literal(self.run_id),
+            "pepper": pepper,
+        }
+        if self.cutoff:
+            values["DELTA_CUTOFF"] = dialect.timestamp_literal(self.cutoff)
+        return values
 
 
 def place_name(address: str) -> str:

@@ -11,21 +11,9 @@ from pyspark.sql import DataFrame
 from pyspark.sql.functions import col, concat_ws, lit, unix_micros
 from pyspark.sql.functions import max as greatest
 
+from backstory.doors.historize import runs
 from backstory.doors.historize.model import ColumnRole, ModelDataset
-from backstory.doors.historize.runs import (
-    LOADS,
-    META,
-    RUNS,
-    STEPS,
-    TABLES,
-    LoadEntry,
-    RegisteredRun,
-    base_names,
-    dataset_key,
-    hist_names,
-    wrote_versions,
-)
-from backstory.doors.historize.spark_work import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
+from backstory.doors.historize.spark_tables import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
 from backstory.doors.historize.stage import column_type
 from backstory.engine.deliver import TableChange, deliver
 from backstory.formats.delivered import rows_as
@@ -38,16 +26,16 @@ from backstory.stores.iceberg.create import create_view
 from backstory.stores.iceberg.jvm import may_have_text
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.schema import spark_type
-from backstory.stores.iceberg.snapshots import CommitNote, commits
+from backstory.stores.iceberg.snapshots import CommitNote, commits, newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, exists, load
 from backstory.stores.port import require_layout
 from backstory.upkeep.table_views import OF, make_views
 
-LOG: Final = TableName(META, LOADS)
+LOG: Final = TableName(runs.META, runs.LOADS)
 # JSON columns that the views read: the steps of a run, and its row of the registry with the receipt.
 JSON_COLUMNS: Final = ("steps", "receipt")
 _COLUMNS = (
-    *(Column(each.name, column_type(each)) for each in TABLES[LOADS]),
+    *(Column(each.name, column_type(each)) for each in runs.TABLES[runs.LOADS]),
     *(Column(name, ColumnType(Kind.STRING)) for name in JSON_COLUMNS),
 )
 _SHAPE: Final = Shape(LOG, _COLUMNS, (), Layout.RUN_LOG)
@@ -62,7 +50,7 @@ _OF_LOADS = {
 _OF_STEPS = {"dataset_key": "told.dataset_key", **{name: name for name in ("load_run_id", "attempt_no")}}
 
 
-def log_row(load: LoadEntry) -> Mapping[str, Any]:
+def log_row(load: runs.LoadEntry) -> Mapping[str, Any]:
     """The row of a load in the log."""
     texts = {"steps": load.steps, "receipt": load.run}
     return {**load.row, **{name: json.dumps(value) for name, value in texts.items() if value}}
@@ -85,9 +73,9 @@ def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None
         return log, Change({"inserted": len(rows)}, added=added, into=into if is_new else None)
 
     deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
-    for name in (RUNS, STEPS) if is_new else ():
-        columns = [Column(each.name, column_type(each)) for each in TABLES[name]]
-        create_view(store, TableName(META, name), columns, _query_of(store, name), {OF: str(LOG)})
+    for name in (runs.RUNS, runs.STEPS) if is_new else ():
+        columns = [Column(each.name, column_type(each)) for each in runs.TABLES[name]]
+        create_view(store, TableName(runs.META, name), columns, _query_of(store, name), {OF: str(LOG)})
 
 
 def log_views(store: IcebergStore, *, dry_run: bool) -> list[dict[str, Any]]:
@@ -95,25 +83,25 @@ def log_views(store: IcebergStore, *, dry_run: bool) -> list[dict[str, Any]]:
 
     Returns the result of `make_views`. Raises Refused if something else has the name of a view.
     """
-    wanted = {TableName(META, name): _query_of(store, name) for name in (RUNS, STEPS)}
+    wanted = {TableName(runs.META, name): _query_of(store, name) for name in (runs.RUNS, runs.STEPS)}
     return make_views(store, LOG, wanted, dry_run=dry_run)
 
 
 def _query_of(store: IcebergStore, name: str) -> str:
     """The query of runs or of steps on the log."""
-    names = [each.name for each in TABLES[name]]
-    source = f"(SELECT *, from_json(receipt, '{_fields(RUNS)}') AS told FROM {store.sql_name(LOG)})"
-    if name == RUNS:
+    names = [each.name for each in runs.TABLES[name]]
+    source = f"(SELECT *, from_json(receipt, '{_fields(runs.RUNS)}') AS told FROM {store.sql_name(LOG)})"
+    if name == runs.RUNS:
         listed = (f"{_OF_LOADS.get(each, f'told.{each}')} AS {each}" for each in names)
         return f"SELECT {', '.join(listed)} FROM {source} WHERE told.load_timestamp IS NOT NULL"
     listed = (f"{_OF_STEPS.get(each, f'step.{each}')} AS {each}" for each in names)
-    each_step = f"explode(from_json(steps, 'array<struct<{_fields(STEPS)}>>')) AS step"
+    each_step = f"explode(from_json(steps, 'array<struct<{_fields(runs.STEPS)}>>')) AS step"
     return f"SELECT {', '.join(listed)} FROM {source} LATERAL VIEW {each_step}"
 
 
 def _fields(name: str) -> str:
     """The columns of a view with their types, as a schema for `from_json`."""
-    return ", ".join(f"{each.name} {spark_type(column_type(each))}" for each in TABLES[name])
+    return ", ".join(f"{each.name} {spark_type(column_type(each))}" for each in runs.TABLES[name])
 
 
 # The token of a run, in the commit that removed the run's rows.
@@ -133,11 +121,10 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
 
     It is taken from the history's last load, or else from the bounds of its files.
     """
-    snapshot = table.iceberg.currentSnapshot()
+    snapshot = newest_snapshot(table)
     if snapshot is None:
         return None
-    known = snapshot.summary().get(NEWEST)
-    if known:
+    if known := snapshot.get_property(NEWEST):
         return parse_instant(known)
     files = store.spark.table(store.sql_name(table.shape.table, "files"))
     bounds = [
@@ -152,15 +139,17 @@ def newest_of(store: IcebergStore, table: IcebergTable) -> datetime | None:
     return EPOCH + timedelta(microseconds=max(micros)) if micros else None
 
 
-def find_run(store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+def find_run(
+    store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str
+) -> runs.RegisteredRun | None:
     """The registered run, from commits and log, or None.
 
     A run whose rows are not in the tables counts as not loaded. Only ancestors of the current snapshots
     count. The log of a run without a commit counts only while the history still has the versions of that
     time.
     """
-    base = first_of(store, schema, base_names(dataset))
-    hist = first_of(store, schema, hist_names(dataset))
+    base = first_of(store, schema, runs.base_names(dataset))
+    hist = first_of(store, schema, runs.hist_names(dataset))
     if base is None or hist is None:
         return None
     token = token_of(schema, dataset, run_id)
@@ -189,13 +178,13 @@ def unlogged_tokens(store: IcebergStore, table: IcebergTable) -> frozenset[str]:
 
 def _successful_runs(store: IcebergStore) -> DataFrame:
     """The logged runs that succeeded."""
-    logged = store.spark.sql(_query_of(store, RUNS))
+    logged = store.spark.sql(_query_of(store, runs.RUNS))
     return logged.where(column("status") == "success").where(column("receipt").isNotNull())
 
 
-def _registered_run(note: Mapping[str, str]) -> RegisteredRun:
+def _registered_run(note: Mapping[str, str]) -> runs.RegisteredRun:
     receipt = note.get(RECEIPT)
-    return RegisteredRun(parse_instant(note[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
+    return runs.RegisteredRun(parse_instant(note[TIMESTAMP]), 1, json.loads(receipt) if receipt else None)
 
 
 def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[str, str]], bool]:
@@ -215,20 +204,20 @@ def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
 
 def _find_logged_run(
     store: IcebergStore, schema: str, dataset: ModelDataset, run_id: str, hist: IcebergTable
-) -> RegisteredRun | None:
+) -> runs.RegisteredRun | None:
     """The run in the log, or None. The log also has runs without a commit and runs whose commits expired."""
     log = load(store, LOG)
     if log is None or not may_have_text(store.jvm, log.iceberg, "load_run_id", run_id):
         return None  # most runs are new, which bounds of files show without a query
-    success = _successful_runs(store).where(column("dataset_key") == dataset_key(schema, dataset))
+    success = _successful_runs(store).where(column("dataset_key") == runs.dataset_key(schema, dataset))
     rows = success.where(column("load_run_id") == run_id).select("finished_at", "receipt").collect()
     if not rows:
         return None
     receipt = json.loads(max(rows)["receipt"])
     instant: datetime | None = parse_instant(receipt["load_timestamp"])
-    if not wrote_versions(receipt):
+    if not runs.wrote_versions(receipt):
         instant = _last_that_wrote(success, receipt["load_timestamp"])
-    known = RegisteredRun(parse_instant(receipt["load_timestamp"]), 1, receipt)
+    known = runs.RegisteredRun(parse_instant(receipt["load_timestamp"]), 1, receipt)
     return known if _has_versions(store, hist, instant, known.load_timestamp) else None
 
 

@@ -1,18 +1,35 @@
-"""Base and history tables of a warehouse: stage rows, table shapes, and their changes (section 4.5)."""
+"""A load of a dataset in a warehouse: its SQL in Spark, stage rows, table shapes and commits (section 4.5).
+
+A table has a property that records how its rows are hashed, for `check`.
+"""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pyarrow as pa
+from pyspark.sql import Column as SparkColumn
+from pyspark.sql import DataFrame
+from pyspark.sql.functions import broadcast, expr
 
+from backstory.doors.historize.hashes import row_hash_of
 from backstory.doors.historize.load import Load
-from backstory.doors.historize.model import ColumnRole, ModelColumn, base_columns, user_columns
-from backstory.doors.historize.spark_work import SparkWork, with_values
-from backstory.doors.historize.stage import Stage, column_type, read_stage
+from backstory.doors.historize.model import ColumnRole, ModelColumn, ModelDataset, base_columns, user_columns
+from backstory.doors.historize.resolve import schema_of
+from backstory.doors.historize.runs import LoadRun, dataset_key
+from backstory.doors.historize.stage import (
+    Stage,
+    column_type,
+    no_stage_column,
+    no_stage_table,
+    read_stage,
+    refuse_stage_type,
+)
+from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import Refused
-from backstory.model.change import Change
+from backstory.model.change import Change, Commit, Note
+from backstory.model.instant import iso
 from backstory.model.layout import DELETED, FILE, POSITION, ROW_ID, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import widens
@@ -20,17 +37,127 @@ from backstory.reading.frames import current_table_rows
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import frame_of, keeps_row_ids
 from backstory.stores.iceberg.literals import cast_as_shown, column, null_columns, quote
-from backstory.stores.iceberg.schema import spark_type
+from backstory.stores.iceberg.schema import fields_of, spark_type
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.iceberg.workers import carry_errors
 from backstory.stores.port import require_layout
 from backstory.stores.refusals import conflict
 from backstory.stores.sql import ddl
 from backstory.stores.sql.dialect import Dialect
+from backstory.stores.sql.row_hashes import ROW_HASHES, RowHash, hashes_of_property, hashes_to_keep
+from backstory.stores.sql.statements import fill_placeholders
 
-if TYPE_CHECKING:
-    from pyspark.sql import Column as SparkColumn
-    from pyspark.sql import DataFrame
+
+def hashes_to_record(
+    store: IcebergStore, load: Load, table: IcebergTable, base: IcebergTable | None
+) -> Mapping[str, str | None]:
+    """The change of the property for row hashes when a load writes rows.
+
+    `base` is the base before the load. A table that had rows before it had the property does not get one,
+    because the hashes of these rows are unknown. The same is true for a history of such a base. A history
+    copies rows of its base, and so records the base's hashes too.
+    """
+    if table.shape.layout not in {Layout.BASE, Layout.HIST}:
+        return {}
+    text, ids = _property_of(table), _ids(store, table)
+    known = _hashes_of(table, ids)
+    if known is None and (table.rows or text):
+        return {}
+    of_base = list[RowHash]()
+    if table.shape.layout is Layout.HIST and base is not None and base.rows:
+        recorded = _hashes_of(base, _ids(store, base))
+        if recorded is None or not {column.name for hash_ in recorded for column in hash_.columns} <= set(
+            ids
+        ):
+            return {} if text is None else {ROW_HASHES: None}
+        of_base = recorded
+    today = row_hash_of(schema_of(load.model, load.dataset), load.dataset)
+    value = hashes_to_keep([*(known or []), *of_base, today], ids)
+    return {} if value == text else {ROW_HASHES: value}
+
+
+def _hashes_of(table: IcebergTable, ids: Mapping[str, int]) -> list[RowHash] | None:
+    return hashes_of_property(_property_of(table), {id_: name for name, id_ in ids.items()})
+
+
+def _property_of(table: IcebergTable) -> str | None:
+    """The property for row hashes. To fetch all properties would take many calls of Java."""
+    value: str | None = table.iceberg.properties().get(ROW_HASHES)
+    return value
+
+
+def _ids(store: IcebergStore, table: IcebergTable) -> Mapping[str, int]:
+    return {field["name"]: int(field["id"]) for field in fields_of(store.jvm, table.iceberg.schema())}
+
+
+DOOR = "historize"
+# No column of a model has a space in its name.
+PEPPER = "secret pepper"
+RECEIPT, TIMESTAMP = "backstory.receipt", "backstory.load-timestamp"
+# The snapshot of the base from which a history's commit was made.
+BASE = "backstory.base"
+
+
+def with_values(store: IcebergStore, rows: DataFrame, values: Mapping[str, str]) -> DataFrame:
+    """The rows with these constant values as columns. The values appear in no plan."""
+    one = frame_of(store, pa.table({name: [value] for name, value in values.items()}))
+    return rows.crossJoin(broadcast(one))
+
+
+def token_of(schema: str, dataset: ModelDataset, run_id: str) -> str:
+    """The token in the commits of a run (decision H6)."""
+    return f"{dataset_key(schema, dataset)} {run_id}"
+
+
+@dataclass(frozen=True)
+class SparkWork:
+    """One load of one dataset in a warehouse. `base` is its base table before the load."""
+
+    store: IcebergStore
+    load: Load
+    run: LoadRun
+    pepper: str
+    base: IcebergTable | None = None
+
+    def sql(self, text: str) -> SparkColumn:
+        """SQL of the dialect as a Spark expression.
+
+        The pepper is a column, so that its value is in no plan.
+        """
+        return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
+
+    def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
+        """Replace the placeholders in SQL of a dialect by the values of this run.
+
+        `pepper` is SQL for the secret.
+        """
+        return fill_placeholders(text, self.run.values(dialect, pepper))
+
+    @property
+    def secret(self) -> dict[str, str]:
+        """The values for `with_values` that rows need for the keys of `sql`."""
+        return {PEPPER: self.pepper}
+
+    @property
+    def token(self) -> str:
+        """The token in the commits of this run."""
+        return token_of(self.load.schema, self.load.dataset, self.run.run_id)
+
+    def note(self, **more: str) -> Note:
+        """The note for a commit of this run."""
+        return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
+
+    def commit(self, table: IcebergTable | None, change: Change | None, note: Note) -> Commit | None:
+        """Commit a change of one of this load's tables, without retries, because the load itself retries.
+
+        If there are new rows, the commit also records how they are hashed.
+        """
+        if table is not None and change is not None and change.added is not None:
+            hashes = hashes_to_record(self.store, self.load, table, self.base)
+            change = replace(change, properties={**change.properties, **hashes})
+        return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))
+
 
 # A larger stage file, in bytes, is read by an executor.
 ON_DRIVER = 64 << 20
@@ -65,7 +192,7 @@ def _shape(plan: Load, name: str, columns: Sequence[ModelColumn], layout: Layout
 
 def stage_rows_and_load_columns(
     store: IcebergStore, stage: Stage, plan: Load, values: Mapping[str, str]
-) -> tuple["DataFrame", frozenset[str]]:
+) -> tuple[DataFrame, frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns of the stage.
 
     Rows get constant `values` as columns, which appear in no plan. If the stage keeps a history, or
@@ -78,24 +205,13 @@ def stage_rows_and_load_columns(
         return _file_rows(store, stage, columns, values), frozenset()
     table = load(store, TableName(*stage.table))
     if table is None:
-        raise Refused(
-            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or fix the model."
-        )
+        raise no_stage_table(stage)
     stored = _types(table.shape)
     for each in columns:
         source = each.input or each.name
         if source not in stored:
-            raise Refused(
-                "missing-column", f"{stage.name} has no column {source}.", "Fix the model.", [source]
-            )
-        if not ddl.fits(stored[source], each, plan.dialect):
-            raise Refused(
-                "STAGE_TYPE",
-                f"{stage.name}.{source} is {stored[source]}, and {each.name} {plan.dialect.type_of(each)} "
-                "cannot hold all of its values.",
-                "Cast it in the stage, or widen the column.",
-                [each.name],
-            )
+            raise no_stage_column(stage, source)
+        refuse_stage_type(stage, source, stored[source], each, plan.dialect)
     load_columns = frozenset(name for name in LOAD_COLUMNS if name in stored)
     rows = (
         store.spark.table(store.sql_name(table.shape.table))
@@ -115,7 +231,7 @@ def _marks_deletion(plan: Load) -> bool:
 
 def _file_rows(
     store: IcebergStore, stage: Stage, columns: Sequence[ModelColumn], values: Mapping[str, str]
-) -> "DataFrame":
+) -> DataFrame:
     assert stage.path is not None
     if not stage.path.exists() or stage.path.stat().st_size <= ON_DRIVER:
         rows = read_stage(stage, columns)
@@ -132,7 +248,7 @@ def _read(stage: Stage, columns: Sequence[ModelColumn], _: Any) -> Any:
         yield from read_stage(stage, columns).to_batches(max_chunksize=1 << 16)
 
 
-def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[SparkColumn]":
+def _stage_columns(rows: DataFrame, columns: Sequence[ModelColumn]) -> list[SparkColumn]:
     """Stage columns as columns of the base.
 
     Times without a zone count as UTC, the zone of a load's session.
@@ -146,14 +262,10 @@ def _stage_columns(rows: "DataFrame", columns: Sequence[ModelColumn]) -> "list[S
     ]
 
 
-def empty_rows(store: IcebergStore, shape: Shape) -> "DataFrame":
+def empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:
     """An empty frame for a table that does not exist yet, including the columns for places."""
     typed = [f"{quote(each.name)} {spark_type(each.type)}" for each in shape.columns]
     return store.spark.createDataFrame([], ", ".join([*typed, f"{FILE} string", f"{POSITION} bigint"]))
-
-
-if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
 
 
 @dataclass(frozen=True)
@@ -168,7 +280,7 @@ class TablePlan:
     wanted: Shape
     columns: Sequence[ModelColumn]
     table: IcebergTable | None
-    read: "Callable[[], DataFrame]"
+    read: Callable[[], DataFrame]
     plan: ddl.DdlPlan[ModelColumn]
     snapshot: int | None = None
     former: str | None = None
@@ -176,7 +288,7 @@ class TablePlan:
     is_preview: bool = False
 
     @cached_property
-    def rows(self) -> "DataFrame":
+    def rows(self) -> DataFrame:
         """The table's rows, or no rows if there is no table.
 
         The columns are the wanted columns under their names and types, other columns of the table, `_file`,
@@ -241,22 +353,19 @@ def plan_table(
     plan = ddl.plan_changes(wanted.table.name, columns, types, dialect)
     allowed(plan)
     into = _evolve_shape(_rename_columns(table.shape, plan.renamed), plan, wanted)
-    snapshot = table.iceberg.currentSnapshot()
     return TablePlan(
         wanted,
         columns,
         table,
         partial(_rows, store, table, plan, into),
         plan,
-        None if snapshot is None else int(snapshot.snapshotId()),
+        snapshot_of(table),
         None if table.shape.table == wanted.table else table.shape.table.name,
         into,
     )
 
 
-def _rows(
-    store: IcebergStore, table: IcebergTable, plan: ddl.DdlPlan[ModelColumn], into: Shape
-) -> "DataFrame":
+def _rows(store: IcebergStore, table: IcebergTable, plan: ddl.DdlPlan[ModelColumn], into: Shape) -> DataFrame:
     with translate_faults(table.shape.table):
         rows = store.spark.table(store.sql_name(table.shape.table))
         types = {each.name: spark_type(each.type) for each in into.columns}
@@ -297,10 +406,15 @@ def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
     into = _evolve_shape(stored.shape, before.plan, before.wanted)
     if into != stored.shape:
         stored, snapshot = _commit_shape(work, stored, Change(into=into), snapshot)
-    newest = stored.iceberg.currentSnapshot()
-    if (None if newest is None else int(newest.snapshotId())) != snapshot:
+    if snapshot_of(stored) != snapshot:
         raise conflict(name)
     return stored
+
+
+def snapshot_of(table: IcebergTable) -> int | None:
+    """The id of a table's snapshot, or None for a table that never had rows."""
+    newest = newest_snapshot(table)
+    return None if newest is None else newest.id
 
 
 def _commit_shape(

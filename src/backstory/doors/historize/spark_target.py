@@ -17,34 +17,27 @@ import structlog
 from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import lit, when
 
+from backstory.doors.historize import runs
 from backstory.doors.historize.load import Load, with_archive
 from backstory.doors.historize.load_plan import PlannedLoad, assemble_load, plan_rows
 from backstory.doors.historize.load_sides import load_terms, pruned_versions
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep
-from backstory.doors.historize.runs import (
-    LOADS,
-    LoadEntry,
-    LoadRun,
-    RegisteredRun,
-    Target,
-    base_names,
-    dataset_key,
-    hist_names,
-    place_name,
-)
 from backstory.doors.historize.spark_runs import UNDONE, append_loads, find_run, first_of, log_row, newest_of
 from backstory.doors.historize.spark_tables import (
+    DOOR,
+    SparkWork,
     TablePlan,
     apply_shape,
     base_shape,
     hist_shape,
     plan_table,
+    snapshot_of,
     types_of,
 )
-from backstory.doors.historize.spark_work import DOOR, SparkWork
-from backstory.doors.historize.statements import label_changes, new_hash, new_label
+from backstory.doors.historize.sql_load import label_changes, new_label
+from backstory.doors.historize.stage import no_stage
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import TOKEN, Change, Note
@@ -53,6 +46,7 @@ from backstory.model.table import Shape, TableName
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.conditions import change_where
 from backstory.stores.iceberg.literals import column
+from backstory.stores.iceberg.snapshots import newest_snapshot
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, existing, load
 from backstory.stores.port import LOADING
 from backstory.stores.refusals import conflict
@@ -61,11 +55,6 @@ from backstory.stores.tables import lock_tables
 
 # No column of a model has a space in its name.
 KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "past continues"
-
-
-def asks_for_upkeep(run: LoadRun) -> bool:
-    """Whether the run must change stored rows before the load."""
-    return run.rehash or run.rehash_base or run.relabel is not None
 
 
 def maintain(work: SparkWork) -> None:
@@ -113,11 +102,15 @@ def _update(work: SparkWork, shape: Shape, where: Column, becoming: Callable[[Da
 
 
 def _rehash_base(work: SparkWork, rows: DataFrame) -> DataFrame:
-    return rows.alias("b").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load, "b")))
+    return rows.alias("b").withColumn(
+        ColumnRole.ROW_HASH, work.sql(work.load.expressions.row_hash(work.load.dataset, "b"))
+    )
 
 
 def _rehash_versions(work: SparkWork, rows: DataFrame) -> DataFrame:
-    return rows.alias("h").withColumn(ColumnRole.ROW_HASH, work.sql(new_hash(work.load)))
+    return rows.alias("h").withColumn(
+        ColumnRole.ROW_HASH, work.sql(work.load.expressions.row_hash(work.load.dataset, "h"))
+    )
 
 
 def _renamed_states(work: SparkWork) -> list[str]:
@@ -195,7 +188,7 @@ def recover(work: SparkWork) -> None:
     in a dry run.
     """
     store, schema, dataset = work.store, work.load.schema, work.load.dataset
-    hist = first_of(store, schema, hist_names(dataset))
+    hist = first_of(store, schema, runs.hist_names(dataset))
     lease = lease_of(hist)
     if hist is None or lease is None:
         return
@@ -203,7 +196,7 @@ def recover(work: SparkWork) -> None:
         raise _concurrent(hist, lease)
     if work.run.dry_run:
         raise _interruption(hist, lease)
-    base = first_of(store, schema, base_names(dataset))
+    base = first_of(store, schema, runs.base_names(dataset))
     if base is None:
         _write_lease(store, hist, None)  # nothing is left to restore
     else:
@@ -246,12 +239,6 @@ def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease:
     _write_lease(store, hist, None)
 
 
-def snapshot_of(table: IcebergTable) -> int | None:
-    """The id of a table's snapshot, or None for a table that never had rows."""
-    snapshot = table.iceberg.currentSnapshot()
-    return None if snapshot is None else int(snapshot.snapshotId())
-
-
 def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | None) -> IcebergTable:
     """Write this lease into the history, or remove it.
 
@@ -274,11 +261,11 @@ def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: st
 
 
 def _roll_back(store: IcebergStore, base: IcebergTable, lease: LoadLease) -> None:
-    current = base.iceberg.currentSnapshot()
-    if current is None or int(current.snapshotId()) == lease.base:
+    current = newest_snapshot(base)
+    if current is None or current.id == lease.base:
         return
     name, expired = base.shape.table, lease.base is not None and base.iceberg.snapshot(lease.base) is None
-    if current.summary().get(TOKEN) != lease.load or expired:
+    if current.get_property(TOKEN) != lease.load or expired:
         log.warning(f"{name} was changed after an interrupted load, and stays as it is")
         return
     if lease.base is None:
@@ -303,7 +290,7 @@ def _interruption(table: IcebergTable, lease: LoadLease) -> TryAgain:
     )
 
 
-class SparkTarget(Target):
+class SparkTarget(runs.Target):
     """A warehouse as a target. Its registry of runs is its commits and their properties."""
 
     # A log entry costs a commit.
@@ -316,7 +303,7 @@ class SparkTarget(Target):
 
     @property
     def place(self) -> str:
-        return place_name(self._store.address)
+        return runs.place_name(self._store.address)
 
     def close(self) -> None:
         """Do nothing, because the session belongs to the caller."""
@@ -328,10 +315,10 @@ class SparkTarget(Target):
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
         del run_id
         # The lease excludes other processes, and so do commits, which fail if the table changed.
-        with lock_tables(self._store, TableName("", dataset_key(schema, dataset))):
+        with lock_tables(self._store, TableName("", runs.dataset_key(schema, dataset))):
             yield
 
-    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
         return find_run(self._store, schema, dataset, run_id)
 
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
@@ -341,14 +328,14 @@ class SparkTarget(Target):
                 return newest_of(self._store, table)
         return None
 
-    def register(self, run: LoadRun) -> None:
+    def register(self, run: runs.LoadRun) -> None:
         """Do nothing, because the commits are the registry."""
 
-    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
+    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
         """Do nothing, because a load without a commit is not registered."""
 
     def load(
-        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
+        self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
         if load.dataset.historization.engine == "four_step":
             raise Refused(
@@ -363,11 +350,13 @@ class SparkTarget(Target):
 
     def _load(self, work: SparkWork, make_receipt: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
         """Plan base and history. If neither is refused, update schemas and rows."""
-        before = LoadOutcome(warnings=self._foreign_writes(work))
+        stored = load(self._store, hist_shape(work.load).table)
+        before = LoadOutcome(warnings=() if stored is None else stored.foreign_writes)
         recover(work)
         base, hist = self._table_plans(work)
         work = replace(work, base=base.table)
-        if not work.run.dry_run and (asks_for_upkeep(work.run) or base.evolves or hist.evolves):
+        asks_for_upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
+        if not work.run.dry_run and (asks_for_upkeep or base.evolves or hist.evolves):
             with self._plan(work, base, hist, before) as planned:
                 before = replace(before, schema_changes=planned.history.outcome.schema_changes)
             # Spark cannot run frames of a table whose columns have changed, so the load is planned again
@@ -394,10 +383,6 @@ class SparkTarget(Target):
             with hold_lease(work, base_table, hist_table) as leased:
                 of_base.commit(work, base_table)
                 return history.commit(work, leased, make_receipt, {LOADING: None})
-
-    def _foreign_writes(self, work: SparkWork) -> Sequence[str]:
-        hist = load(self._store, hist_shape(work.load).table)
-        return () if hist is None else hist.foreign_writes
 
     def _table_plans(self, work: SparkWork) -> tuple[TablePlan, TablePlan]:
         model_load, store = work.load, self._store
@@ -436,8 +421,8 @@ class SparkTarget(Target):
         with plan_rows(work, base, hist, terms) as rows:
             yield assemble_load(work, rows, loaded, newest, began)
 
-    def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
-        return {LOADS: [log_row(load) for load in loads]}
+    def log_rows(self, loads: Sequence[runs.LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+        return {runs.LOADS: [log_row(load) for load in loads]}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         del table
@@ -450,11 +435,7 @@ def _require_input(work: SparkWork, base: TablePlan) -> None:
         missing = f"There is no table {base.wanted.table}."
         raise Refused("BASE_NOT_LOADED", missing, "Load the base first.")
     if not work.run.skip_base and work.run.stage is None:
-        raise Refused(
-            "BASE_NOT_LOADED",
-            f"{work.load.dataset.name} has no stage input.",
-            "Set its input, or use `skip_base=True` to keep the base as it is.",
-        )
+        raise no_stage(work.load.dataset)
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:

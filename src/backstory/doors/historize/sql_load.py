@@ -1,21 +1,36 @@
 """The load of a dataset on a database: stage, schema changes, views, and history (sections 3 and 4.3)."""
 
 import time
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 
 from backstory.doors.historize import preflight
-from backstory.doors.historize.load import Load, stored_history
-from backstory.doors.historize.model import ColumnRole, ModelColumn, business_keys, user_columns
+from backstory.doors.historize.load import Load, stored_history, words_of
+from backstory.doors.historize.model import (
+    ColumnRole,
+    ModelColumn,
+    StateLabels,
+    base_columns,
+    business_keys,
+    user_columns,
+)
 from backstory.doors.historize.receipts import LoadOutcome, LoadStep
-from backstory.doors.historize.stage import Stage, read_stage
+from backstory.doors.historize.runs import LoadRun
+from backstory.doors.historize.stage import (
+    Stage,
+    no_stage,
+    no_stage_column,
+    no_stage_table,
+    read_stage,
+    refuse_stage_type,
+)
 from backstory.errors import Failed, Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.values import key_text
 from backstory.reading.databases.stored_history import StoredHistory
 from backstory.stores.sql import ddl
 from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import Statement
+from backstory.stores.sql.statements import LOAD_TIMESTAMP, Statement
 from backstory.strategies.scd2.statements import (
     actions,
     closing_conditions,
@@ -23,9 +38,101 @@ from backstory.strategies.scd2.statements import (
     has_no_open,
     hist_merge,
     hist_steps,
+    or_in_archive,
 )
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, TRANSITIONS, Past, State, Tally
 from backstory.upkeep.views import create_marked_views, defined_view_marks, drop_views, stored_view_marks
+
+
+def base_steps(load: Load) -> list[Statement]:
+    """The statements of a base's load: delete vanished and changed rows, then insert (section 3.7)."""
+    columns = [load.name(column.name) for column in base_columns(load.dataset)]
+    stage_key = f"SELECT 1 FROM {load.unique_stage_rows} AS s WHERE {load.same_key('s', 'b')}"
+    steps = []
+    if load.deletes_base:
+        scope = f"({load.delete_scope}) AND " if load.delete_scope else ""
+        steps.append(Statement("base_delete", _deletion(load, f"{scope}NOT EXISTS ({stage_key})")))
+    changed = f"EXISTS ({stage_key} AND ({load.differs('s', 'b')}))"
+    delete = load.dialect.render_delete_detection_statement(load.base_table, "b", changed)
+    absent = f"NOT EXISTS (SELECT 1 FROM {load.base_table} AS b WHERE {load.same_key('b', 's')})"
+    insert = load.dialect.render_insert_select_guarded(
+        load.base_table, columns, [f"s.{name}" for name in columns], load.unique_stage_rows, "s", absent
+    )
+    return [*steps, Statement("base_replace", delete), Statement("base_insert", insert)]
+
+
+def _deletion(load: Load, condition: str) -> str:
+    soft = load.dataset.historization.soft_delete
+    if soft is None or soft.on_delete == "delete":
+        return load.dialect.render_delete_detection_statement(load.base_table, "b", condition)
+    flag = next(column for column in user_columns(load.dataset) if column.name == soft.column)
+    value = load.dialect.cast_expression(load.text(soft.deleted_values[0]), load.dialect.type_of(flag))
+    flags = {load.name(soft.column): value}
+    if soft.deleted_at:
+        flags[load.name(soft.deleted_at)] = LOAD_TIMESTAMP
+    return load.dialect.render_update_exists(load.base_table, "b", flags, condition + load.live("b"))
+
+
+def maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
+    """The statements that recompute hashes of open versions and relabel states (sections 7.2 and 7.6)."""
+    if run.rehash:
+        values = {load.name(ColumnRole.ROW_HASH): load.expressions.row_hash(load.dataset, "h")}
+        is_open = load.pair.is_open("h")
+        yield Statement("rehash", load.dialect.render_update_exists(load.hist_table, "h", values, is_open))
+    if run.relabel is not None:
+        yield _relabel(load, run.relabel)
+
+
+def base_maintenance(load: Load, run: LoadRun) -> Iterator[Statement]:
+    """The statement that recomputes the base's hashes, because a delta contains only some of its rows."""
+    if run.rehash_base:
+        values = {load.name(ColumnRole.ROW_HASH): load.expressions.row_hash(load.dataset, "b")}
+        every = f"{load.of('b', load.dataset.key)} IS NOT NULL"
+        yield Statement("rehash_base", load.dialect.render_update_exists(load.base_table, "b", values, every))
+
+
+def label_changes(before: StateLabels, after: StateLabels) -> dict[str, str]:
+    """A mapping of changed labels to their new labels.
+
+    If several states had the same label, the first state in the order of `State` determines the new label.
+    """
+    old, new = words_of(before), words_of(after)
+    pairs = {old[state]: new[state] for state in reversed(State)}
+    return {old: new for old, new in pairs.items() if old != new}
+
+
+def _relabel(load: Load, before: StateLabels) -> Statement:
+    pairs, state = label_changes(before, load.labels), load.of("h", ColumnRole.STATE)
+    value, old = new_label(load, pairs), dict.fromkeys(pairs)
+    if load.labels.new != load.labels.reappeared:
+        old |= dict.fromkeys((before.new, before.reappeared))
+        again = load.text(load.labels.reappeared)
+        value = f"CASE WHEN {_is_return(load, before)} THEN {again} ELSE {value} END"
+    listed = ", ".join(load.text(each) for each in old) or "NULL"
+    values = {load.name(ColumnRole.STATE): value}
+    sql = load.dialect.render_update_exists(load.hist_table, "h", values, f"{state} IN ({listed})")
+    return Statement("relabel", sql)
+
+
+def _is_return(load: Load, before: StateLabels) -> str:
+    """SQL for whether a version (alias `h`) is open and began when its record returned."""
+    state, started = load.of("h", ColumnRole.STATE), load.of("h", ColumnRole.STARTED)
+    earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
+    continued = f"{load.of('p', ColumnRole.ENDED)} = {started} AND {load.of('p', ColumnRole.STATE)} = "
+    return (
+        f"{load.pair.is_open('h')} AND {state} IN ({load.text(before.new)}, {load.text(before.reappeared)})"
+        f" AND (EXISTS ({earlier} AND {load.of('p', ColumnRole.STARTED)} < {started})"
+        f"{or_in_archive(load.pair, 'h')})"
+        f" AND NOT EXISTS ({earlier} AND {continued}{load.text(before.changed)})"
+    )
+
+
+def new_label(load: Load, pairs: Mapping[str, str]) -> str:
+    """SQL for the state of a version (alias `h`) under its new label."""
+    state = load.of("h", ColumnRole.STATE)
+    cases = " ".join(f"WHEN {load.text(old)} THEN {load.text(new)}" for old, new in pairs.items())
+    return f"CASE {state} {cases} ELSE {state} END" if cases else state
+
 
 LOAD_COLUMNS = frozenset({ColumnRole.LOAD_RUN_ID.value, ColumnRole.LOADED_AT.value})
 
@@ -36,11 +143,7 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
     Raises Refused for a stage that is missing, lacks a column, or has a column whose values do not fit.
     """
     if stage is None:
-        raise Refused(
-            "BASE_NOT_LOADED",
-            f"{load.dataset.name} has no stage input.",
-            "Set its input, or use `skip_base=True` to keep the base as it is.",
-        )
+        raise no_stage(load.dataset)
     columns = user_columns(load.dataset)
     if stage.path:
         name = f"backstory_stage_{load.dataset.name}"
@@ -49,21 +152,12 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
         return replace(load, stage=relation, spellings=spelled)
     stored = engine.introspect_table(*stage.table)
     if stored is None:
-        raise Refused(
-            "no-stage", f"There is no table {stage.name}.", "Load the stage first, or fix the model."
-        )
+        raise no_stage_table(stage)
     spelled = {}
     for column in columns:
         wanted = column.input or column.name
         source = spelled[wanted] = _spelling(stage, stored, wanted)
-        if not ddl.fits(stored[source], column, load.dialect):
-            raise Refused(
-                "STAGE_TYPE",
-                f"{stage.name}.{source} is {stored[source]}, and {column.name} "
-                f"{load.dialect.type_of(column)} cannot hold all of its values.",
-                "Cast it in the stage, or widen the column.",
-                [column.name],
-            )
+        refuse_stage_type(stage, source, stored[source], column, load.dialect)
     lower = {name.lower() for name in stored}
     load_columns = LOAD_COLUMNS & lower
     spelled |= {name: _spelling(stage, stored, name) for name in load_columns}
@@ -82,7 +176,7 @@ def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
     if wanted in spellings:
         return wanted
     if not spellings:
-        raise Refused("missing-column", f"{stage.name} has no column {wanted}.", "Fix the model.", [wanted])
+        raise no_stage_column(stage, wanted)
     if len(spellings) > 1:
         ambiguous = f"{stage.name} has {', '.join(spellings)}, but no column spelled {wanted}."
         raise Refused("repeated-column", ambiguous, "Spell the column as the stage does.", [wanted])

@@ -7,45 +7,15 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from backstory.doors.historize import preflight
+from backstory.doors.historize import preflight, runs, sql_load
 from backstory.doors.historize.load import Load, with_archive
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import collisions_query, text_differences, warn_of_collisions
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
-from backstory.doors.historize.runs import (
-    LEASE_MINUTES,
-    LOADS,
-    META,
-    STEPS,
-    TABLES,
-    LoadEntry,
-    LoadRun,
-    RegisteredRun,
-    Target,
-    base_names,
-    dataset_key,
-    error_text,
-    hist_names,
-    place_name,
-    registered_counts,
-    wrote_versions,
-)
-from backstory.doors.historize.sql_load import (
-    apply_shape,
-    load_history,
-    refresh_views,
-    refuse_empty_stage,
-    require_base,
-    run_statements,
-    with_stage,
-)
-from backstory.doors.historize.statements import base_maintenance, base_steps, maintenance
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
-from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import Engine
-from backstory.stores.sql.statements import PEPPER, PLACEHOLDER
 from backstory.upkeep.pruning import in_utc
 
 
@@ -58,7 +28,7 @@ class Registry:
 
     def find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
         """The id of another run that is loading the dataset, or None."""
-        if self._engine.introspect_table(META, "hist_run") is None:
+        if self._engine.introspect_table(runs.META, "hist_run") is None:
             return None
         text = self.dialect.string_literal
         rows = self._engine.fetch_all(
@@ -70,11 +40,11 @@ class Registry:
 
     def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
         """SQL for whether a row belongs to a dataset."""
-        return f"dataset_key = {self.dialect.string_literal(dataset_key(schema, dataset))}"
+        return f"dataset_key = {self.dialect.string_literal(runs.dataset_key(schema, dataset))}"
 
-    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
         """The registered run, even if its changes are no longer in the tables, or None."""
-        if self._engine.introspect_table(META, "hist_run") is None:
+        if self._engine.introspect_table(runs.META, "hist_run") is None:
             return None
         is_run = f"load_run_id = {self.dialect.string_literal(run_id)}"
         rows = self._engine.fetch_all(
@@ -85,7 +55,7 @@ class Registry:
             return None
         instant, attempt, status, receipt = rows[0]
         ended_well = status == "success" and receipt
-        return RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
+        return runs.RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
 
     def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
         """The instant of the last run up to `until` that began or ended versions."""
@@ -98,16 +68,16 @@ class Registry:
         return latest[0] and in_utc(latest[0])
 
     def _meta(self, table: str) -> str:
-        return self.dialect.render_table_identifier(META, table)
+        return self.dialect.render_table_identifier(runs.META, table)
 
     def ensure(self, table: str) -> None:
         """Create a table if it does not exist."""
-        self._engine.execute(self.dialect.render_create_schema_if_not_exists(META))
+        self._engine.execute(self.dialect.render_create_schema_if_not_exists(runs.META))
         self._engine.execute(
-            self.dialect.render_create_table_if_not_exists_from_columns(self._meta(table), TABLES[table])
+            self.dialect.render_create_table_if_not_exists_from_columns(self._meta(table), runs.TABLES[table])
         )
 
-    def write(self, run: LoadRun, status: str, more: Mapping[str, Any]) -> None:
+    def write(self, run: runs.LoadRun, status: str, more: Mapping[str, Any]) -> None:
         """Register a run, replacing its earlier row if there is one."""
         row = {
             "dataset_key": run.key,
@@ -138,7 +108,7 @@ class _TakenBack(Exception):
     """The end of a dry run. It rolls the transaction back."""
 
 
-class SqlTarget(Target):
+class SqlTarget(runs.Target):
     """A database as a target, reached through an engine."""
 
     def __init__(self, dialect: Dialect, engine: Engine, pepper: str) -> None:
@@ -151,7 +121,7 @@ class SqlTarget(Target):
 
     @property
     def place(self) -> str:
-        return place_name(self._engine.address or self.dialect.DIALECT_NAME)
+        return runs.place_name(self._engine.address or self.dialect.DIALECT_NAME)
 
     def close(self) -> None:
         self._engine.close()
@@ -161,7 +131,7 @@ class SqlTarget(Target):
 
     @contextmanager
     def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
-        with self._engine.lock(f"backstory {dataset_key(schema, dataset)}") as taken:
+        with self._engine.lock(f"backstory {runs.dataset_key(schema, dataset)}") as taken:
             other = self._registry.find_other_run(schema, dataset, run_id) if taken else None
             if not taken or other:
                 raise TryAgain(
@@ -171,22 +141,22 @@ class SqlTarget(Target):
                 )
             yield
 
-    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> RegisteredRun | None:
+    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
         known = self._registry.find_run(schema, dataset, run_id)
         if known is None or known.receipt is None or self._is_in_tables(schema, dataset, known):
             return known
         return None  # a run whose versions are not in the tables counts as not loaded
 
-    def _is_in_tables(self, schema: str, dataset: ModelDataset, known: RegisteredRun) -> bool:
+    def _is_in_tables(self, schema: str, dataset: ModelDataset, known: runs.RegisteredRun) -> bool:
         """Whether the versions that a run began or ended are in the history or its archive.
 
         If the run wrote no versions, the versions of the last earlier run that wrote some are checked.
         """
-        histories = [name for name in hist_names(dataset) if self.columns(schema, name) is not None]
-        if not histories or all(self.columns(schema, name) is None for name in base_names(dataset)):
+        histories = [name for name in runs.hist_names(dataset) if self.columns(schema, name) is not None]
+        if not histories or all(self.columns(schema, name) is None for name in runs.base_names(dataset)):
             return False
         instant: datetime | None = known.load_timestamp
-        if not wrote_versions(known.receipt or {}):
+        if not runs.wrote_versions(known.receipt or {}):
             instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
         started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
         # If no earlier run wrote versions, the history must not be younger than the run.
@@ -215,16 +185,16 @@ class SqlTarget(Target):
                 return max((in_utc(instant) for instant in rows[0] if instant is not None), default=None)
         return None
 
-    def register(self, run: LoadRun) -> None:
+    def register(self, run: runs.LoadRun) -> None:
         """Write the registry's row of a running load, in a separate transaction."""
         with self._engine.transaction():
             self._registry.ensure("hist_run")
             self._registry.write(
-                run, "running", {"lease_until": datetime.now(UTC) + timedelta(minutes=LEASE_MINUTES)}
+                run, "running", {"lease_until": datetime.now(UTC) + timedelta(minutes=runs.LEASE_MINUTES)}
             )
 
     def load(
-        self, load: Load, run: LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
+        self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
     ) -> LoadOutcome:
         outcome = LoadOutcome()
         with suppress(_TakenBack), self._engine.transaction():
@@ -233,22 +203,22 @@ class SqlTarget(Target):
                 raise _TakenBack
             receipt = make_receipt(outcome).to_dict()
             self._registry.write(
-                run, "success", {"receipt": json.dumps(receipt), **registered_counts(outcome)}
+                run, "success", {"receipt": json.dumps(receipt), **runs.registered_counts(outcome)}
             )
         return outcome
 
-    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
+    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
         with self._engine.transaction():
             self._registry.ensure("hist_run")
-            failure = {"error_code": error.code, "error_message": error_text(error.message)}
+            failure = {"error_code": error.code, "error_message": runs.error_text(error.message)}
             self._registry.write(run, status_of(error), failure)
 
-    def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
+    def log_rows(self, loads: Sequence[runs.LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         steps = []
         for load in loads:
             ids = {name: load.row[name] for name in ("load_run_id", "attempt_no")}
             steps += [{"dataset_key": load.run["dataset_key"], **ids, **step} for step in load.steps]
-        return {LOADS: [load.row for load in loads], STEPS: steps}
+        return {runs.LOADS: [load.row for load in loads], runs.STEPS: steps}
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with self._engine.transaction():
@@ -258,41 +228,31 @@ class SqlTarget(Target):
 
     # One load, in its transaction
 
-    def _load(self, load: Load, run: LoadRun) -> LoadOutcome:
-        engine, values = self._engine, self._values(run)
+    def _load(self, load: Load, run: runs.LoadRun) -> LoadOutcome:
+        engine, values = self._engine, run.values(self.dialect, self._pepper)
         steps: list[LoadStep] = []
         dataset = load.dataset
         if run.skip_base:
-            require_base(engine, load)
+            sql_load.require_base(engine, load)
         else:
-            load = with_stage(engine, load, run.stage)
-        changes = apply_shape(engine, load, dataset.name, load.base_columns, dataset.former_names)
+            load = sql_load.with_stage(engine, load, run.stage)
+        changes = sql_load.apply_shape(engine, load, dataset.name, load.base_columns, dataset.former_names)
         if not run.skip_base:
             preflight.run_checks(engine, load, preflight.stage_checks(load), values)
             preflight.run_checks(engine, load, preflight.base_checks(load), values)
-            refuse_empty_stage(engine, load, values)
-            run_statements(engine, list(base_maintenance(load, run)), values)
+            sql_load.refuse_empty_stage(engine, load, values)
+            sql_load.run_statements(engine, list(sql_load.base_maintenance(load, run)), values)
             if query := collisions_query(load):
                 (counts,) = engine.query(query, values)
                 warn_of_collisions(load, dict(zip(text_differences(load, "s", "b"), counts, strict=True)))
-            steps += run_statements(engine, base_steps(load), values)
+            steps += sql_load.run_statements(engine, sql_load.base_steps(load), values)
         hist = load.hist
-        changes += apply_shape(engine, load, dataset.hist_name, hist.target_columns, hist.former_names)
+        changes += sql_load.apply_shape(
+            engine, load, dataset.hist_name, hist.target_columns, hist.former_names
+        )
         load = with_archive(load, self.columns)
-        run_statements(engine, list(maintenance(load, run)), values)
-        refresh_views(engine, load)
-        outcome = load_history(engine, load, values, dry_run=run.dry_run)
+        sql_load.run_statements(engine, list(sql_load.maintenance(load, run)), values)
+        sql_load.refresh_views(engine, load)
+        outcome = sql_load.load_history(engine, load, values, dry_run=run.dry_run)
         written = sum(step.rows for step in steps)
         return replace(outcome, schema_changes=changes, steps=[*steps, *outcome.steps], changed_base=written)
-
-    def _values(self, run: LoadRun) -> dict[str, str]:
-        text = self.dialect.string_literal
-        values = {
-            "load_timestamp": self.dialect.timestamp_literal(run.instant),
-            "load_timestamp_text": text(instant_text(run.instant)),
-            "load_run_id": text(run.run_id),
-            PLACEHOLDER.fullmatch(PEPPER)[1]: self._pepper,  # type: ignore[index]
-        }
-        if run.cutoff:
-            values["DELTA_CUTOFF"] = self.dialect.timestamp_literal(run.cutoff)
-        return values

@@ -28,6 +28,8 @@ from backstory.formats.values.exactly import EXACT
 from backstory.formats.values.texts import WITH_POINT
 from backstory.model.types import ColumnType, Kind
 from backstory.stores.sql.columns import Datatype
+from backstory.stores.sql.ddl import fits
+from backstory.stores.sql.dialect import Dialect
 
 # `data/customers.csv`, and `data/customers.csv.customer_id` with a column.
 FILE = re.compile(r"(?P<file>.+\.(?:csv|parquet))(?:[.:#](?P<column>.+))?", re.IGNORECASE | re.DOTALL)
@@ -218,6 +220,38 @@ def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows
 
 def _ignore_size(_size: int) -> None:
     """Do nothing. The size of a stage file is not limited, because it is the operator's own."""
+
+
+def no_stage(dataset: ModelDataset) -> Refused:
+    """The error for the load of a base without a stage input."""
+    return Refused(
+        "BASE_NOT_LOADED",
+        f"{dataset.name} has no stage input.",
+        "Set its input, or use `skip_base=True` to keep the base as it is.",
+    )
+
+
+def no_stage_table(stage: Stage) -> Refused:
+    """The error for a missing stage table."""
+    missing = f"There is no table {stage.name}."
+    return Refused("no-stage", missing, "Load the stage first, or fix the model.")
+
+
+def no_stage_column(stage: Stage, name: str) -> Refused:
+    """The error for a column that a stage table lacks."""
+    return Refused("missing-column", f"{stage.name} has no column {name}.", "Fix the model.", [name])
+
+
+def refuse_stage_type(stage: Stage, source: str, stored: str, column: ModelColumn, dialect: Dialect) -> None:
+    """Raise Refused if the column cannot hold all values of `source`, a stage column of the type `stored`."""
+    if not fits(stored, column, dialect):
+        raise Refused(
+            "STAGE_TYPE",
+            f"{stage.name}.{source} is {stored}, and {column.name} {dialect.type_of(column)} cannot hold all "
+            "of its values.",
+            "Cast it in the stage, or widen the column.",
+            [column.name],
+        )
 
 
 def _unreadable(file: BatchFile, why: str) -> Refused:

@@ -25,10 +25,6 @@ from backstory.upkeep.pruning import Cut, Pruned, in_utc
 from backstory.upkeep.views import create_marked_views, drop_views
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
-
-
 @dataclass(frozen=True)
 class Upkeep:
     """One dataset's history in its warehouse or database.
@@ -42,7 +38,7 @@ class Upkeep:
     engine: Engine
     name: str
     catalog: str | None = None
-    clock: Callable[[], datetime] = _now
+    clock: Callable[[], datetime] = lambda: datetime.now(UTC)
 
     @cached_property
     def dataset(self) -> ModelDataset:
@@ -192,20 +188,14 @@ class Upkeep:
         self.target.log("hist_step_log", [row])
 
 
-def is_in_base(load: Load, history: StoredHistory, key: Key) -> str:
-    """The query that counts the live rows of a record in the base.
-
-    The next load would add such a record again.
-    """
+def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
+    """Raise Refused while the base has a live row of the record, because the next load would add it again."""
+    if engine.introspect_table(load.schema, load.dataset.name) is None:
+        return
     keys = (column for column in load.hist.target_columns if column.system_role is ColumnRole.BUSINESS_KEY)
     condition = history.is_record("r", key, {column.name: column.input or column.name for column in keys})
-    return f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
-
-
-def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key) -> None:
-    """Raise Refused while the base has the record, because the next load would add it again."""
-    if engine.introspect_table(load.schema, load.dataset.name) and engine.execute_scalar(
-        is_in_base(load, history, key)
+    if engine.execute_scalar(
+        f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
     ):
         raise Refused(
             "KEY_PRESENT",

@@ -93,11 +93,7 @@ def scope_text(scope: Scope | None) -> str | None:
     """The scope as marks store it: JSON with sorted keys, and strings for values that JSON lacks (V2)."""
     if scope is None:
         return None
-    return json.dumps({name: _json_value(value) for name, value in scope}, ensure_ascii=False, sort_keys=True)
-
-
-def _json_value(value: object) -> object:
-    return value if isinstance(value, bool | int | float | str) else str(value)
+    return json.dumps(dict(scope), ensure_ascii=False, sort_keys=True, default=str)
 
 
 def feed_copy_terms(
@@ -322,11 +318,7 @@ class _VersionReader:
         return {name: self.name(name) for name in names if name in {*self.stored.names, *PLACES}}
 
     def read(
-        self,
-        schema: pa.Schema,
-        chosen: ChooseRows,
-        where: Any = None,
-        wanted: Mapping[str, pa.Array] = ANY,
+        self, schema: pa.Schema, chosen: ChooseRows, where: Any = None, wanted: Mapping[str, pa.Array] = ANY
     ) -> Iterator[pa.Table]:
         """The chosen rows in these columns.
 

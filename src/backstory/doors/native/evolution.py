@@ -50,7 +50,8 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
                 "Nothing was written; cast it, or leave it out.",
                 [name],
             )
-    empty = frozenset(field.name for field in fields if _has_void(field.dataType))
+    parts = {field.name: _nested_types(field.dataType) for field in fields}
+    empty = frozenset(name for name in parts if any(part.typeName() == "void" for part in parts[name]))
     comments = {field.name: field.metadata.get("comment", "") for field in fields}
     columns = tuple(
         Column(field.name, column_type(field.dataType), comment=comments[field.name]) for field in fields
@@ -64,12 +65,13 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
 def refuse_names(names: Sequence[str]) -> None:
     """Raise Refused for names that are reserved or repeated, ignoring case."""
     if reserved := [name for name in names if is_reserved(name, RESERVED)]:
-        raise Refused(
-            "reserved-column",
-            f"{_are(reserved)} reserved.",
-            "Nothing was written; rename them at the source.",
-            reserved,
+        subject = (
+            f"Column name {reserved[0]} is"
+            if len(reserved) == 1
+            else f"Column names {', '.join(reserved)} are"
         )
+        remedy = "Nothing was written; rename them at the source."
+        raise Refused("reserved-column", f"{subject} reserved.", remedy, reserved)
     if len(set(names)) < len(names):
         twice = sorted({name for name in names if names.count(name) > 1})
         raise Refused(
@@ -100,17 +102,6 @@ def _alike_error(what: str, names: Sequence[str]) -> Refused:
         "Nothing was written; rename one of them at the source, or leave it out.",
         names,
     )
-
-
-def _are(names: Sequence[str]) -> str:
-    if len(names) == 1:
-        return f"Column name {names[0]} is"
-    return f"Column names {', '.join(names)} are"
-
-
-def _has_void(type_: "DataType") -> bool:
-    """Whether the type is unknown, in whole or in part."""
-    return any(part.typeName() == "void" for part in _nested_types(type_))
 
 
 def _is_storable(type_: "DataType") -> bool:
@@ -217,23 +208,13 @@ def evolve_shape(
         columns, empty, {column.name: column for column in stored.columns}, retype
     )
     _require_key(stored.key, columns, kept=True)
-    former = {new: old for old, new in renamed.items()}
-    valueless = {
-        column.name
-        for column in stored.user_columns
-        if _needs_values(column, columns, retype) and is_valueless(former.get(column.name, column.name))
-    }
+    valueless = _columns_without_values(stored, columns, retype, renamed, is_valueless)
     _refuse_retypes(stored, columns, retype, valueless)
     users = _widen_columns(stored, columns, retype, valueless, may_retype=request.may_retype)
     _refuse_fields_in_other_case(stored, users)
     added = [column for column in columns if stored.column(column.name) is None]
     own = tuple(column for column in stored.columns if column not in stored.user_columns)
     shape = replace(stored, columns=(*users, *added, *own))
-    retyped = {
-        column.name: column.type
-        for column, wider in zip(stored.user_columns, users, strict=True)
-        if column.name not in valueless and not _grows(column.type, wider.type)
-    }
     there = tuple(column for column in stored.columns if column.name not in valueless)
     return EvolvedShape(
         shape,
@@ -243,9 +224,36 @@ def evolve_shape(
         frozenset(column.name for column in added),
         Change(into=shape, renamed=renamed).lines(before),
         left_out,
-        retyped,
+        _old_types(stored, users, valueless),
         frozenset(new for old, new in renamed.items() if old not in request.rename),
     )
+
+
+def _columns_without_values(
+    stored: Shape,
+    delivered: Sequence[Column],
+    retype: Mapping[str, ColumnType],
+    renamed: Mapping[str, str],
+    is_valueless: Callable[[str], bool],
+) -> set[str]:
+    """The columns that can take any type, because all their stored values are NULL."""
+    former = {new: old for old, new in renamed.items()}
+    return {
+        column.name
+        for column in stored.user_columns
+        if _needs_values(column, delivered, retype) and is_valueless(former.get(column.name, column.name))
+    }
+
+
+def _old_types(
+    stored: Shape, users: Sequence[Column], valueless: Collection[str]
+) -> Mapping[str, ColumnType]:
+    """The stored types of the columns whose stored values change their type."""
+    return {
+        column.name: column.type
+        for column, wider in zip(stored.user_columns, users, strict=True)
+        if column.name not in valueless and not _grows(column.type, wider.type)
+    }
 
 
 def _rename_columns(shape: Shape, renamed: Mapping[str, str]) -> Shape:
@@ -445,12 +453,7 @@ def _widen_columns(
 
 
 def _widen_column(
-    stored: Column,
-    delivered: Column | None,
-    wanted: ColumnType | None,
-    *,
-    keeps: bool,
-    valueless: bool,
+    stored: Column, delivered: Column | None, wanted: ColumnType | None, *, keeps: bool, valueless: bool
 ) -> Column | None:
     """The column in a type that holds stored and delivered values, or None if no type holds both.
 

@@ -16,11 +16,7 @@ from pyspark.sql import DataFrame
 from pyspark.sql import functions as sf
 
 from backstory.doors.native.options import SnapshotRequest
-from backstory.doors.native.stored_rows import (
-    MARKS,
-    mark_condition,
-    version_condition,
-)
+from backstory.doors.native.stored_rows import MARKS, mark_condition, version_condition
 from backstory.errors import Refused, UsageError
 from backstory.formats.memory import TooLarge
 from backstory.model.change import DOOR
@@ -223,10 +219,6 @@ class CopyPlace:
     def remembers(self) -> bool:
         """Whether the table remembers copies after this one (V28)."""
         return self.settled is not None
-
-    def settled_text(self) -> str:
-        """The settled interval, as the table's property."""
-        return interval_text(self.settled or ())
 
 
 def place_copy(

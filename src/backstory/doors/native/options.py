@@ -73,6 +73,14 @@ class DeliveryRequest:
         """Whether the request can have new types. A feed renames no columns and changes no types."""
         return False
 
+    def refuse_words(self, **choices: Any) -> None:
+        """Raise UsageError for an option whose word is not one of its choices (a Literal)."""
+        for name, literal in {"format": FileFormat, "on_schema_change": OnSchemaChange, **choices}.items():
+            word, words = getattr(self, name), get_args(literal)
+            if word is not None and word not in words:
+                message = f"`{name}=` must be one of {', '.join(words)}, not {word!r}."
+                raise bad_option(message, "Use one of them.")
+
 
 def _now() -> datetime:
     return datetime.now(UTC)
@@ -120,11 +128,7 @@ class SnapshotRequest(DeliveryRequest):
         return self.backfill or self.remember or bool(self.scope)
 
     def __post_init__(self) -> None:
-        if self.deletes not in {"close", "ignore"}:
-            raise bad_option(f"`deletes=` must be close or ignore, not {self.deletes!r}.", "Use one of them.")
-        if self.on_schema_change not in {None, "accept", "refuse"}:
-            message = f"`on_schema_change=` must be accept or refuse, not {self.on_schema_change!r}."
-            raise bad_option(message, "Use one of them.")
+        self.refuse_words(deletes=Deletes)
         for name in ("max_delete_ratio", "max_null_ratio"):
             if not 0 <= (ratio := getattr(self, name)) <= 1:
                 message = f"`{name}=` must be between 0 and 1, not {ratio}."
@@ -137,11 +141,6 @@ class SnapshotRequest(DeliveryRequest):
             raise bad_option(
                 f"`overwrite=` and `track=` or `ignore=` name the same columns: {message}.",
                 "Name each column in one of them.",
-            )
-        if self.format is not None and self.format not in get_args(FileFormat):
-            raise bad_option(
-                f"There is no file format {self.format}.",
-                f"Use one of {', '.join(get_args(FileFormat))} for `format=`.",
             )
 
 
@@ -215,10 +214,7 @@ def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     Raises UsageError for unknown options and wrong values.
     """
     values = dict(cast("dict[str, Any]", options))
-    for name in values.keys() - SnapshotOptions.__annotations__.keys():
-        word = FOREIGN_WORDS.get(name)
-        remedy = f"Use {word}." if word else "See `backstory snapshot --help`."
-        raise bad_option(f"There is no option {name}.", remedy)
+    _refuse_names(values, SnapshotOptions, FOREIGN_WORDS, "See `backstory snapshot --help`.")
     key, at = values.get("key"), values.get("at")
     names = {option: column_names(values.get(option)) for option in ("track", "ignore", "overwrite")}
     parsed = {
@@ -230,6 +226,13 @@ def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
     }
     files = _take_file_options(values)
     return SnapshotRequest(**{**values, **names, **parsed, "files": files})
+
+
+def _refuse_names(values: Mapping[str, Any], declared: type, foreign: Mapping[str, str], known: str) -> None:
+    """Raise UsageError for an undeclared option. The remedy is our option for it, or else `known`."""
+    for name in values.keys() - declared.__annotations__.keys():
+        word = foreign.get(name)
+        raise bad_option(f"There is no option {name}.", f"Use {word}." if word else known)
 
 
 def _take_file_options(values: dict[str, Any]) -> FileOptions:
@@ -281,7 +284,7 @@ class ApplyRequest(DeliveryRequest):
     log: "LogSource | None" = None
 
     def __post_init__(self) -> None:
-        self._refuse_words()
+        self.refuse_words(late=Late, envelope=EnvelopeName)
         self._refuse_columns()
         if self.restate_from is None and (self.restate_until is not None or self.all_keys):
             raise bad_option(
@@ -295,21 +298,6 @@ class ApplyRequest(DeliveryRequest):
                 "`allow_empty=True` is for restatements of all keys.",
                 "Use it with `all_keys=True`, or omit it.",
             )
-
-    def _refuse_words(self) -> None:
-        words = {
-            "late": Late,
-            "envelope": EnvelopeName,
-            "format": FileFormat,
-            "on_schema_change": OnSchemaChange,
-        }
-        for name, choices in words.items():
-            word = getattr(self, name)
-            if word is not None and word not in get_args(choices):
-                raise bad_option(
-                    f"`{name}=` must be one of {', '.join(get_args(choices))}, not {word!r}.",
-                    "Use one of them.",
-                )
 
     def _refuse_columns(self) -> None:
         refuse_columns(self)
@@ -372,12 +360,8 @@ FEED: Final = (FeedOptions, DeliveryOptions, FileWords, RemarkOptions)
 def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
     """The request of `apply` with these options. Raises UsageError for unknown options and wrong values."""
     values = dict(cast("dict[str, Any]", options))
-    for name in values.keys() - FeedOptions.__annotations__.keys():
-        word = FOREIGN_FEED_WORDS.get(name)
-        remedy = (
-            f"Use {word}." if word else f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
-        )
-        raise bad_option(f"There is no option {name}.", remedy)
+    known = f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
+    _refuse_names(values, FeedOptions, FOREIGN_FEED_WORDS, known)
     nulls = values.pop("ignore_null_updates", None)
     values["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
     for name in ("key", "sequence_by"):

@@ -1,16 +1,38 @@
-"""The refusals of copies, with up to ten keys and the option that would allow them (V126)."""
+"""The refusals of copies and feeds, with up to ten keys and the option that would allow them (V126).
 
+Small files are checked before Java and Spark start, for the faults that can be found without the table.
+"""
+
+import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
+from functools import reduce
+from itertools import chain
 from math import ceil
+from operator import or_
+from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+import pyarrow.parquet as pq
 
-from backstory.doors.native.options import SnapshotRequest
+from backstory.doors.native.evolution import refuse_lacking_key, refuse_names
+from backstory.doors.native.feeds.events import Ordering
+from backstory.doors.native.options import ApplyRequest, SnapshotRequest
 from backstory.doors.native.sources import SourceRows
-from backstory.errors import MAX_KEYS, BackstoryError, Refused, option
+from backstory.doors.native.whole_rows import names_whole_row
+from backstory.errors import MAX_KEYS, BackstoryError, Refused, bad_option, option
+from backstory.formats.csv.row_blocks import file_source
+from backstory.formats.csv.table import csv_table
+from backstory.formats.reading import (
+    as_files_of_a_user,
+    columns_as_written,
+    reader_options,
+    refuse_whole_headers,
+    rows_of,
+)
+from backstory.formats.source_files import SourceFiles, unpack
 from backstory.model.change import exceeds
 from backstory.model.instant import iso
 from backstory.model.values import key_text
@@ -18,9 +40,66 @@ from backstory.stores.iceberg.frames import frame_of
 from backstory.stores.iceberg.literals import column
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.copies.comparison import CLAIMED, DIFFERING, FAULTS, NO_KEY, OUTSIDE, SPOILT
+from backstory.strategies.feeds import arrival
+from backstory.strategies.feeds.terms import FeedTerms
+from backstory.strategies.keys import without_key
+from backstory.strategies.matching import distinct
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
+
+# Up to this many bytes in total, files are checked whole. Otherwise only their columns are checked.
+SMALL: Final = 4 << 20
+
+
+def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
+    """Raise the errors of `rows_of_files` that do not depend on the table, for the given key."""
+    request.files.refuse_misplaced(source.format)
+    with tempfile.TemporaryDirectory(prefix="backstory-checks-") as folder, as_files_of_a_user():
+        if sum(file.path.stat().st_size for file in source.files) > SMALL:
+            _refuse_columns(names_in_first_file(source, request), request)
+            return
+        files = [unpack(file, Path(folder)) for file in source.files]
+        options = reader_options(source, files, request.files)
+        schema, _ = columns_as_written(files, options, request.files)
+        names = [request.rename.get(name, name) for name in schema.names]
+        _refuse_columns(names, request)
+        read = (rows_of(file.path, file.name, options, schema).batches for file in files)
+        rows = pa.Table.from_batches(chain.from_iterable(read), schema).rename_columns(names)
+    _refuse_rows(rows, request)
+
+
+def _refuse_columns(names: Sequence[str], request: SnapshotRequest) -> None:
+    refuse_names(names)
+    if names_whole_row(request.key, names):
+        return
+    if names:
+        refuse_lacking_key(request.key or (), names)
+
+
+def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
+    """Raise Refused for faulty rows. Key types whose strings depend on the table are not checked."""
+    refuse_empty(len(rows), request)
+    key = request.key
+    if not key or names_whole_row(key, rows.column_names) or not are_written_alike(rows, key):
+        return
+    lacking = without_key(rows, key)
+    refuse_null_keys(len(lacking), key, lambda: keys_as_written(lacking, key))
+    refuse_duplicates(keys_as_written(distinct(rows, key)[1], key), key)
+
+
+def names_in_first_file(source: SourceFiles, request: SnapshotRequest) -> list[str]:
+    """The columns of the first file, without reading it whole. Empty if its format does not allow that."""
+    first = source.files[0]
+    if source.format == "parquet":
+        return list(pq.read_schema(first.path).names)
+    if source.format != "csv" or first.path.suffix.lower() != ".csv":
+        return []
+    options = request.files.csv()
+    if request.files.separator is None:
+        refuse_whole_headers([first], options)
+    return csv_table(file_source(first.path, first.name, options.encoding), options).names or []
+
 
 # Losses of fewer values are always allowed.
 MASS: Final = 20
@@ -69,14 +148,6 @@ def refuse_null_keys(number: int, key: Sequence[str], keys: Callable[[], list[st
         )
 
 
-def rows_without_key(delivered: "DataFrame", key: Sequence[str]) -> "DataFrame":
-    """The rows in which a key column is NULL."""
-    null = column(key[0]).isNull()
-    for name in key[1:]:
-        null |= column(name).isNull()
-    return delivered.where(null)
-
-
 def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection[str]) -> None:
     """Raise Refused if a new table's key has no values, so that its type is unknown."""
     if not set(key) & set(empty):
@@ -84,7 +155,8 @@ def refuse_untyped_key(source: SourceRows, key: Sequence[str], empty: Collection
     delivered = source.frame()
     number = delivered.count()
     lacking = [name for name in key if name in empty]
-    refuse_null_keys(number, lacking, lambda: keys_of(rows_without_key(delivered, lacking), lacking))
+    has_null = reduce(or_, (column(name).isNull() for name in lacking))
+    refuse_null_keys(number, lacking, lambda: keys_of(delivered.where(has_null), lacking))
     raise Refused(
         "empty-snapshot",
         "The source has no rows, and the table does not exist, so the column types are unknown.",
@@ -269,3 +341,83 @@ def refuse_mass_delete(
             f"Nothing was written; use {allowed} to allow it{instead}.",
             keys(),
         )
+
+
+def refuse_feed_faults(
+    counts: Mapping[str, int],
+    keys: Callable[[str], list[str]],
+    terms: FeedTerms,
+    ordering: Ordering,
+    settled: tuple[datetime | None, datetime] | tuple[()],
+) -> None:
+    """Raise Refused for the first fault of a delivery. `keys` returns the keys of a fault."""
+    faults = {name: count for name, count in counts.items() if count}
+    refuse_null_keys(faults.get(arrival.NO_KEY, 0), terms.key, lambda: keys(arrival.NO_KEY))
+    if number := faults.get(arrival.NO_SEQUENCE, 0):
+        raise Refused(
+            "null-sequence",
+            f"{number} {'row has' if number == 1 else 'rows have'} no value in "
+            f"{' or '.join(ordering.expressions)}.",
+            "Nothing was written; give each change its time and place in the order, or leave such rows out.",
+            keys(arrival.NO_SEQUENCE),
+        )
+    if faults.get(arrival.OUTSIDE):
+        raise Refused(
+            "outside-restatement",
+            f"{_changes(faults[arrival.OUTSIDE])} a time outside the restated window.",
+            "Nothing was written; choose a longer window, or apply these changes without `restate_from=`.",
+            keys(arrival.OUTSIDE),
+        )
+    if arrival.OVERLAP in faults:
+        raise Refused(
+            "settled",
+            f"The restated window overlaps the settled time between {_span(settled)}.",
+            "Nothing was written; choose a window outside that time.",
+        )
+    if faults.get(arrival.SETTLED):
+        raise _settled_error(faults[arrival.SETTLED], settled, keys(arrival.SETTLED))
+    refuse_spoilt(keys(arrival.SPOILT) if faults.get(arrival.SPOILT) else [], terms.key)
+    if faults.get(arrival.CONFLICT):
+        raise Refused(
+            "sequence-conflict",
+            f"{_changes(faults[arrival.CONFLICT])} the same time and order as another change of the record, "
+            "but different content.",
+            "Nothing was written; order them by a further column: "
+            f"{option('sequence_by', [*ordering.expressions, '…'])}.",
+            keys(arrival.CONFLICT),
+        )
+
+
+def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
+    """Refuse a restatement of all keys without changes, which would withdraw everything (V86)."""
+    if not count and request.all_keys and request.restate_until is None:
+        raise bad_option(
+            "The source has no changes, so the end of the restated window is unknown.",
+            f"Give the end: {option('restate_until', 'TIME')}.",
+        )
+    if not count and request.all_keys and not request.allow_empty:
+        raise Refused(
+            "empty-snapshot",
+            "The source has no changes, so everything in the restated window would be withdrawn.",
+            f"Nothing was written; use {option('allow_empty', value=True)} to accept it.",
+        )
+
+
+def _changes(number: int) -> str:
+    return "1 change has" if number == 1 else f"{number} changes have"
+
+
+def _settled_error(
+    number: int, settled: tuple[datetime | None, datetime] | tuple[()], keys: list[str]
+) -> Refused:
+    return Refused(
+        "settled",
+        f"{_changes(number)} a time between {_span(settled)}, where changes are no longer accepted.",
+        f"Nothing was written; use {option('late', 'drop')} to leave such changes out and count them.",
+        keys,
+    )
+
+
+def _span(settled: tuple[datetime | None, datetime] | tuple[()]) -> str:
+    first, last = settled or (None, None)
+    return f"{'the beginning' if first is None else iso(first)} and {'' if last is None else iso(last)}"

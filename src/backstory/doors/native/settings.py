@@ -178,7 +178,7 @@ def find_absences(
 def mistakes_property(table: IcebergTable | None, evolved: EvolvedShape) -> Mapping[str, str]:
     """The table property of mistaken columns, if it changes."""
     before = None if table is None else table.properties.get(MISTAKES)
-    now = json.dumps(sorted(_mistaken_columns(table, evolved)), ensure_ascii=False)
+    now = _names_json(_mistaken_columns(table, evolved))
     return {} if now == (before or "[]") else {MISTAKES: now}
 
 

@@ -22,6 +22,7 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
+from backstory.doors.native.instants import interval_text
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.receipts import SnapshotPlan, SnapshotReceipt, schema_changes
 from backstory.doors.native.refusals import (
@@ -177,7 +178,7 @@ def _memory(inputs: CopyInputs) -> Mapping[str, str]:
     place = inputs.place
     if not place.begins:
         return {}
-    return {SETTLED: place.settled_text(), MEMORY_SINCE: iso(place.recorded)}
+    return {SETTLED: interval_text(place.settled or ()), MEMORY_SINCE: iso(place.recorded)}
 
 
 def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:

@@ -30,13 +30,7 @@ from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.parquet.rows import plain_parquet
 from backstory.formats.produced import ProducedRows
-from backstory.formats.reading import (
-    Known,
-    as_files_of_a_user,
-    columns_as_written,
-    reader_options,
-    rows_of,
-)
+from backstory.formats.reading import Known, as_files_of_a_user, columns_as_written, reader_options, rows_of
 from backstory.formats.rows import arrow_type
 from backstory.formats.source_files import SourceFiles, unpack
 from backstory.formats.values.cells import UnreadableCell

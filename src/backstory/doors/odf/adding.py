@@ -2,24 +2,29 @@
 
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 from pyspark.sql.types import StructType
 
 from backstory.doors.odf import registry
-from backstory.doors.odf.arguments import check_manifest, is_same, read_datasets, refuse_repeated
-from backstory.doors.odf.columns import batch_columns
-from backstory.doors.odf.data_types import arrow_schema, data_schema_of
-from backstory.doors.odf.log_columns import log_columns
-from backstory.doors.odf.log_frames import log_schema
+from backstory.doors.odf.batch import expected_of
+from backstory.doors.odf.columns import arrow_schema, batch_columns, data_schema_of
 from backstory.doors.odf.manifest.dataset import Dataset, find_manifests
-from backstory.doors.odf.manifest.merge import key_of
+from backstory.doors.odf.manifest.events import key_of
+from backstory.doors.odf.polling import check_manifest
 from backstory.doors.odf.preprocess import lint_dataset
 from backstory.doors.odf.receipts import Added
-from backstory.doors.odf.registry import SCHEMA, RegisteredDataset, properties_of
-from backstory.doors.odf.stored_columns import expected_of
+from backstory.doors.odf.registry import (
+    SCHEMA,
+    RegisteredDataset,
+    find_datasets,
+    log_columns,
+    properties_of,
+    read_datasets,
+    refuse_repeated,
+)
+from backstory.doors.odf.sides import log_schema
 from backstory.engine.deliver import TableChange, deliver_once
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import DOOR, canonical
@@ -35,15 +40,7 @@ def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = Fals
 
     Raises UsageError if one is invalid.
     """
-    files = find_manifests(path) if path.is_dir() else [path]
-    datasets = [
-        dataset
-        for file in files
-        for dataset in read_datasets(
-            registry.stored_datasets(store, namespace), file, recursive=path.is_dir()
-        )
-    ]
-    refuse_repeated(datasets)
+    datasets = find_datasets(registry.stored_datasets(store, namespace), [path])
     return [add_one(store, dataset, dry_run=dry_run) for dataset in datasets]
 
 
@@ -95,7 +92,7 @@ def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = F
     Raises it also if the manifest would change the meaning of stored rows.
     """
     dataset = wanted.dataset
-    lints = check_manifest(dataset, partial(lint_dataset, store, wanted))
+    lints = check_manifest(dataset, lint_dataset(store, wanted))
     if wanted.table is None:
         try:
             registry.refuse_taken(store, wanted.name)
@@ -108,7 +105,7 @@ def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = F
         return Added(dataset.name, None, "added", lints)
     before = registry.dataset_of(wanted.table)
     assert before is not None
-    if is_same(before.dataset, dataset):
+    if before.dataset.has_manifest_of(dataset):
         return Added(dataset.name, None, "unchanged", lints)
     _refuse_other_meaning(before, dataset)
     properties = properties_of(dataset)

@@ -1,36 +1,207 @@
-"""A batch: rows after read and preprocess, converted to the dataset's columns (sections 2.1, 2.8).
+"""A batch: rows after read and preprocess, checked and converted to the dataset's columns (2.1, 2.8).
 
 The event time is an instant, a day, or a calendar year (decisions O5 and O13). Columns that need no
 conversion are taken from Arrow tables, without Spark.
 """
 
+import json
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Final
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 from pyspark.sql import functions as sf
 from pyspark.sql import types as spark
-from pyspark.sql.types import DateType, IntegralType, NullType, StringType, TimestampNTZType, TimestampType
+from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
-from backstory.doors.odf.columns import reserved_names
-from backstory.doors.odf.log_columns import LogColumns
+from backstory.doors.odf.columns import arrow_schema, data_schema_of, reserved_names
+from backstory.doors.odf.manifest.data_schema import DataSchema
 from backstory.doors.odf.manifest.dataset import DatasetSource
-from backstory.doors.odf.manifest.merge import ChangelogStream, SnapshotMerge, UpsertStream, key_of
-from backstory.doors.odf.stored_columns import ExpectedColumns, conform_columns, storable
-from backstory.engine.staging import ARRIVAL, StagedRows
+from backstory.doors.odf.manifest.events import ChangelogStream, SnapshotMerge, UpsertStream, key_of
+from backstory.doors.odf.registry import KnownDataset, LogColumns
+from backstory.engine.staging import ARRIVAL, PARTLY_VOID, StagedRows
 from backstory.errors import Refused
+from backstory.model.types import fits
 from backstory.spark.versions import frame_fields, require_fields, try_cast
-from backstory.stores.iceberg.literals import quote
+from backstory.stores.iceberg.literals import cast_as_shown, quote
+from backstory.stores.iceberg.schema import column_type
 from backstory.stores.metadata.table_metadata import Unreadable
+from backstory.stores.port import TableLike
 from backstory.strategies.events.sides import OP, PLACE, ROW, TIME
 from backstory.strategies.frames import holds_map
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
-    from pyspark.sql.types import DataType, StructField
+
+ADD = "Add it to setDataSchema, or to the read schema, as an optional column and run `backstory add`."
+
+
+@dataclass(frozen=True, slots=True)
+class ExpectedColumns:
+    """A dataset's data columns in order, the names of required columns, and whether event times are days."""
+
+    fields: "Sequence[spark.StructField]"
+    required: tuple[str, ...] = ()
+    dated: bool | None = None
+
+
+def expected_of(
+    document: Mapping[str, Any] | None, system: Sequence[str], time: str
+) -> ExpectedColumns | None:
+    """The columns of a DataSchema document without system columns, or None if there is no document."""
+    if document is None:
+        return None
+    schema = arrow_schema(DataSchema.model_validate(document))
+    dated = pa.types.is_date(schema.field(time).type) if time in schema.names else None
+    data = pa.schema([field for field in schema if field.name not in system])
+    # Tables have no required fields within lists and structs.
+    fields = [storable(field) for field in from_arrow_schema(data)]
+    return ExpectedColumns(fields, tuple(field.name for field in data if not field.nullable), dated)
+
+
+def expected_columns(dataset: KnownDataset[TableLike]) -> ExpectedColumns | None:
+    """The columns that a batch of a dataset must have.
+
+    They are None before the first rows, unless the manifest sets them.
+    """
+    columns = dataset.columns
+    expected = expected_of(dataset.schema, columns.system, columns.time)
+    dated = dataset.is_dated
+    return expected if expected is None or dated is None else replace(expected, dated=dated)
+
+
+def document_of(
+    fields: "Sequence[spark.StructField]", declared: DataSchema | None, time: str, *, dated: bool
+) -> dict[str, Any]:
+    """The DataSchema document of a dataset's first rows, with declared types if there are any."""
+    declared_fields = {field.name: field for field in arrow_schema(declared)} if declared else {}
+    built_fields = [
+        declared_fields.get(f.name) or pa.field(f.name, to_arrow_type(f.dataType)) for f in fields
+    ]
+    when = pa.field(time, pa.date32() if dated else pa.timestamp("us", "UTC"))
+    return data_schema_of(pa.schema([when, *built_fields]))
+
+
+def storable(field: "spark.StructField") -> "spark.StructField":
+    """The column with a table type.
+
+    Small integers are widened; times without a zone become instants in UTC.
+    """
+    return spark.StructField(field.name, _storable(field.dataType, field.name), True)
+
+
+def _storable(type_: "spark.DataType", name: str) -> "spark.DataType":  # noqa: PLR0911 - a branch for each type
+
+    match type_:
+        case spark.ByteType() | spark.ShortType():
+            return spark.IntegerType()
+        case spark.NullType() | spark.VarcharType() | spark.CharType():
+            return spark.StringType()
+        case spark.TimestampNTZType():
+            return spark.TimestampType()
+        case spark.ArrayType():
+            return spark.ArrayType(_storable(type_.elementType, name), True)
+        case spark.MapType():
+            return spark.MapType(_storable(type_.keyType, name), _storable(type_.valueType, name), True)
+        case spark.StructType():
+            return spark.StructType([storable(field) for field in type_])
+        case _ if type_.simpleString().startswith("interval"):
+            raise Refused(
+                "bad-input-schema",
+                f"The column {name} is of type {type_.simpleString()}, which tables cannot hold.",
+                "Convert it to a number or a string in preprocess.",
+                [name],
+            )
+    return type_
+
+
+def conform_columns(
+    batch: "Mapping[str, spark.StructField]", expected: ExpectedColumns
+) -> "tuple[list[spark.StructField], dict[str, Column]]":
+    """The dataset's columns, and expressions for the batch's columns that need a conversion.
+
+    Columns are matched by name, in any order. Raises Refused for a new, a missing or a retyped column.
+    """
+    known = {field.name: field for field in expected.fields}
+    new = [name for name in batch if name not in known]
+    if new:
+        raise _incompatible(f"The batch has the column {new[0]}, which the dataset does not have.", ADD, new)
+    missing = [name for name in known if name not in batch]
+    if missing:
+        raise _incompatible(
+            f"The batch lacks the column {missing[0]} ({known[missing[0]].dataType.simpleString()}).",
+            f"It has {', '.join(batch) or 'none'}; names are compared exactly.",
+            missing,
+        )
+    values = {}
+    for name, field in known.items():
+        actual = storable(batch[name]).dataType
+        if isinstance(batch[name].dataType, spark.NullType):
+            values[name] = sf.lit(None)
+        elif batch[name].metadata.get(PARTLY_VOID):
+            partly_void = spark.StructType.fromJson(json.loads(batch[name].metadata[PARTLY_VOID]))[0].dataType
+            if not _fits_but_for_void(partly_void, field.dataType):
+                raise _wrong_type(name, partly_void, field.dataType)
+            values[name] = _fill_voids(sf.col(quote(name)), partly_void, field.dataType)
+        elif not _fits(actual, field.dataType):
+            raise _wrong_type(name, actual, field.dataType)
+        elif isinstance(actual, spark.FloatType) and actual != field.dataType:
+            values[name] = cast_as_shown(sf.col(quote(name)), actual, field.dataType)
+    return list(expected.fields), values
+
+
+def _fill_voids(value: "Column", actual: "spark.DataType", expected: "spark.DataType") -> "Column":
+    """The value, with parts of void type replaced by NULLs of the expected types."""
+    match actual, expected:
+        case spark.NullType(), _:
+            return sf.lit(None).cast(expected)
+        case spark.ArrayType(), spark.ArrayType():
+            return sf.transform(
+                value, lambda item: _fill_voids(item, actual.elementType, expected.elementType)
+            )
+        case spark.MapType(), spark.MapType():
+            return sf.transform_values(
+                value, lambda _, item: _fill_voids(item, actual.valueType, expected.valueType)
+            )
+        case spark.StructType(), spark.StructType():
+            pairs = zip(actual, expected, strict=True)
+            parts = [_fill_voids(value[f.name], f.dataType, e.dataType).alias(e.name) for f, e in pairs]
+            return sf.when(value.isNotNull(), sf.struct(*parts))
+    return cast_as_shown(value, actual, expected)
+
+
+def _fits_but_for_void(actual: "spark.DataType", expected: "spark.DataType") -> bool:
+    """Whether every value of the first type fits into the second type. Parts of void type always fit."""
+    match actual, expected:
+        case spark.NullType(), _:
+            return True
+        case spark.ArrayType(), spark.ArrayType():
+            return _fits_but_for_void(actual.elementType, expected.elementType)
+        case spark.MapType(), spark.MapType():
+            values = _fits_but_for_void(actual.valueType, expected.valueType)
+            return values and bool(actual.keyType == expected.keyType)
+        case spark.StructType(), spark.StructType():
+            pairs = [(f.dataType, e.dataType) for f, e in zip(actual, expected, strict=False)]
+            return actual.names == expected.names and all(_fits_but_for_void(*pair) for pair in pairs)
+    return _fits(actual, expected)
+
+
+def _fits(actual: "spark.DataType", expected: "spark.DataType") -> bool:
+    """Whether every value of the first type fits into the second type."""
+    return fits(column_type(actual), column_type(expected))
+
+
+def _wrong_type(name: str, actual: "spark.DataType", expected: "spark.DataType") -> Refused:
+    difference = f"expected {expected.simpleString()}, but found {actual.simpleString()}"
+    remedy = "Cast it in preprocess, or fix the source."
+    return _incompatible(f"The column {name} has the wrong type: {difference}.", remedy, [name])
+
+
+_bad = partial(Refused, "bad-input-schema")
+_incompatible = partial(Refused, "incompatible-schema")
 
 
 YEAR: Final = r"^[1-9][0-9]{3}$"
@@ -65,7 +236,7 @@ class EventTimeColumn:
 
 
 def event_time(
-    name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool | None = None
+    name: str, column: "Column", type_: "spark.DataType", *, inferred: bool, dated: bool | None = None
 ) -> EventTimeColumn:
     """The event time in a column.
 
@@ -90,20 +261,20 @@ def event_time(
 
 
 def _event_time(
-    name: str, column: "Column", type_: "DataType", *, inferred: bool, dated: bool
+    name: str, column: "Column", type_: "spark.DataType", *, inferred: bool, dated: bool
 ) -> EventTimeColumn:
     match type_:
-        case DateType():
+        case spark.DateType():
             return _within_years(column, column, dated=True)
-        case TimestampType():
+        case spark.TimestampType():
             return _within_years(column, column)
-        case TimestampNTZType():
+        case spark.TimestampNTZType():
             return _within_years(column, in_utc(column))
-        case NullType():
+        case spark.NullType():
             return EventTimeColumn(sf.lit(None).cast("date" if dated else "timestamp"), dated=dated)
-        case IntegralType():
+        case spark.IntegralType():
             return _number(column, inferred=inferred)
-        case StringType():
+        case spark.StringType():
             return _text(column, inferred=inferred)
         case _:
             raise Refused(
@@ -171,9 +342,9 @@ class TakenColumns:
 
 
 def taken_columns(
-    batch: "Mapping[str, StructField]",
+    batch: "Mapping[str, spark.StructField]",
     names: Mapping[str, str],
-    data: "Sequence[StructField]",
+    data: "Sequence[spark.StructField]",
     system: Sequence[str | None],
     *,
     dated: bool,
@@ -200,7 +371,7 @@ def taken_columns(
     )
 
 
-def _widens(actual: "DataType", wanted: "DataType") -> bool:
+def _widens(actual: "spark.DataType", wanted: "spark.DataType") -> bool:
     """Whether a cast preserves all values."""
     match actual, wanted:
         case spark.DecimalType(), spark.DecimalType():
@@ -257,7 +428,7 @@ class DeliveredSide:
     """
 
     rows: "DataFrame"
-    data: "Sequence[StructField]"
+    data: "Sequence[spark.StructField]"
     timed: bool
     dated: bool
     placed: bool
@@ -315,14 +486,14 @@ def delivered_side(
     return DeliveredSide(rows, data, time is not None, dated, has_arrival, known, required, taken)
 
 
-def _is_void(field: "StructField") -> bool:
-    return isinstance(field.dataType, NullType)
+def _is_void(field: "spark.StructField") -> bool:
+    return isinstance(field.dataType, spark.NullType)
 
 
 def _conform(
-    fields: "Mapping[str, StructField]", expected: ExpectedColumns | None
-) -> "tuple[Sequence[StructField], Mapping[str, Column]]":
-    naive = [name for name, field in fields.items() if isinstance(field.dataType, TimestampNTZType)]
+    fields: "Mapping[str, spark.StructField]", expected: ExpectedColumns | None
+) -> "tuple[Sequence[spark.StructField], Mapping[str, Column]]":
+    naive = [name for name, field in fields.items() if isinstance(field.dataType, spark.TimestampNTZType)]
     instants = {name: in_utc(sf.col(quote(name))) for name in naive}
     if expected is None:
         return [storable(field) for field in fields.values()], instants
@@ -374,7 +545,7 @@ def _rename_reserved(
     return frame
 
 
-def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructField]") -> "Column":
+def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, spark.StructField]") -> "Column":
     """The operation of each row: the `op` column of upserts and changelogs, or else an addition."""
     name = columns.vocab.operation_type_column
     if not isinstance(source.merge, UpsertStream | ChangelogStream) or name not in fields:
@@ -382,7 +553,7 @@ def _op(source: DatasetSource, columns: LogColumns, fields: "dict[str, StructFie
             raise _bad(f"A changelog needs the column {name}.", f"It has {', '.join(fields)}.", [name])
         return sf.lit(0)
     type_ = fields.pop(name).dataType
-    if not isinstance(type_, IntegralType | StringType):
+    if not isinstance(type_, spark.IntegralType | spark.StringType):
         raise _bad(f"The column {name} is of type {type_.simpleString()}.", "It must be an integer.", [name])
     return try_cast(sf.col(quote(name)), "int")
 
@@ -405,7 +576,7 @@ def _require_named(source: DatasetSource, columns: LogColumns, names: Sequence[s
         )
 
 
-def _require_comparable(source: DatasetSource, data: "Sequence[StructField]") -> None:
+def _require_comparable(source: DatasetSource, data: "Sequence[spark.StructField]") -> None:
     """Raise Refused for a map in a dataset with a key, because Spark cannot compare maps (section 2.1)."""
     maps = [field.name for field in data if holds_map(field.dataType)] if key_of(source.merge) else []
     if maps:
@@ -414,7 +585,3 @@ def _require_comparable(source: DatasetSource, data: "Sequence[StructField]") ->
             "Convert it to text with to_json, or to a list with map_entries, in preprocess.",
             maps,
         )
-
-
-def _bad(message: str, remedy: str, keys: Sequence[str]) -> Refused:
-    return Refused("bad-input-schema", message, remedy, keys)

@@ -1,43 +1,231 @@
-"""The data columns of a dataset's sources, as its manifest declares them (section 2.8)."""
+"""The data columns that a manifest declares (section 2.8), and Open Data Fabric's types in Arrow (1.9).
 
+The metadata of a field contain its Open Data Fabric type as compact JSON. This JSON becomes the column's
+comment, so that the type is preserved in tables that lack it, e.g. UInt8.
+"""
+
+import json
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import pyarrow as pa
+import pyarrow.types as kind_of
+from pydantic import TypeAdapter
 
 from backstory.documents import DocumentPath
-from backstory.doors.odf.data_types import (
-    arrow_schema,
-    declared_schema,
-    type_of,
-    unwrap_option,
-)
-from backstory.doors.odf.manifest.data_schema import (
-    DataSchema,
-    Date,
-    Int8,
-    Int16,
-    Int32,
-    Int64,
-    Null,
-    Option,
-    String,
-    Timestamp,
-    UInt8,
-    UInt16,
-    UInt32,
-    UInt64,
-)
+from backstory.doors.odf.manifest import data_schema as odf
 from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
-from backstory.doors.odf.manifest.events import SetVocab
-from backstory.doors.odf.manifest.merge import OBSERVED, Append, Ledger, Merge, SnapshotMerge, encoding_of
-from backstory.errors import Refused
+from backstory.doors.odf.manifest.events import (
+    OBSERVED,
+    Append,
+    Ledger,
+    Merge,
+    Reader,
+    SetVocab,
+    SnapshotMerge,
+    encoding_of,
+)
+from backstory.errors import Refused, UsageError
 from backstory.strategies.events.terms import EventEncoding
+
+# Keys in a field's metadata: its type, and its extra attributes from the schema.
+TYPE: Final = b"odf"
+EXTRA: Final = b"odf-extra"
+
+ARROW: Final[Mapping[str, pa.DataType]] = {
+    "Bool": pa.bool_(),
+    **dict.fromkeys(("Int8", "Int16", "Int32", "UInt8", "UInt16"), pa.int32()),
+    **dict.fromkeys(("Int64", "UInt32", "Time", "Duration"), pa.int64()),
+    "UInt64": pa.decimal128(20, 0),
+    **dict.fromkeys(("Float16", "Float32"), pa.float32()),
+    "Float64": pa.float64(),
+    "Date": pa.date32(),
+    "Timestamp": pa.timestamp("us", "UTC"),
+    **dict.fromkeys(("String", "Null"), pa.string()),
+    "Binary": pa.binary(),
+}
+
+# The Open Data Fabric types of Arrow's types without parameters.
+FROM_ARROW: Final[Mapping[pa.DataType, odf.DataType]] = {
+    pa.bool_(): odf.Bool(),
+    pa.int8(): odf.Int8(),
+    pa.int16(): odf.Int16(),
+    pa.int32(): odf.Int32(),
+    pa.int64(): odf.Int64(),
+    pa.uint8(): odf.UInt8(),
+    pa.uint16(): odf.UInt16(),
+    pa.uint32(): odf.UInt32(),
+    pa.uint64(): odf.UInt64(),
+    pa.float16(): odf.Float16(),
+    pa.float32(): odf.Float32(),
+    pa.float64(): odf.Float64(),
+    **dict.fromkeys((pa.string(), pa.large_string(), pa.string_view()), odf.String()),
+    **dict.fromkeys((pa.binary(), pa.large_binary(), pa.binary_view()), odf.Binary()),
+    **dict.fromkeys((pa.date32(), pa.date64()), odf.Date()),
+    pa.null(): odf.Null(),
+}
+UNITS: Final = {
+    "s": odf.Unit.SECOND,
+    "ms": odf.Unit.MILLISECOND,
+    "us": odf.Unit.MICROSECOND,
+    "ns": odf.Unit.NANOSECOND,
+}
+ANY_TYPE: Final[TypeAdapter[Any]] = TypeAdapter(odf.DataType)
+
+
+def declared_schema(read: Reader) -> odf.DataSchema | None:
+    """The schema that a reader declares, in either form, or None if it declares no schema."""
+    if read.ddl_schema is not None:
+        return odf.ddl_schema(read.ddl_schema)
+    return read.schema_
+
+
+def arrow_schema(schema: odf.DataSchema) -> pa.Schema:
+    """The columns of a schema, with the Arrow types of a table."""
+    return pa.schema([_arrow_field(field, top=True) for field in schema.fields_])
+
+
+def unwrap_option(datatype: odf.DataType) -> tuple[odf.DataType, bool]:
+    """The type without its Option, and whether it is required, which means that it had no Option."""
+    inner = datatype
+    while isinstance(inner, odf.Option):
+        inner = inner.inner
+    return inner, inner is datatype
+
+
+def type_of(field: pa.Field) -> odf.DataType:
+    """The Open Data Fabric type of a field, from its metadata or else from its Arrow type."""
+    text = (field.metadata or {}).get(TYPE)
+    inner, _ = unwrap_option(ANY_TYPE.validate_json(text) if text else _from_arrow(field))
+    if field.nullable and not isinstance(inner, odf.Null):
+        return odf.Option(inner=inner)
+    return inner
+
+
+def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
+    """The document of a DataSchema with these columns."""
+    return {"fields": [_field_document(field) for field in schema]}
+
+
+def type_document(datatype: odf.DataType) -> dict[str, Any]:
+    """The document of a type, without attributes that have their default values."""
+    document: dict[str, Any] = {"kind": datatype.kind}
+    for name, info in type(datatype).model_fields.items():
+        value = getattr(datatype, name)
+        if name != "kind" and value != info.default:
+            document[str(info.alias)] = _document(value)
+    return document
+
+
+def _document(value: Any) -> Any:
+    if isinstance(value, tuple):
+        return [_document(item) for item in value]
+    if isinstance(value, odf.DataField):
+        extra = {"extra": value.extra} if value.extra else {}
+        return {"name": value.name, "type": type_document(value.type), **extra}
+    return type_document(value) if isinstance(value, odf.ManifestPart) else value  # type: ignore[arg-type]
+
+
+def _field_document(field: pa.Field) -> dict[str, Any]:
+    extra = (field.metadata or {}).get(EXTRA)
+    document = {"name": field.name, "type": type_document(type_of(field))}
+    return document | ({"extra": json.loads(extra)} if extra else {})
+
+
+def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
+    """The Arrow field. Only top-level columns have metadata, which include their nested types."""
+    inner, needed = unwrap_option(field.type)
+    if top and _is_empty(inner):
+        raise UsageError(
+            "empty-struct",
+            f"The column {field.name} is declared as a Struct without fields, which no table can hold.",
+            "Name its fields, or declare it as a String, which keeps a JSON value as text.",
+            [field.name],
+        )
+    metadata = {TYPE: _compact(type_document(field.type))}
+    if field.extra:
+        metadata[EXTRA] = _compact(field.extra)
+    nullable = not needed or isinstance(inner, odf.Null)
+    return pa.field(field.name, _arrow(inner), nullable, metadata if top else None)
+
+
+def _compact(document: Any) -> str:
+    return json.dumps(document, separators=(",", ":"), ensure_ascii=False)
+
+
+def _arrow(datatype: odf.DataType) -> pa.DataType:
+    if isinstance(datatype, odf.Decimal):
+        return pa.decimal128(datatype.precision, datatype.scale)
+    if isinstance(datatype, odf.List):
+        return pa.list_(_arrow_field(odf.DataField(name="element", type=datatype.item_type)))
+    if isinstance(datatype, odf.Map):
+        value = _arrow_field(odf.DataField(name="value", type=datatype.value_type))
+        key, _ = unwrap_option(datatype.key_type)
+        return pa.map_(_arrow(key), value)
+    if isinstance(datatype, odf.Struct):
+        return pa.struct([_arrow_field(field) for field in datatype.fields_])
+    return ARROW[datatype.kind]
+
+
+def _is_empty(datatype: odf.DataType) -> bool:
+    """Whether the type is a struct without fields, or contains one."""
+    inner, _ = unwrap_option(datatype)
+    match inner:
+        case odf.Struct():
+            return not inner.fields_ or any(_is_empty(field.type) for field in inner.fields_)
+        case odf.List():
+            return _is_empty(inner.item_type)
+        case odf.Map():
+            return _is_empty(inner.key_type) or _is_empty(inner.value_type)
+    return False
+
+
+def _from_arrow(field: pa.Field) -> odf.DataType:  # noqa: PLR0911 - a branch for each family of types
+    """The type of a field, derived from its Arrow type."""
+    arrow = field.type
+    if arrow in FROM_ARROW:
+        return FROM_ARROW[arrow]
+    if kind_of.is_dictionary(arrow):
+        return _from_arrow(pa.field(field.name, arrow.value_type))
+    if kind_of.is_decimal(arrow):
+        return odf.Decimal(precision=arrow.precision, scale=arrow.scale)
+    if kind_of.is_timestamp(arrow):
+        return odf.Timestamp(unit=UNITS[arrow.unit], timezone=arrow.tz)
+    if kind_of.is_time(arrow):
+        return odf.Time(unit=UNITS[arrow.unit])
+    if kind_of.is_duration(arrow):
+        return odf.Duration(unit=UNITS[arrow.unit])
+    if kind_of.is_fixed_size_binary(arrow):
+        return odf.Binary.model_validate({"fixedLength": arrow.byte_width})
+    return _from_nested(field)
+
+
+def _from_nested(field: pa.Field) -> odf.DataType:
+    arrow = field.type
+    if kind_of.is_map(arrow):
+        key, _ = unwrap_option(type_of(arrow.key_field))
+        return odf.Map.model_validate({"keyType": key, "valueType": type_of(arrow.item_field)})
+    if kind_of.is_list(arrow) or kind_of.is_large_list(arrow):
+        return odf.List.model_validate({"itemType": type_of(arrow.value_field)})
+    if kind_of.is_fixed_size_list(arrow):
+        return odf.List.model_validate(
+            {"itemType": type_of(arrow.value_field), "fixedLength": arrow.list_size}
+        )
+    if kind_of.is_struct(arrow):
+        fields = tuple(odf.DataField(name=child.name, type=type_of(child)) for child in arrow)
+        return odf.Struct(fields=fields)
+    raise Refused(
+        "unknown-type",
+        f"The column {field.name} has the type {arrow}, which Open Data Fabric does not have.",
+        "Cast it in preprocess.",
+    )
+
 
 # Types that can contain event times: times, years as numbers or strings (decision O5), and a column of NULLs.
 EVENT_TIMES: Final = (
-    *(Date, Timestamp, String, Null),
-    *(Int8, Int16, Int32, Int64, UInt8, UInt16, UInt32, UInt64),
+    *(odf.Date, odf.Timestamp, odf.String, odf.Null),
+    *(odf.Int8, odf.Int16, odf.Int32, odf.Int64, odf.UInt8, odf.UInt16, odf.UInt32, odf.UInt64),
 )
 
 
@@ -131,9 +319,9 @@ def may_be_event_time(field: pa.Field) -> bool:
     return isinstance(inner, EVENT_TIMES)
 
 
-def _optional(schema: DataSchema | None) -> frozenset[str]:
+def _optional(schema: odf.DataSchema | None) -> frozenset[str]:
     return (
-        frozenset(field.name for field in schema.fields_ if isinstance(field.type, Option))
+        frozenset(field.name for field in schema.fields_ if isinstance(field.type, odf.Option))
         if schema
         else frozenset()
     )

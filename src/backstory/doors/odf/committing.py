@@ -15,16 +15,13 @@ import pyarrow as pa
 import structlog
 from pyspark.sql import Observation
 
-from backstory.doors.odf.batch import DeliveredSide
-from backstory.doors.odf.data_types import declared_schema
-from backstory.doors.odf.log_columns import LogColumns
-from backstory.doors.odf.log_frames import log_schema, stored_frame
+from backstory.doors.odf.batch import DeliveredSide, document_of
+from backstory.doors.odf.columns import declared_schema
 from backstory.doors.odf.manifest.dataset import DatasetSource
-from backstory.doors.odf.manifest.merge import SnapshotMerge
+from backstory.doors.odf.manifest.events import SnapshotMerge
 from backstory.doors.odf.receipts import DEFAULT_SOURCE, Head, PullRun, cache_in, fetch_hash
-from backstory.doors.odf.registry import SCHEMA, RegisteredDataset
-from backstory.doors.odf.sides import nest_data
-from backstory.doors.odf.stored_columns import document_of
+from backstory.doors.odf.registry import SCHEMA, LogColumns, RegisteredDataset
+from backstory.doors.odf.sides import log_schema, nest_data, stored_frame
 from backstory.engine.spill import sort_rows
 from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain

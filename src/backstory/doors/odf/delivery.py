@@ -7,40 +7,28 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import date, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Any, Final
 
-from backstory.doors.odf.batch import DeliveredSide, delivered_side, refuse_failed
-from backstory.doors.odf.columns import typed_columns
-from backstory.doors.odf.committing import (
-    DatasetFile,
-    Ingestion,
-    block_change,
-    cache_of,
-    event_of,
-    head_to_extend,
-    note_of,
-    records_more,
-    rows_change,
-    token_of,
-    write_log,
-)
-from backstory.doors.odf.data_types import arrow_schema, declared_schema
+from backstory.doors.odf import committing
+from backstory.doors.odf.batch import DeliveredSide, delivered_side, expected_columns, refuse_failed
+from backstory.doors.odf.columns import arrow_schema, declared_schema, typed_columns
 from backstory.doors.odf.file_rows import prepare_file, read_batch
 from backstory.doors.odf.manifest.dataset import DatasetSource
-from backstory.doors.odf.manifest.events import SetPollingSource
-from backstory.doors.odf.manifest.merge import (
+from backstory.doors.odf.manifest.events import (
+    Append,
     ChangelogStream,
+    Ledger,
+    Merge,
     OnLate,
+    SetPollingSource,
     SnapshotMerge,
     UpsertStream,
     Validation,
-    terms_of,
 )
 from backstory.doors.odf.preprocess import keeps_order, refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt, Head, PullRun, fetch_hash
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.doors.odf.sides import LogMerge
-from backstory.doors.odf.stored_columns import expected_columns
 from backstory.engine.deliver import Plan, deliver
 from backstory.engine.plans import PlanResult
 from backstory.engine.staging import StagedRows
@@ -67,6 +55,7 @@ from backstory.strategies.events.terms import (
     UNLIKE,
     UNPAIRED,
     WRONG_OP,
+    EventEncoding,
     EventTerms,
     Moment,
     Strategy,
@@ -140,7 +129,7 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
     return [message] if exceeds(retracted, MANY_RETRACTED, stored) else []
 
 
-def refuse_late(file: DatasetFile, head: Head) -> list[str]:
+def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
     """A warning if a snapshot is older than the last one.
 
     Raises Refused if the manifest requires it. A pushed snapshot without a time has its run's time; newer
@@ -157,7 +146,7 @@ def refuse_late(file: DatasetFile, head: Head) -> list[str]:
     return [message]
 
 
-def refuse_lost_order(file: DatasetFile) -> None:
+def refuse_lost_order(file: committing.DatasetFile) -> None:
     """Raise UsageError if a query loses the order of arrival, which upserts and changelogs need (D13)."""
     merge = file.source.merge
     ordered = isinstance(merge, UpsertStream) and merge.sequence_column
@@ -197,11 +186,13 @@ def deliver_file(
             run.stage("Preprocessing data")
             frame = resources.enter_context(run_query(store, frame, source.preprocess, name.schema))
         declared = declared_schema(source.read) is not None
-        token = token_of(source, fetched, run)
-        file = DatasetFile(store, source, fetched, after, run, token, rows, frame, declared, content, dataset)
+        token = committing.token_of(source, fetched, run)
+        file = committing.DatasetFile(
+            store, source, fetched, after, run, token, rows, frame, declared, content, dataset
+        )
         receipt, committed = deliver(store, FileDelivery(name, file))
         if committed:
-            write_log(store, name)
+            committing.write_log(store, name)
         return receipt, committed
 
 
@@ -210,7 +201,7 @@ class FileDelivery:
     """A file as a delivery of its dataset. The result is the receipt, and whether there was a commit."""
 
     name: TableName
-    file: DatasetFile
+    file: committing.DatasetFile
 
     @property
     def tables(self) -> Sequence[TableName]:
@@ -221,8 +212,8 @@ class FileDelivery:
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
         """Plan the delivery against the current dataset."""
         file, dataset = self.file, self.file.dataset()
-        head = head_to_extend(store, dataset)
-        note = note_of(file)
+        head = committing.head_to_extend(store, dataset)
+        note = committing.note_of(file)
         if _is_outrun(file, dataset, head) or _has_run(file, dataset):
             unchanged = _receipt(dataset, head, head.system_time)
             yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
@@ -235,7 +226,7 @@ class FileDelivery:
                 "dataset."
             )
             now = head.system_time
-        ingestion = Ingestion(file, dataset, head, now)
+        ingestion = committing.Ingestion(file, dataset, head, now)
         with _compare(ingestion) as (change, receipt):
             receipt_with_notes = replace(receipt, notes=(*notes, *receipt.notes))
 
@@ -246,14 +237,14 @@ class FileDelivery:
 
 
 @contextmanager
-def _compare(ingestion: Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
+def _compare(ingestion: committing.Ingestion) -> Iterator[tuple[Change | None, DatasetReceipt]]:
     file, head = ingestion.file, ingestion.head
     if file.frame is not None and not _repeats(file, head):
         with _merge(ingestion, file.frame) as change_and_receipt:
             yield change_and_receipt
         return
-    event = event_of(ingestion, 0, head.watermark)
-    change = block_change(ingestion, event) if records_more(event, head) else None
+    event = committing.event_of(ingestion, 0, head.watermark)
+    change = committing.block_change(ingestion, event) if committing.records_more(event, head) else None
     yield change, _receipt(ingestion.dataset, head, ingestion.now)
 
 
@@ -273,7 +264,7 @@ def _read(
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
     steps = source.prepare if isinstance(source, SetPollingSource) else ()
-    logs = cache_of(store, dataset.name)
+    logs = committing.cache_of(store, dataset.name)
     ready = prepare_file(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
@@ -288,7 +279,7 @@ def _read(
     return read, content
 
 
-def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
+def _is_outrun(file: committing.DatasetFile, dataset: RegisteredDataset, head: Head) -> bool:
     """Whether another pull was faster, so that the file's data may already be in the dataset.
 
     The next pull continues from there, or from another place if the manifest changed.
@@ -300,7 +291,7 @@ def _is_outrun(file: DatasetFile, dataset: RegisteredDataset, head: Head) -> boo
     return moved or head.polls != file.after or (state is not None and head.state_of(file.source) == state)
 
 
-def _has_run(file: DatasetFile, dataset: RegisteredDataset) -> bool:
+def _has_run(file: committing.DatasetFile, dataset: RegisteredDataset) -> bool:
     """Whether this run already committed the file (R81). The log records runs whose snapshots expired."""
     token = file.token
     if token is None or dataset.table is None:
@@ -311,14 +302,16 @@ def _has_run(file: DatasetFile, dataset: RegisteredDataset) -> bool:
     return any(block.event.get("token") == token for block in committed)
 
 
-def _repeats(file: DatasetFile, head: Head) -> bool:
+def _repeats(file: committing.DatasetFile, head: Head) -> bool:
     """Whether a changelog has the same content as the previous one (V7)."""
     contents = head.event.get("contents") or {}
     return file.content is not None and contents.get(file.source_name) == file.content
 
 
 @contextmanager
-def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | None, DatasetReceipt]]:
+def _merge(
+    ingestion: committing.Ingestion, frame: "DataFrame"
+) -> Iterator[tuple[Change | None, DatasetReceipt]]:
     file, dataset, head = ingestion.file, ingestion.dataset, ingestion.head
     file.run.stage("Merging data")
     columns = dataset.columns
@@ -327,7 +320,7 @@ def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | 
         delivered = delivered_side(frame, file.source, columns, expected_columns(dataset), inferred=inferred)
     refuse_lost_order(file)
     late = refuse_late(file, head)
-    terms = terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)
+    terms = _terms_of(file.source.merge, columns.time, columns.encoding, timed=delivered.timed)
     with ExitStack() as resources:
         with time_stage("plan"), translate_faults(dataset.name), refuse_failing_rows():
             fallback = _in_column(file.fetched.event_time or ingestion.now, delivered)
@@ -346,7 +339,7 @@ def _merge(ingestion: Ingestion, frame: "DataFrame") -> Iterator[tuple[Change | 
 
 @contextmanager
 def _change(
-    ingestion: Ingestion,
+    ingestion: committing.Ingestion,
     delivered: DeliveredSide,
     planned: PlanResult,
     summary: EventSummary,
@@ -359,15 +352,56 @@ def _change(
     if ingestion.file.run.dry_run:
         yield Change(+summary.counts) if summary.rows else None
         return
-    event = event_of(ingestion, summary.rows, ingestion.head.watermark_after(summary.newest))
+    event = committing.event_of(ingestion, summary.rows, ingestion.head.watermark_after(summary.newest))
     if summary.rows:
         ingestion.file.run.stage("Committing data")
-        with rows_change(ingestion, event, delivered, planned.rows(EVENTS), summary, terms) as change:
+        with committing.rows_change(
+            ingestion, event, delivered, planned.rows(EVENTS), summary, terms
+        ) as change:
             yield change
-    elif records_more(event, ingestion.head) or (ingestion.dataset.schema is None and delivered.known):
-        yield block_change(ingestion, event, delivered if delivered.known else None)
+    elif committing.records_more(event, ingestion.head) or (
+        ingestion.dataset.schema is None and delivered.known
+    ):
+        yield committing.block_change(ingestion, event, delivered if delivered.known else None)
     else:
         yield None
+
+
+def _terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
+    """The terms of a merge.
+
+    `time` is the event-time column. `timed` is whether the source supplies the event time.
+    """
+    if isinstance(merge, Append):
+        return EventTerms(Strategy.APPEND, encoding=encoding)
+    position = merge.primary_key.index(time) if time in merge.primary_key else None
+    key = tuple(name for name in merge.primary_key if name != time)
+    common: dict[str, Any] = {
+        "key": key,
+        "time_at": position,
+        "time_required": position is not None,
+        "encoding": encoding,
+    }
+    match merge:
+        case Ledger():
+            if position is None and timed and merge.event_time_in_key:
+                common["time_at"] = 0
+            terms = EventTerms(Strategy.LEDGER, **common, on_conflict=merge.on_conflict)
+        case SnapshotMerge():
+            watched = merge.compare_columns or None  # an empty list also means all columns
+            terms = EventTerms(
+                Strategy.SNAPSHOT,
+                **common,
+                compare=None if watched is None else tuple(name for name in watched if name != time),
+                compare_time=watched is None or time in watched,
+                max_retract=merge.max_retract,
+            )
+        case UpsertStream():
+            terms = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)
+        case ChangelogStream():
+            strict = merge.validation is Validation.STRICT
+            terms = EventTerms(Strategy.CHANGELOG, **common, strict=strict)
+    return terms
 
 
 def _in_column(instant: datetime | None, delivered: DeliveredSide) -> datetime | date | None:

@@ -1,37 +1,317 @@
 """The door's functions for the command line and Python: add, pull, push, list, inspect, verify."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass, replace
+from datetime import datetime
 from functools import partial
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import structlog
+from pydantic import TypeAdapter
 from pyspark.sql import functions as sf
 
-from backstory.doors.odf import registry
+from backstory.doors.odf import committing, registry
 from backstory.doors.odf.adding import add, add_each, add_one
-from backstory.doors.odf.arguments import Argument, find_datasets, require_some
-from backstory.doors.odf.committing import head_of
-from backstory.doors.odf.inspecting import (
-    Inspected,
-    inspect_table,
-    list_entry,
-    unreadable_entry,
+from backstory.doors.odf.delivery import deliver_file
+from backstory.doors.odf.inspecting import Inspected, inspect_table, list_entry, unreadable_entry
+from backstory.doors.odf.manifest.events import AddPushSource, Append, Csv, Read
+from backstory.doors.odf.polling import (
+    IngestRequest,
+    Poll,
+    PollContext,
+    ask,
+    failed_receipt,
+    log_notes,
+    unchanged_receipt,
+    warn_of_secrets,
 )
-from backstory.doors.odf.log_frames import encode_log
-from backstory.doors.odf.polling import IngestRequest, Poll
-from backstory.doors.odf.preprocess import lint_dataset
-from backstory.doors.odf.pulling import pull
-from backstory.doors.odf.pushing import PushedFiles, push
-from backstory.doors.odf.receipts import UNWATCHED, Added, DatasetReceipt, Watcher, report_receipt
-from backstory.doors.odf.registry import KnownDataset, RegisteredDataset
-from backstory.errors import BackstoryError, UsageError
+from backstory.doors.odf.preprocess import lint_dataset, refuse_forbidden_queries
+from backstory.doors.odf.receipts import (
+    UNWATCHED,
+    Added,
+    DatasetReceipt,
+    Head,
+    PullRun,
+    Watcher,
+    report_receipt,
+    sum_up,
+)
+from backstory.doors.odf.registry import (
+    Argument,
+    KnownDataset,
+    RegisteredDataset,
+    find_datasets,
+    require_some,
+)
+from backstory.doors.odf.sides import encode_log
+from backstory.engine.deliver import Plan, deliver
+from backstory.errors import BackstoryError, Failed, Refused, UsageError
+from backstory.journal.chain import read_all_blocks
 from backstory.journal.verify import Verdict, verify
+from backstory.model.change import Commit
+from backstory.model.instant import iso
 from backstory.model.table import ODF, TableName
+from backstory.sources.savepoint import forget
+from backstory.sources.source import FetchedFile
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.terms import EventEncoding
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
+
+log = structlog.get_logger()
+
+
+def pull(
+    store: IcebergStore, dataset: RegisteredDataset, request: IngestRequest, before: Poll | None = None
+) -> DatasetReceipt:
+    """Pull a dataset.
+
+    The receipt contains the error, if there is one. `before` is a poll that was made without the store. The
+    pull continues from it.
+    """
+    run = before.run if before else request.run()
+    try:
+        return log_notes(_pull(store, dataset, request, run, before))
+    except BackstoryError as error:
+        return failure_of(store, dataset, error)
+
+
+def failure_of(store: IcebergStore, dataset: RegisteredDataset, error: BackstoryError) -> DatasetReceipt:
+    """The receipt of a dataset that is unchanged because of an error."""
+    head = Head()
+    with suppress(BackstoryError):
+        head = committing.head_of(store, dataset)
+    return failed_receipt(dataset, head, error)
+
+
+def _pull(
+    store: IcebergStore, dataset: RegisteredDataset, request: IngestRequest, run: PullRun, before: Poll | None
+) -> DatasetReceipt:
+    poll: Poll | DatasetReceipt | None = before
+    if poll is None:
+        warn_of_secrets(dataset)
+        head = committing.head_to_extend(store, dataset)
+        if request.set_watermark is not None:
+            return _set_watermark(store, dataset, request.set_watermark, run)
+        poll = ask(dataset, _poll_context(store, dataset, head), request, run)
+    if isinstance(poll, DatasetReceipt):
+        return poll
+    receipts: list[DatasetReceipt] = []
+    try:
+        for receipt in _ingest(store, dataset, poll):
+            receipts.append(receipt)  # noqa: PERF402 - receipts before an error count
+    except BackstoryError as error:
+        unchanged = failure_of(store, dataset, error)
+        summary = replace(sum_up(receipts, unchanged), status="failed", error=error)
+    else:
+        summary = sum_up(receipts, poll.empty_receipt(dataset))
+    if not run.dry_run and summary.status != "updated":
+        committing.write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
+    if run.dry_run and len(receipts) > 1:
+        return poll.with_warnings(
+            summary, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
+        )
+    return poll.with_warnings(summary)
+
+
+def _poll_context(store: IcebergStore, dataset: RegisteredDataset, head: Head) -> PollContext:
+    return PollContext(
+        head,
+        committing.cache_of(store, dataset.name),
+        lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
+        lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
+    )
+
+
+def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:
+    """Yield each file's receipt after its commit, so that an interrupt keeps earlier commits (R79)."""
+    after, run = poll.head.polls, poll.run
+
+    def current() -> RegisteredDataset:
+        return dataset if dataset.table is None else registry.reload(store, dataset.name)
+
+    for fetched in poll.answer.deliveries:
+        if fetched.taken_up is not None:
+            log.info(f"using the download of {iso(fetched.taken_up)}; a refetch downloads it again")
+        receipt, committed = deliver_file(
+            store, dataset.name, current, poll.source, fetched, run, after=after
+        )
+        after += committed
+        if not run.dry_run:
+            forget(fetched, poll.context)
+        yield receipt
+
+
+def _set_watermark(
+    store: IcebergStore, dataset: RegisteredDataset, watermark: datetime, run: PullRun
+) -> DatasetReceipt:
+    """Set the watermark manually, without a poll. It may only move forward (decision O20)."""
+    if dataset.table is None:
+        raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
+    return deliver(store, WatermarkDelivery(dataset.name, watermark, run))
+
+
+@dataclass(frozen=True, slots=True)
+class WatermarkDelivery:
+    """A watermark that was set manually, as a delivery of its dataset."""
+
+    name: TableName
+    watermark: datetime
+    run: PullRun
+
+    @property
+    def tables(self) -> Sequence[TableName]:
+        """The dataset's table name."""
+        return [self.name]
+
+    @contextmanager
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[DatasetReceipt]]:
+        """Plan a block without rows. There is no change if the watermark is the same."""
+        dataset = registry.reload(store, self.name)
+        head, watermark, name = (
+            committing.head_to_extend(store, dataset),
+            self.watermark,
+            dataset.dataset.name,
+        )
+        if head.watermark is not None and watermark < head.watermark:
+            raise Refused(
+                "watermark-back",
+                f"The watermark of {name} is already {iso(head.watermark)}.",
+                "A watermark only moves forward.",
+            )
+        by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
+        no_file = FetchedFile(Path(), "--set-watermark", None, None)
+        file = committing.DatasetFile(
+            store, by_hand, no_file, None, self.run, None, None, None, False, None, lambda: dataset
+        )
+        if watermark == head.watermark:
+            unchanged = unchanged_receipt(dataset, head)
+            yield Plan(dataset.table, None, committing.note_of(file), lambda _: unchanged)
+            return
+        now = max(filter(None, (self.run.system_time, head.system_time)))
+        ingestion = committing.Ingestion(file, dataset, head, now)
+        change = committing.block_change(ingestion, committing.event_of(ingestion, 0, watermark))
+
+        def finish(committed: Commit | None) -> DatasetReceipt:
+            if committed is not None:
+                committing.write_log(store, dataset.name)
+            return DatasetReceipt(
+                name, "updated", watermark=watermark, system_time=now, before=head.watermark
+            )
+
+        yield Plan(dataset.table, change, committing.note_of(file), finish, self.run.dry_run)
+
+
+FORMATS = {
+    "csv": "Csv",
+    "json": "Json",
+    "ndjson": "NdJson",
+    "geojson": "GeoJson",
+    "ndgeojson": "NdGeoJson",
+    "parquet": "Parquet",
+    "esrishapefile": "EsriShapefile",
+}
+ENDINGS = {"jsonl": "ndjson", "zip": "esrishapefile", **{name: name for name in FORMATS}}
+
+
+@dataclass(frozen=True, slots=True)
+class PushedFiles:
+    """Files to ingest in this order, and the options that their names do not contain."""
+
+    files: Sequence[Path]
+    source_name: str | None = None
+    event_time: datetime | None = None
+    input_format: str | None = None
+
+
+def push(
+    store: IcebergStore, dataset: RegisteredDataset, pushed: PushedFiles, request: IngestRequest
+) -> DatasetReceipt:
+    """Ingest files into a dataset.
+
+    The first error ends the push and is in the receipt. Commits of earlier files are kept. Raises UsageError
+    for an unknown source.
+    """
+    run = request.run()
+    receipts: list[DatasetReceipt] = []
+    head = committing.head_of(store, dataset)
+    unchanged = unchanged_receipt(dataset, head)
+    source = source_of(dataset, pushed)
+    if source is None:
+        return replace(unchanged, status="disabled", hint="the push source is disabled")
+    for path in pushed.files:
+        try:
+            refuse_forbidden_queries(store, dataset.name, dataset.dataset)
+            if not path.is_file():
+                raise Failed("not-found", f"There is no file {path}.", "Check its name.")
+            fetched = FetchedFile(path, path.name, pushed.event_time, None)
+            read = _read_as(source, pushed.input_format)
+            load_dataset = partial(registry.reload, store, dataset.name)
+            receipt, _ = deliver_file(store, dataset.name, load_dataset, read, fetched, run)
+        except BackstoryError as error:
+            return replace(sum_up(receipts, failure_of(store, dataset, error)), status="failed", error=error)
+        receipts.append(log_notes(receipt))
+    if not run.dry_run and all(receipt.status == "up-to-date" for receipt in receipts):
+        committing.write_log(store, dataset.name)  # an earlier run may have ended before it wrote its log
+    return replace(sum_up(receipts, unchanged), before=head.watermark)
+
+
+def source_of(dataset: RegisteredDataset, pushed: PushedFiles) -> AddPushSource | None:
+    """The push source for the files, or None if it is disabled.
+
+    A dataset without sources appends all rows, with a source named `auto` (section 3.6, B69).
+    """
+    known, name = dataset.dataset, pushed.source_name
+    if name is None and len(known.push) == 1:
+        name = next(iter(known.push))
+    wanted = name or "default"
+    if wanted in known.disabled_push:
+        return None
+    if wanted in known.push:
+        return known.push[wanted]
+    if known.push or known.polling is not None:
+        raise UsageError(
+            "no-source",
+            f"The dataset {known.name} has no push source {wanted}.",
+            f"It has {', '.join(known.push) or 'a polling source only: use `backstory pull`'}.",
+        )
+    format_ = pushed.input_format or _ending(pushed.files[0])
+    read = TypeAdapter(Read).validate_python(_reading(format_))
+    return AddPushSource(sourceName="auto", read=read, merge=Append())  # type: ignore[call-arg]
+
+
+def _reading(format_: str) -> dict[str, object]:
+    if format_ not in FORMATS:
+        raise UsageError(
+            "unknown-format", f"There is no format {format_}.", f"Known are {', '.join(FORMATS)}."
+        )
+    header = {"header": True, "inferSchema": True} if format_ == "csv" else {}
+    return {"kind": FORMATS[format_], **header}
+
+
+def _ending(path: Path) -> str:
+    ending = path.suffix.lower().removeprefix(".")
+    if ending not in ENDINGS:
+        raise UsageError(
+            "unknown-format",
+            f"The name {path.name} does not show the format.",
+            f"Use `input_format=FORMAT`; formats are {', '.join(FORMATS)}.",
+        )
+    return ENDINGS[ending]
+
+
+def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
+    """The source with its schema, but with another format than the manifest's."""
+    if format_ is None or FORMATS.get(format_) == source.read.kind:
+        return source
+    schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
+    read = TypeAdapter(Read).validate_python({**_reading(format_), **schema})
+    return source.model_copy(update={"read": read})
+
 
 __all__ = [
     "Added",
@@ -137,7 +417,7 @@ def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str
     return [
         unreadable_entry(name)
         if isinstance(entry, BackstoryError)
-        else list_entry(entry, head_of(store, entry))
+        else list_entry(entry, committing.head_of(store, entry))
         for name, entry in entries
     ]
 
@@ -145,7 +425,7 @@ def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str
 def inspect(store: IcebergStore, name: str, *, namespace: str = ODF) -> Inspected:
     """A dataset's manifest, schema, lints and head. Raises UsageError for an unknown dataset."""
     dataset = registry.stored_datasets(store, namespace).existing(name)
-    return inspect_table(dataset, partial(lint_dataset, store, dataset), head_of(store, dataset))
+    return inspect_table(dataset, partial(lint_dataset, store, dataset), committing.head_of(store, dataset))
 
 
 def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, skip: int) -> "DataFrame":
@@ -153,7 +433,7 @@ def newest_rows(store: IcebergStore, dataset: RegisteredDataset, count: int, ski
     assert dataset.table is not None
     rows = store.spark.table(store.sql_name(dataset.name))
     offset = sf.col(quote(dataset.columns.vocab.offset_column))
-    end = head_of(store, dataset).next_offset - skip
+    end = committing.head_of(store, dataset).next_offset - skip
     return rows.where((offset >= end - count) & (offset < end)).orderBy(offset)
 
 

@@ -13,20 +13,7 @@ from typing import IO, TYPE_CHECKING, Final
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.doors.odf.manifest.events import (
-    Csv,
-    Decompress,
-    EsriShapefile,
-    FileCompression,
-    GeoJson,
-    Json,
-    NdGeoJson,
-    NdJson,
-    Parquet,
-    Pipe,
-    Reader,
-    UnknownFields,
-)
+from backstory.doors.odf.manifest import events as odf
 from backstory.engine.staging import (
     ARRIVAL,
     StagedRows,
@@ -77,29 +64,29 @@ TAIL_BYTES, TAIL_LINES = 2000, 10
 HOW_TO_ALLOW = "Set `allow-commands = true` under `[odf]` in backstory.toml if you trust the manifest."
 
 
-def read_options(read: Reader) -> Options:
+def read_options(read: odf.Reader) -> Options:
     """The options for `formats`. Raises UsageError for an unsupported option."""
-    strict = read.unknown_fields is UnknownFields.ERROR
+    strict = read.unknown_fields is odf.UnknownFields.ERROR
     match read:
-        case Csv():
+        case odf.Csv():
             return _csv(read, strict=strict)
-        case Json() | NdJson():
+        case odf.Json() | odf.NdJson():
             return JsonOptions(
-                lines=isinstance(read, NdJson),
-                sub_path=read.sub_path if isinstance(read, Json) else None,
+                lines=isinstance(read, odf.NdJson),
+                sub_path=read.sub_path if isinstance(read, odf.Json) else None,
                 encoding=encoding(read.encoding),
                 forms=text_forms(read.date_format, read.timestamp_format),
                 strict=strict,
             )
-        case GeoJson() | NdGeoJson():
-            return JsonOptions(lines=isinstance(read, NdGeoJson), geo=True, strict=strict)
-        case EsriShapefile():
+        case odf.GeoJson() | odf.NdGeoJson():
+            return JsonOptions(lines=isinstance(read, odf.NdGeoJson), geo=True, strict=strict)
+        case odf.EsriShapefile():
             return ShapefileOptions(read.sub_path, strict)
         case _:
             return ParquetOptions(strict)
 
 
-def _csv(read: Csv, *, strict: bool) -> CsvOptions:
+def _csv(read: odf.Csv, *, strict: bool) -> CsvOptions:
     for attribute, (option, default) in _REMOVED.items():
         if getattr(read, attribute) not in {None, default}:
             raise unsupported_option(option, "it was removed from the format", "Remove it from `read`.")
@@ -128,7 +115,7 @@ class PreparedFile:
 def prepare_file(
     path: Path,
     name: str,
-    steps: Sequence[Decompress | Pipe],
+    steps: Sequence[odf.Decompress | odf.Pipe],
     folder: Path,
     *,
     rights: Rights,
@@ -144,9 +131,9 @@ def prepare_file(
     prepared, stamp = PreparedFile(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)
     for number, step in enumerate(steps, 1):
         target = folder / f"step-{number}"
-        if isinstance(step, Pipe):
+        if isinstance(step, odf.Pipe):
             prepared = _pipe(prepared, step, target, logs, allow_commands=rights.allow_commands)
-        elif step.format is FileCompression.ZIP:
+        elif step.format is odf.FileCompression.ZIP:
             prepared = _unzip(prepared, step, target)
         else:
             prepared = _gunzip(prepared, step, target)
@@ -154,7 +141,7 @@ def prepare_file(
     return prepared
 
 
-def _gunzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFile:
+def _gunzip(source: PreparedFile, step: odf.Decompress, target: Path) -> PreparedFile:
     if step.sub_path is not None:
         raise UsageError("sub-path", "A gzip has no entries for `subPath` to name.", "Remove `subPath`.")
     if not source.path.stat().st_size:
@@ -167,7 +154,7 @@ def _gunzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFil
     return replace(source, path=target, name=source.name.removesuffix(".gz"))
 
 
-def _unzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFile:
+def _unzip(source: PreparedFile, step: odf.Decompress, target: Path) -> PreparedFile:
     with open_zip(source.path, source.name) as archive:
         entry = choose_entry(archive, source.name, step.sub_path)
         extract(archive, entry, target, source.name, source.bound)
@@ -175,7 +162,7 @@ def _unzip(source: PreparedFile, step: Decompress, target: Path) -> PreparedFile
 
 
 def _pipe(
-    source: PreparedFile, step: Pipe, target: Path, logs: Path | None, *, allow_commands: bool
+    source: PreparedFile, step: odf.Pipe, target: Path, logs: Path | None, *, allow_commands: bool
 ) -> PreparedFile:
     program = step.command[0]
     if not allow_commands:
@@ -207,7 +194,7 @@ def _pipe(
     return replace(source, path=target, name=shown_name)
 
 
-def _run(step: Pipe, input_file: IO[bytes], error_output: IO[bytes]) -> subprocess.Popen[bytes]:
+def _run(step: odf.Pipe, input_file: IO[bytes], error_output: IO[bytes]) -> subprocess.Popen[bytes]:
     """Start the program without a shell. The operator has allowed it."""
     try:
         return subprocess.Popen(step.command, stdin=input_file, stdout=subprocess.PIPE, stderr=error_output)  # noqa: S603
@@ -240,7 +227,7 @@ def _tail(log: Path) -> str:
 def read_batch(
     store: IcebergStore,
     ready: PreparedFile,
-    read: Reader,
+    read: odf.Reader,
     schema: pa.Schema | None,
     folder: Path,
     types: Told = UNTOLD,
@@ -255,7 +242,7 @@ def read_batch(
     `folder` and read there. `queried` is true if a query reads the rows. Raises Refused for malformed data.
     """
     stamp = stamp_of(ready.path)
-    if isinstance(read, Parquet) and is_local(store) and plain_parquet(ready.path, schema, types):
+    if isinstance(read, odf.Parquet) and is_local(store) and plain_parquet(ready.path, schema, types):
         whole = copy_whole(ready.path, stamp, folder)
         return rows_of_staged_file(
             _placed_by_spark(local_parquet(store, whole, pq.read_schema(whole))), whole

@@ -14,14 +14,13 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.documents import DocumentPath
-from backstory.doors.odf.data_types import data_schema_of, declared_schema
-from backstory.doors.odf.lints import Level, Lint, lints, lints_of
+from backstory.doors.odf.columns import data_schema_of, declared_schema
+from backstory.doors.odf.lints import Level, Lint, lints
 from backstory.doors.odf.manifest.dataset import (
     Dataset,
     DatasetSource,
     fold,
     read_manifests,
-    resolve_defaults,
 )
 from backstory.doors.odf.receipts import Head
 from backstory.doors.odf.registry import KnownDataset, dataset_of, schema_document
@@ -45,11 +44,6 @@ class Inspected:
     table: str | None = None
     schema: Mapping[str, Any] | None = None
     head: Mapping[str, Any] | None = None
-
-    @property
-    def resolved_manifest(self) -> dict[str, Any]:
-        """The manifest with every default value filled in."""
-        return resolve_defaults(self.dataset)
 
     def to_dict(self) -> dict[str, Any]:
         """All fields, as `--output json` prints them."""
@@ -198,7 +192,7 @@ def newest_rows_here(files: TableReader, count: int, skip: int) -> pa.Table:
 def inspect_here(files: TableReader, *, linted: bool) -> Inspected:
     """Inspect a dataset of the warehouse. Lints are omitted unless `linted` is set."""
     dataset = dataset_here(files)
-    lint = partial(lints_of, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
+    lint = partial(lints, dataset.dataset, partial(output_here, dataset)) if linted else list[Lint]
     return inspect_table(dataset, lint, Head(newest_block_in_files(files)))
 
 

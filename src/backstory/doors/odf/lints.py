@@ -16,10 +16,8 @@ import pyarrow as pa
 
 from backstory.documents import DocumentPath, nearest_name
 from backstory.doors.odf.columns import Columns, batch_columns, may_be_event_time, reserved_names
-from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
-from backstory.doors.odf.manifest.events import AddPushSource, SetPollingSource, Url
-from backstory.doors.odf.manifest.merge import Append, ChangelogStream, Ledger, SnapshotMerge, UpsertStream
-from backstory.doors.odf.manifest.rules import OLD_FIELDS
+from backstory.doors.odf.manifest import events as odf
+from backstory.doors.odf.manifest.dataset import OLD_FIELDS, Dataset, DatasetSource
 from backstory.errors import UsageError
 from backstory.sources.templates import with_variables_as
 
@@ -166,30 +164,23 @@ class _LintedSource:
     def key(self) -> tuple[str, ...]:
         """The columns of the primary key, or an empty tuple for Append."""
         merge = self.source.merge
-        return () if isinstance(merge, Append) else merge.primary_key
+        return () if isinstance(merge, odf.Append) else merge.primary_key
 
 
-def lints(dataset: Dataset, output: pa.Schema | None = None, source_name: str | None = None) -> list[Lint]:
+def no_output(_path: DocumentPath, _source: DatasetSource) -> None:
+    """Return None, because the columns after preprocess are not known."""
+
+
+def lints(dataset: Dataset, output: Output = no_output) -> list[Lint]:
     """The lints of a dataset, in the order of its sources.
 
-    `output` is the schema of the batch after preprocess, if it is known; otherwise declared schemas are used.
-    `source_name` restricts the lints to this push source.
+    `output` returns the columns after preprocess. If they are unknown, declared schemas are used.
     """
     findings = []
     for path, source in dataset.sources():
-        if source_name is not None and getattr(source, "source_name", None) != source_name:
-            continue
-        subject = _LintedSource(dataset, path, source, batch_columns(dataset, source, output))
+        subject = _LintedSource(dataset, path, source, batch_columns(dataset, source, output(path, source)))
         findings += [lint for look in LOOKS for lint in look(subject)]
     return findings + secrets(dataset)
-
-
-def lints_of(dataset: Dataset, output: Output) -> list[Lint]:
-    """The lints of a dataset. `output` returns the columns after preprocess for each source."""
-    findings = []
-    for path, source in dataset.sources():
-        findings += lints(dataset, output(path, source), getattr(source, "source_name", None))
-    return findings
 
 
 def secrets(dataset: Dataset) -> list[Lint]:
@@ -216,7 +207,7 @@ def refuse_errors(findings: Iterable[Lint]) -> None:
 
 def _l1(subject: _LintedSource) -> Iterator[Lint]:
     merge, event_time = subject.source.merge, subject.dataset.vocab.event_time_column
-    if not isinstance(merge, Ledger) or merge.event_time_in_key or subject.columns is None:
+    if not isinstance(merge, odf.Ledger) or merge.event_time_in_key or subject.columns is None:
         return
     if event_time in subject.columns.names and event_time not in merge.primary_key:
         yield subject.warning(
@@ -250,19 +241,19 @@ def _merge_columns(subject: _LintedSource) -> Iterator[tuple[DocumentPath, str]]
     """The columns named in the merge section, each with its path."""
     merge = subject.source.merge
     yield from ((("primaryKey", number), name) for number, name in enumerate(subject.key))
-    if isinstance(merge, SnapshotMerge):
+    if isinstance(merge, odf.SnapshotMerge):
         yield from (
             (("compareColumns", number), name) for number, name in enumerate(merge.compare_columns or ())
         )
-    if isinstance(merge, UpsertStream) and merge.sequence_column is not None:
+    if isinstance(merge, odf.UpsertStream) and merge.sequence_column is not None:
         yield ("sequenceColumn",), merge.sequence_column
-    if isinstance(merge, ChangelogStream):  # its rows contain operations
+    if isinstance(merge, odf.ChangelogStream):  # its rows contain operations
         yield ("kind",), subject.dataset.vocab.operation_type_column
 
 
 def _l3(subject: _LintedSource) -> Iterator[Lint]:
     lint = partial(subject.error, "L3")
-    if not subject.key and not isinstance(subject.source.merge, Append):
+    if not subject.key and not isinstance(subject.source.merge, odf.Append):
         yield lint(
             ("merge", "primaryKey"), "the primary key is empty", "Name the columns that identify a row."
         )
@@ -273,7 +264,7 @@ def _l3(subject: _LintedSource) -> Iterator[Lint]:
 
 def _l4(subject: _LintedSource) -> Iterator[Lint]:
     merge = subject.source.merge
-    for number, name in enumerate((isinstance(merge, SnapshotMerge) and merge.compare_columns) or ()):
+    for number, name in enumerate((isinstance(merge, odf.SnapshotMerge) and merge.compare_columns) or ()):
         if name in subject.key:
             yield subject.warning(
                 "L4",
@@ -284,7 +275,7 @@ def _l4(subject: _LintedSource) -> Iterator[Lint]:
 
 
 def _l5(subject: _LintedSource) -> Iterator[Lint]:
-    if isinstance(subject.source, AddPushSource) and isinstance(subject.source.merge, SnapshotMerge):
+    if isinstance(subject.source, odf.AddPushSource) and isinstance(subject.source.merge, odf.SnapshotMerge):
         yield subject.warning(
             "L5",
             ("merge", "kind"),
@@ -327,9 +318,9 @@ def _l7(subject: _LintedSource) -> Iterator[Lint]:
 
 def _l8(subject: _LintedSource) -> Iterator[Lint]:
     source = subject.source
-    if not isinstance(source, SetPollingSource) or not isinstance(source.merge, SnapshotMerge):
+    if not isinstance(source, odf.SetPollingSource) or not isinstance(source.merge, odf.SnapshotMerge):
         return
-    if isinstance(source.fetch, Url) and source.fetch.event_time is None:
+    if isinstance(source.fetch, odf.Url) and source.fetch.event_time is None:
         yield subject.note(
             "L8",
             ("fetch",),

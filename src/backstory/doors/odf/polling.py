@@ -1,24 +1,41 @@
-"""Polls: fetch new files from a dataset's polling source, without reading rows (sections 1.3, 1.4 and 5)."""
+"""Polls: fetch new files from a dataset's polling source, without reading rows (sections 1.3, 1.4 and 5).
+
+If a source has no new files, neither a store nor Spark is needed.
+"""
 
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
-from typing import Self, Unpack
+from typing import Any, Self, Unpack
 
 import structlog
 
-from backstory.doors.odf.lints import secrets
+from backstory.doors.odf.columns import arrow_schema, declared_schema
+from backstory.doors.odf.file_rows import read_options
+from backstory.doors.odf.inspecting import dataset_here, is_pulled_by, output_here
+from backstory.doors.odf.lints import Lint, lints, refuse_errors, secrets
 from backstory.doors.odf.manifest import events as manifest
+from backstory.doors.odf.manifest.dataset import Dataset
 from backstory.doors.odf.manifest.events import FilesGlob, SetPollingSource
 from backstory.doors.odf.options import PullOptions
-from backstory.doors.odf.receipts import DatasetReceipt, Head, PullRun
-from backstory.doors.odf.registry import KnownDataset
+from backstory.doors.odf.receipts import Added, DatasetReceipt, Head, PullRun, cache_in
+from backstory.doors.odf.registry import (
+    Argument,
+    KnownDataset,
+    dataset_of,
+    described_datasets,
+    find_datasets,
+    require_some,
+)
 from backstory.errors import BackstoryError, UsageError
-from backstory.journal.chain import Block
+from backstory.formats.reading import refuse_unwritable
+from backstory.journal.chain import Block, all_blocks_in_files, log_is_complete, newest_block_in_files
 from backstory.model.change import BY_OTHERS
 from backstory.model.instant import optional_instant
+from backstory.model.table import TableName
 from backstory.settings import Rights
 from backstory.sources import fetching
 from backstory.sources.fetching import fetch
@@ -35,6 +52,9 @@ from backstory.sources.source import (
     SystemTime,
     ignore_progress,
 )
+from backstory.stores.metadata.catalogs import EmbeddedCatalog
+from backstory.stores.metadata.table_metadata import Catalog, TableMetadata, Unreadable
+from backstory.stores.metadata.table_rows import TableReader
 from backstory.stores.port import TableLike
 
 log = structlog.get_logger()
@@ -78,6 +98,20 @@ def check(step: manifest.Fetch) -> None:
         fetching.check(source_of(step))
 
 
+def check_manifest(dataset: Dataset, lints: Iterable[Lint]) -> tuple[Lint, ...]:
+    """The lints of a manifest. Raises UsageError if the manifest cannot be added."""
+    lints = tuple(lints)
+    refuse_errors(lints)
+    if dataset.polling is not None:
+        check(dataset.polling.fetch)
+    for _, source in dataset.sources():
+        declared = declared_schema(source.read)
+        options = read_options(source.read)
+        if declared is not None:
+            refuse_unwritable(options, arrow_schema(declared))
+    return lints
+
+
 def _event_time(rule: manifest.EventTime | None) -> EventTime | None:
     match rule:
         case manifest.FromMetadata():
@@ -105,15 +139,14 @@ class IngestRequest:
     @classmethod
     def of(cls, rights: Rights, progress: Progress, **options: Unpack[PullOptions]) -> Self:
         """The request with these options; notes and authors belong to commits."""
+        names = {"fetch_uncacheable", "refetch", "run_id", "dry_run"} & options.keys()
+        values: dict[str, Any] = {name: options[name] for name in names}  # type: ignore[literal-required]
         return cls(
-            system_time=optional_instant(options.get("system_time")),
-            fetch_uncacheable=options.get("fetch_uncacheable", False),
-            refetch=options.get("refetch", False),
+            optional_instant(options.get("system_time")),
             set_watermark=optional_instant(options.get("set_watermark")),
-            run_id=options.get("run_id"),
-            dry_run=options.get("dry_run", False),
             rights=rights,
             progress=progress,
+            **values,
         )
 
     def run(self) -> PullRun:
@@ -228,3 +261,65 @@ def _fetch_context(
         progress=request.progress,
         unpacked_limit=run.rights.unpacked_limit,
     )
+
+
+def choose_datasets(
+    catalog: Catalog, namespace: str, wanted: Sequence[Argument], *, every: bool
+) -> tuple[list[Added], list[TableName]]:
+    """The datasets that arguments name, and a receipt for each of their manifests, all unchanged.
+
+    Raises UsageError as a pull does, and Unreadable for a new or changed manifest and for a manifest with
+    queries.
+    """
+    require_some(wanted, every=every)
+    datasets = described_datasets(catalog, namespace)
+    datasets_read = find_datasets(datasets, wanted)
+    added = [_unchanged_manifest(dataset) for dataset in datasets_read if dataset.dataset.written is not None]
+    names = [dataset.name for dataset in datasets_read]
+    others = datasets.all_or_errors() if every else {}
+    if any(isinstance(dataset, BackstoryError) for dataset in others.values()):
+        raise Unreadable("a table whose metadata cannot be read")
+    return added, list(dict.fromkeys([*names, *others]))
+
+
+def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
+    dataset = known.dataset
+    findings = check_manifest(dataset, lints(dataset, partial(output_here, known)))
+    before = None if known.table is None else dataset_of(known.table)
+    if before is None or not before.dataset.has_manifest_of(dataset):
+        raise Unreadable("a manifest to add")
+    return Added(dataset.name, None, "unchanged", findings)
+
+
+def ask_source(files: TableReader, request: IngestRequest) -> Poll | DatasetReceipt:
+    """Fetch from the polling source of a dataset.
+
+    Returns the dataset's receipt if nothing is new. Raises Unreadable, before the fetch, for a dataset that
+    needs Spark.
+    """
+    dataset, run = dataset_here(files), request.run()
+    context = _poll_context(files, dataset)
+    warn_of_secrets(dataset)
+    try:
+        poll = ask(dataset, context, request, run)
+    except BackstoryError as error:
+        return failed_receipt(dataset, context.head, error)
+    if isinstance(poll, DatasetReceipt) or poll.answer.status == "new":
+        return poll
+    return log_notes(poll.with_warnings(poll.empty_receipt(dataset)))
+
+
+def _poll_context(files: TableReader, dataset: KnownDataset[TableMetadata]) -> PollContext:
+    head = Head(newest_block_in_files(files))
+    if files.table.rows != head.next_offset:
+        raise Unreadable("rows missing from the newest known commit")
+    if not isinstance(files.catalog, EmbeddedCatalog):
+        raise Unreadable("a warehouse that is not local")
+    if not log_is_complete(files):
+        raise Unreadable("commits that the log lacks")
+    has_queries = any(source.preprocess is not None for _, source in dataset.dataset.sources())
+    if has_queries and not is_pulled_by(dataset):
+        raise Unreadable("queries that have not been checked yet")
+    source = dataset.dataset.polling
+    blocks = all_blocks_in_files(files) if source is not None and isinstance(source.fetch, FilesGlob) else []
+    return PollContext(head, cache_in(files.catalog.folder, dataset.name), lambda: blocks, lambda: None)

@@ -16,11 +16,10 @@ from pyspark.errors import AnalysisException, PySparkException
 from pyspark.sql.pandas.types import from_arrow_schema, to_arrow_type
 
 from backstory.documents import DocumentPath
-from backstory.doors.odf.data_types import arrow_schema, declared_schema
-from backstory.doors.odf.lints import Lint, lints_of
-from backstory.doors.odf.manifest.dataset import Dataset, DatasetSource
+from backstory.doors.odf.columns import arrow_schema, declared_schema
+from backstory.doors.odf.lints import Lint, lints
+from backstory.doors.odf.manifest.dataset import INPUT, Dataset, DatasetSource
 from backstory.doors.odf.manifest.events import NAME, Sql
-from backstory.doors.odf.manifest.rules import INPUT
 from backstory.doors.odf.registry import RegisteredDataset
 from backstory.engine.staging import ARRIVAL
 from backstory.errors import Refused, UsageError
@@ -115,11 +114,6 @@ def run_query(store: IcebergStore, rows: "DataFrame", sql: Sql, namespace: str) 
         store.spark.catalog.dropTempView(view)
 
 
-def names_others(store: IcebergStore, sql: Sql, namespace: str) -> bool:
-    """Whether the queries read other datasets."""
-    return others_read(store, namespace, _text(sql, INPUT), frozenset({INPUT}))
-
-
 @contextmanager
 def refuse_failing_rows() -> Iterator[None]:
     """Raise Refused if a query fails on a value, as `cast('x' as int)` does. Other errors are unchanged."""
@@ -160,7 +154,7 @@ def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
     Raises UsageError for a forbidden query, and for a query that does not fit the declared columns.
     """
     refuse_forbidden_queries(store, dataset.name, dataset.dataset)
-    return lints_of(dataset.dataset, partial(output_of, store, dataset))
+    return lints(dataset.dataset, partial(output_of, store, dataset))
 
 
 def output_of(
@@ -175,7 +169,8 @@ def output_of(
         return None
     rows = store.spark.createDataFrame([], from_arrow_schema(arrow_schema(declared)))
     place = dataset.dataset.place((*path, "preprocess"))
-    reads_datasets = names_others(store, source.preprocess, dataset.name.schema)
+    text = _text(source.preprocess, INPUT)
+    reads_datasets = others_read(store, dataset.name.schema, text, frozenset({INPUT}))
     try:
         with run_query(store, rows, source.preprocess, dataset.name.schema) as output:
             return pa.schema([_arrow_field(column) for column in output.schema])

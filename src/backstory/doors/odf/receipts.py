@@ -27,8 +27,8 @@ PLACE_FIELDS: Final = {"kind", "url", "headers", "path"}
 COUNTS = ("appended", "retracted", "corrected", "unchanged", "conflicts", "late")
 
 
-def ignore_stage(_stage: str) -> None:
-    """Do nothing with the stage of a delivery."""
+def ignore(_: Any) -> None:
+    """Do nothing with an event."""
 
 
 def cache_in(folder: Path, dataset: TableName) -> Path:
@@ -44,7 +44,7 @@ class PullRun:
     run_id: str | None = None
     dry_run: bool = False
     rights: Rights = field(default_factory=Rights)
-    stage: Callable[[str], None] = ignore_stage
+    stage: Callable[[str], None] = ignore
 
 
 def fetch_hash(source: DatasetSource | None) -> str | None:
@@ -169,10 +169,6 @@ class Added(Receipt):
     status: Literal["added", "updated", "unchanged", "failed"]
     lints: tuple[Lint, ...] = ()
     error: BackstoryError | None = None
-
-
-def ignore(_: Any) -> None:
-    """Do nothing with an event."""
 
 
 @dataclass(frozen=True, slots=True)

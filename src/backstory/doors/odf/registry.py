@@ -1,15 +1,29 @@
-"""The datasets of a warehouse. Each is a table whose properties contain its manifest."""
+"""The datasets of a warehouse: tables whose properties contain their manifests, and their system columns.
+
+Command arguments name datasets by their names or by files of manifests.
+"""
 
 import json
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Final, Generic, TypeAlias, TypeVar
 
-from backstory.doors.odf.log_columns import LogColumns, log_columns
-from backstory.doors.odf.manifest.dataset import Dataset, from_document, same_name
-from backstory.doors.odf.manifest.merge import Append, Ledger
+import numpy as np
+import pyarrow as pa
+
+from backstory.doors.odf.manifest.dataset import (
+    ENDINGS,
+    Dataset,
+    find_manifests,
+    fold,
+    from_document,
+    read_manifests,
+    same_name,
+)
+from backstory.doors.odf.manifest.events import OBSERVED, Append, Ledger, SetVocab, encoding_of
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import canonical, log_of, sha3
 from backstory.model.layout import Layout
@@ -20,6 +34,80 @@ from backstory.reading.histories import SYSTEM_COLUMNS
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load, tables
 from backstory.stores.metadata.table_metadata import Catalog, TableMetadata
 from backstory.stores.port import TableLike, require_columns
+from backstory.strategies.events.sides import OP, TIME, data_names
+from backstory.strategies.events.terms import LETTERS, EventEncoding, Op
+
+INSTANT: Final = pa.timestamp("us", "UTC")
+
+
+@dataclass(frozen=True, slots=True)
+class LogColumns:
+    """The names of a table's system columns, and its encoding of operations."""
+
+    vocab: SetVocab
+    encoding: EventEncoding | None
+
+    @property
+    def time(self) -> str:
+        """The name of the event-time column."""
+        return self.vocab.event_time_column
+
+    @property
+    def names(self) -> dict[str, str | None]:
+        """The names of the system columns by role in their order, None for a role that the table lacks."""
+        vocab = self.vocab
+        return {
+            "offset": vocab.offset_column,
+            "op": vocab.operation_type_column if self.encoding is EventEncoding.OP else None,
+            "system_time": vocab.system_time_column,
+            "event_time": vocab.event_time_column,
+            "observed": OBSERVED if self.encoding is EventEncoding.OBSERVED else None,
+        }
+
+    @property
+    def system(self) -> list[str]:
+        """The names of the system columns, in order."""
+        return [name for name in self.names.values() if name is not None]
+
+    @property
+    def vocabulary(self) -> tuple[str, ...]:
+        """The names of all system columns in the manifest's vocabulary."""
+        return tuple(getattr(self.vocab, name) for name in SetVocab.model_fields if name != "kind")
+
+    def system_schema(self, *, dated: bool = False) -> pa.Schema:
+        """The system columns with their types. If `dated`, the event time is a day instead of an instant."""
+        vocab = self.vocab
+        types = {
+            vocab.offset_column: pa.int64(),
+            vocab.operation_type_column: pa.int32(),
+            vocab.system_time_column: INSTANT,
+            vocab.event_time_column: pa.date32() if dated else INSTANT,
+            OBSERVED: pa.string(),
+        }
+        return pa.schema([(name, types[name]) for name in self.system])
+
+    def stored_rows(self, events: pa.Table, system_time: datetime, start: int) -> pa.Table:
+        """Events in their order as rows of the table, with offsets from `start` on."""
+        size = len(events)
+        letters = [LETTERS.get(op) for op in Op]
+        values = {
+            self.vocab.offset_column: pa.array(np.arange(start, start + size)),
+            self.vocab.operation_type_column: events[OP],
+            self.vocab.system_time_column: pa.repeat(pa.scalar(system_time, INSTANT), size),
+            self.time: events[TIME],
+            OBSERVED: pa.array(letters, pa.string()).take(events[OP]),
+        }
+        system, data = self.system, data_names(events)
+        return pa.table(
+            [*(values[name] for name in system), *(events[name] for name in data)], names=[*system, *data]
+        )
+
+
+def log_columns(dataset: Dataset) -> LogColumns:
+    """The system columns of a dataset. All its sources have the same encoding."""
+    encodings = {encoding_of(source.merge) for _, source in dataset.sources()} - {None}
+    return LogColumns(dataset.vocab, next(iter(encodings), None))
+
 
 MANIFEST, FOLDER, SCHEMA = "backstory.odf.manifest", "backstory.odf.folder", "backstory.odf.schema"
 Table = TypeVar("Table", bound=TableLike)
@@ -215,3 +303,90 @@ def reload(store: IcebergStore, name: TableName) -> RegisteredDataset:
     if dataset.table is not None:
         require_columns(dataset.table, *dataset.columns.system)
     return dataset
+
+
+# A name or a path as a string, a path, or the table of a dataset.
+Argument = str | Path | TableName
+NAMED: Final = ("content", "name")
+
+
+def is_file(one: str | Path) -> bool:
+    """Whether an argument is a file of manifests instead of the name of a dataset."""
+    path = Path(one)
+    return isinstance(one, Path) or path.suffix.lower() in ENDINGS or path.is_file()
+
+
+def require_some(wanted: Sequence[Argument], *, every: bool) -> None:
+    """Raise UsageError if there are no arguments, unless `every` is set."""
+    if not wanted and not every:
+        raise UsageError(
+            "no-dataset", "No dataset is named.", "Name datasets or manifests, or use `all=True`."
+        )
+
+
+def find_datasets(datasets: DatasetRegistry[Table], wanted: Iterable[Argument]) -> list[KnownDataset[Table]]:
+    """The datasets in files and folders and under names, each once.
+
+    Raises UsageError for any other argument.
+    """
+    datasets_read = [dataset for argument in wanted for dataset in _datasets_of(datasets, argument)]
+    refuse_repeated(dataset for dataset in datasets_read if dataset.dataset.written is not None)
+    return list({dataset.name: dataset for dataset in datasets_read}.values())
+
+
+def _datasets_of(datasets: DatasetRegistry[Table], argument: Argument) -> list[KnownDataset[Table]]:
+    if isinstance(argument, TableName):
+        return [datasets.existing(argument.name)]
+    path = Path(argument)
+    if path.is_dir() and (isinstance(argument, Path) or argument.endswith("/")):
+        return [
+            dataset
+            for file in find_manifests(path)
+            for dataset in read_datasets(datasets, file, recursive=True)
+        ]
+    return read_datasets(datasets, path) if is_file(argument) else [datasets.existing(str(argument))]
+
+
+def read_datasets(
+    datasets: DatasetRegistry[Table], path: Path, *, recursive: bool = False
+) -> list[KnownDataset[Table]]:
+    """The datasets of a file, as they will be once the file is added.
+
+    Raises UsageError if two manifests are for the same dataset.
+    """
+    datasets_read = []
+    for document, snapshot in read_manifests(path, recursive=recursive):
+        known = datasets.find(snapshot.content.name)
+        dataset = fold(snapshot, path.absolute().parent, known=known is not None, written=document)
+        name = known.name if known else TableName(datasets.namespace, dataset.name)
+        datasets_read.append(KnownDataset(dataset, name, known.table if known else None))
+    refuse_repeated(datasets_read)
+    return datasets_read
+
+
+def refuse_repeated(
+    datasets: Iterable[KnownDataset[TableLike]], first: dict[str, Dataset] | None = None
+) -> None:
+    """Raise UsageError for a second manifest of a dataset.
+
+    Names are compared without case (R7). `first` has the first manifest of each earlier name; the new
+    manifests are added to it. The same manifest may occur twice, once in a folder and once under its own
+    path.
+    """
+    first = {} if first is None else first
+    for known in datasets:
+        dataset = known.dataset
+        other = first.setdefault(dataset.name.lower(), dataset)
+        if _origin(dataset) != _origin(other):
+            raise UsageError(
+                "repeated-name",
+                f"{dataset.place(NAMED)}: the dataset {dataset.name} is already defined in "
+                f"{other.place(NAMED)}.",
+                "Give one of them another name.",
+            )
+
+
+def _origin(dataset: Dataset) -> tuple[Path, str, int | None]:
+    """The folder, file name and line of a manifest, however its path was written."""
+    name = dataset.written.name if dataset.written else ""
+    return dataset.folder.resolve(), Path(name).name, dataset.line(NAMED)

@@ -23,17 +23,14 @@ from backstory.doors.native.evolution import (
     evolve_shape,
     new_table,
 )
-from backstory.doors.native.feeds.events import DELETES, ORDER, TRUNCATES, EventMapping, UnmodifiedCells
-from backstory.doors.native.feeds.expressions import (
-    compute_by_spark,
-    lacking_column,
-    local_computation,
-    plain_column,
-)
-from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
-from backstory.doors.native.feeds.ordering import (
+from backstory.doors.native.feeds.events import (
+    DELETES,
     INSTANT,
+    ORDER,
+    TRUNCATES,
+    EventMapping,
     Ordering,
+    UnmodifiedCells,
     agree_expressions,
     local_times,
     ordering_of,
@@ -41,6 +38,13 @@ from backstory.doors.native.feeds.ordering import (
     refuse_other_types,
     stored_types,
 )
+from backstory.doors.native.feeds.expressions import (
+    compute_by_spark,
+    lacking_column,
+    local_computation,
+    plain_column,
+)
+from backstory.doors.native.feeds.logs import LogProgress, refuse_another_log, stored_log
 from backstory.doors.native.instants import FeedMemory
 from backstory.doors.native.options import ApplyRequest, Expression
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
@@ -96,7 +100,8 @@ def agree(
     properties = {} if table is None else table.properties
     _refuse_missing(request, source.fields)
     refuse_another_log(properties, request)
-    expressions = _expressions(properties, request)
+    texts = agree_expressions(properties, request)
+    expressions = texts if request.sequence_by is None else request.sequence_by
     ordering = _ordering(source, expressions, properties, zoned=zoned, log=request.log is not None)
     refuse_other_types(properties, ordering)
     stored_columns, empty = delivered_columns(_kept_fields(source, request))
@@ -159,12 +164,6 @@ def _is_list_of_names(type_: DataType) -> bool:
     return isinstance(type_, NullType) or (
         isinstance(type_, ArrayType) and isinstance(type_.elementType, StringType | NullType)
     )
-
-
-def _expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[Expression, ...]:
-    """The expressions that order the changes. Spark columns are computed as they are."""
-    texts = agree_expressions(properties, request)
-    return texts if request.sequence_by is None else request.sequence_by
 
 
 def _ordering(

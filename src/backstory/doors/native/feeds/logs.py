@@ -10,7 +10,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.doors.native.feeds.ordering import LOG_NUMBER
+from backstory.doors.native.feeds.events import LOG_NUMBER
 from backstory.doors.native.options import ApplyRequest
 from backstory.errors import Refused, option
 from backstory.formats.envelopes.events import LogSource

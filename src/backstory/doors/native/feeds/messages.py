@@ -119,7 +119,8 @@ def _message_rows(events: Unwrapped, messages: pa.Table, request: ApplyRequest) 
         )
     order = {TIME.format(name): events.instants}
     order |= {ORDERED.format(name, part): events.sequence[part] for part in events.sequence.column_names}
-    own = request.sequence_by is None or _are_own_order(request.sequence_by, order)
+    # Tables store the envelope's own order.
+    own = request.sequence_by is None or [*map(str, request.sequence_by)] == [f"`{name}`" for name in order]
     if request.sequence_by is not None and not own:
         order = {str(path): _at_path(messages, str(path)).take(events.places) for path in request.sequence_by}
     beside: dict[str, Any] = {**order, OPERATION.format(name): events.kinds}
@@ -150,11 +151,6 @@ def with_message_columns(
         is_unwrapped=True,
         log=log,
     )
-
-
-def _are_own_order(expressions: Sequence[Any], order: dict[str, Any]) -> bool:
-    """Whether the requested expressions are the envelope's own order, which tables store."""
-    return tuple(map(str, expressions)) == tuple(f"`{name}`" for name in order)
 
 
 def _at_path(messages: pa.Table, path: str) -> pa.Array:

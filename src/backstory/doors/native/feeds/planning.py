@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 from pyspark.sql import Column, DataFrame
 from pyspark.sql import functions as sf
 
+from backstory.doors.native import stored_rows
 from backstory.doors.native.feeds.agreement import FeedInputs
 from backstory.doors.native.feeds.events import EventMapping, event_columns, events_of, typed_events
 from backstory.doors.native.feeds.expressions import compute_by_spark, read_feed_rows
@@ -26,19 +27,7 @@ from backstory.doors.native.feeds.logs import (
     progress,
     span_of,
 )
-from backstory.doors.native.feeds.refusals import refuse_empty_restatement, refuse_feed_faults
-from backstory.doors.native.refusals import keys_of_rows
-from backstory.doors.native.stored_rows import (
-    BEGINNING,
-    KeysSince,
-    behind_place,
-    first_moving_instant,
-    join_places,
-    live_frame,
-    slice_schema,
-    stored_slice,
-    stored_truncates,
-)
+from backstory.doors.native.refusals import keys_of_rows, refuse_empty_restatement, refuse_feed_faults
 from backstory.engine.plans import PlanTerms, join_rows
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, SideRows
@@ -150,7 +139,7 @@ def open_feed_plan(feed: FeedInputs) -> Iterator[PlannedFeed]:
             feed,
             join_counts(arrival, sums),
             sums.samples,
-            join_places(removed, arrival.removed.cast(PLACE)),
+            stored_rows.join_places(removed, arrival.removed.cast(PLACE)),
             join_rows(feed.store, planned.rows(ADDED), arrival.added),
             sums.added[ADDED] + len(arrival.added),
             events.content,
@@ -163,7 +152,7 @@ def _plan_terms(
     feed: FeedInputs, terms: FeedTerms, arrival: Arrival, events: _Events, stored: _StoredSlice, number: int
 ) -> PlanTerms:
     own = feed.event_mapping(counted=False)
-    schema, slice_ = arrow_schema(event_columns(own)), slice_schema(feed.table, terms.columns)
+    schema, slice_ = arrow_schema(event_columns(own)), stored_rows.slice_schema(feed.table, terms.columns)
     everything = len(arrival.truncates) > 0 or terms.all_keys
     table = None if stored.since is None else feed.table
     sides = {
@@ -246,14 +235,33 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
     """The events as a persisted frame, in numbered columns."""
     rows = persist_on_disk(_frame_of_events(feed))
     resources.callback(rows.unpersist)
-    count, upserts, content, instants, truncates = _describe_events(feed, rows)
+    names = _numbered_columns(feed)
+    at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
+    # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
+    settled = feed.terms(None).settled
+    timely = at
+    if settled and not feed.agreement.ordering.log:
+        inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
+        timely = sf.when(~inside, at)
+    hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
+    row = rows.agg(
+        sf.count(sf.lit(1)).alias("count"),
+        sf.count_if(kind == FactKind.UPSERT.value).alias("upserts"),
+        sf.coalesce(sf.bit_xor(hashed), sf.lit(0)).alias("content"),
+        sf.min(timely).alias("first"),
+        sf.max(at).alias("last"),
+    ).collect()[0]
+    truncates = arrow_of(rows.where(kind == FactKind.TRUNCATE.value))
+    back = {number: name for name, number in names.items()}
+    truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
+    truncates = typed_events(feed.event_mapping(counted=False), truncates)
     return _Events(
         rows,
-        count,
-        upserts,
-        content,
-        np.array([instant for instant in instants if instant is not None], np.int64),
-        instants[1],
+        row["count"],
+        row["upserts"],
+        row["content"],
+        np.array([instant for instant in (row["first"], row["last"]) if instant is not None], np.int64),
+        row["last"],
         truncates,
         _log_span(feed, rows, truncates),
     )
@@ -322,38 +330,6 @@ def _event_batches(
         yield from events.select(names).rename_columns([f"e{n}" for n in range(len(names))]).to_batches()
 
 
-def _describe_events(
-    feed: FeedInputs, events: DataFrame
-) -> tuple[int, int, int, tuple[int | None, int | None], pa.Table]:
-    """The number of events and upserts, a digest, the first and last instant, and the truncates."""
-    names = _numbered_columns(feed)
-    at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
-    # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
-    settled = feed.terms(None).settled
-    timely = at
-    if settled and not feed.agreement.ordering.log:
-        inside = at <= settled[1] if settled[0] is None else at.between(settled[0], settled[1])
-        timely = sf.when(~inside, at)
-    hashed = sf.xxhash64(*(column(name).cast("string") for name in names.values()))
-    row = events.agg(
-        sf.count(sf.lit(1)).alias("count"),
-        sf.count_if(kind == FactKind.UPSERT.value).alias("upserts"),
-        sf.coalesce(sf.bit_xor(hashed), sf.lit(0)).alias("content"),
-        sf.min(timely).alias("first"),
-        sf.max(at).alias("last"),
-    ).collect()[0]
-    truncates = arrow_of(events.where(kind == FactKind.TRUNCATE.value))
-    back = {number: name for name, number in names.items()}
-    truncates = truncates.rename_columns([back[name] for name in truncates.column_names])
-    return (
-        row["count"],
-        row["upserts"],
-        row["content"],
-        (row["first"], row["last"]),
-        typed_events(feed.event_mapping(counted=False), truncates),
-    )
-
-
 def _numbered_columns(feed: FeedInputs) -> dict[str, str]:
     """The numbered columns of events, by name."""
     return {name: f"e{n}" for n, name in enumerate(event_columns(feed.event_mapping(counted=False)))}
@@ -366,7 +342,7 @@ def _read_stored(
     feed: FeedInputs, terms: FeedTerms, events: _Events, log: LogProgress | None
 ) -> _StoredSlice:
     """The marks and rows that the events can touch."""
-    nothing = slice_schema(feed.table, terms.columns).empty_table()
+    nothing = stored_rows.slice_schema(feed.table, terms.columns).empty_table()
     since = _first_instant(terms, events.instants)
     if since is None or feed.table is None:
         return _StoredSlice(since, nothing, nothing)
@@ -375,7 +351,7 @@ def _read_stored(
         with suppress(TooLarge):
             return _read_stored_here(feed, terms, events.rows, since, low)
     since = _first_moving_by_spark(feed, since, low)
-    live = live_frame(feed.store, feed.table, since, low)
+    live = stored_rows.live_frame(feed.store, feed.table, since, low)
     marks = in_schema(arrow_of(live.where(column(terms.key[0]).isNull())), nothing.schema)
     return _StoredSlice(since, _with_truncates(feed, terms, marks, since, [0]), None, low)
 
@@ -386,11 +362,11 @@ def _read_stored_here(
     store, table = feed.store, feed.table
     with store.memory.lease() as lease:
         keys = _keys(terms, events, since)
-        stored = stored_slice(store, table, terms.columns, keys, since, lease, low=low)
-        moving = first_moving_instant(stored, since, low)
+        stored = stored_rows.stored_slice(store, table, terms.columns, keys, since, lease, low=low)
+        moving = stored_rows.first_moving_instant(stored, since, low)
         if moving < since:
             keys = _keys(terms, events, moving, all_since=True)
-            stored = stored_slice(store, table, terms.columns, keys, moving, lease, low=low)
+            stored = stored_rows.stored_slice(store, table, terms.columns, keys, moving, lease, low=low)
             since = moving
     stored = _with_truncates(feed, terms, stored, since, low)
     is_mark = np.asarray(pc.is_null(stored[terms.key[0]]))
@@ -402,7 +378,7 @@ def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, sche
     """The stored rows of records as a frame, in the columns of a slice. Missing columns are NULL."""
     if feed.table is None or stored.since is None:
         return frame_of(feed.store, pa.schema([_as_text(field) for field in schema]).empty_table())
-    rows = live_frame(feed.store, feed.table, stored.since, stored.low)
+    rows = stored_rows.live_frame(feed.store, feed.table, stored.since, stored.low)
     rows = rows.where(column(terms.key[0]).isNotNull())
     types = {col.name: spark_type(col.type) for col in terms.columns}
     there = {*rows.columns}
@@ -419,9 +395,9 @@ def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -
     if low is None:
         return since
     assert feed.table is not None
-    rows = live_frame(feed.store, feed.table, since, low)
+    rows = stored_rows.live_frame(feed.store, feed.table, since, low)
     own = sf.least(sf.unix_micros(VALID_FROM), sf.unix_micros(column(MEMORY).getField(OWN_TIME)))
-    (row,) = rows.where(behind_place(rows, low)).agg(sf.min(own)).collect()
+    (row,) = rows.where(stored_rows.behind_place(rows, low)).agg(sf.min(own)).collect()
     return since if row[0] is None else min(since, row[0])
 
 
@@ -443,19 +419,17 @@ def _with_truncates(
     if known is None or known.truncate is None or feed.table is None or not feed.table.rows:
         return stored
     if low is None or known.truncate < low:
-        later = stored.filter(pc.and_(memory_field(stored, OWN_TIME).is_valid(), _begin_since(stored, since)))
+        later = stored.filter(
+            pc.and_(memory_field(stored, OWN_TIME).is_valid(), pa.array(micros(stored[VALID_FROM]) >= since))
+        )
         places = [tuple(place.values()) for place in memory_field(later, SEQUENCE).to_pylist() if place]
         if not places or tuple(known.truncate) < min(places):
             return stored
-    marks = stored_truncates(feed.store, feed.table, terms.columns).cast(stored.schema)
+    marks = stored_rows.stored_truncates(feed.store, feed.table, terms.columns).cast(stored.schema)
     joined = pa.concat_tables([stored, marks])
     same = [tuple(place.values()) for place in joined.select([FILE, POSITION]).to_pylist()]
     first = {place: number for number, place in reversed(list(enumerate(same)))}
     return joined.take(pa.array(sorted(first.values())))
-
-
-def _begin_since(rows: pa.Table, since: int) -> pa.Array:
-    return pa.array(micros(rows[VALID_FROM]) >= since)
 
 
 def _refuse(
@@ -474,18 +448,20 @@ def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
     instants = [int(timely.min())] if len(timely) else []
     if terms.window is not None and (instants or terms.all_keys):
         # Withdrawn messages of a log no longer raise others, which can fall to much earlier times (V135).
-        instants.append(BEGINNING if terms.log else terms.window[0])
+        instants.append(stored_rows.BEGINNING if terms.log else terms.window[0])
     return min(instants, default=None)
 
 
-def _keys(terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False) -> KeysSince | None:
+def _keys(
+    terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False
+) -> stored_rows.KeysSince | None:
     """The keys of events with the instants from which they can change, or None if all records can."""
     truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None
     of_each = terms.window is None and not all_since
     at = micros(events[AT]) if of_each else np.full(len(events), since)
-    return KeysSince(
+    return stored_rows.KeysSince(
         events.select(list(terms.key)),
         np.maximum(move_past_settled(at, terms.settled) if terms.log else at, since),
     )

@@ -1,4 +1,4 @@
-"""The document of a manifest: its envelope, its events, and the steps of sources (sections 1.1 to 1.7)."""
+"""The document of a manifest: its envelope, its events, and the steps of sources (sections 1.1 to 1.8)."""
 
 import re
 from collections.abc import Mapping
@@ -7,17 +7,111 @@ from typing import Annotated, Any, Final, Literal, Self
 
 from pydantic import AfterValidator, BeforeValidator, Field, StringConstraints, model_validator
 
-from backstory.doors.odf.manifest.data_schema import DataSchema
-from backstory.doors.odf.manifest.merge import Merge
-from backstory.doors.odf.manifest.part import ByKind, ManifestPart, any_case, any_case_of, wrong
+from backstory.doors.odf.manifest.data_schema import (
+    ByKind,
+    DataSchema,
+    ManifestPart,
+    any_case,
+    any_case_of,
+    wrong,
+)
+from backstory.strategies.events.terms import EventEncoding, OnConflict
+
+
+class OnLate(StrEnum):
+    """How to treat a snapshot that is older than the last one."""
+
+    WARN = "warn"
+    ERROR = "error"
+
+
+class Validation(StrEnum):
+    """How strictly a changelog is checked."""
+
+    STRICT = "strict"
+    SCHEMA = "schema"
+
+
+# The column of the observed encoding.
+OBSERVED: Final = "observed"
+
+
+class MergeStrategy(ManifestPart):
+    """The field that all strategies share; None is the strategy's default encoding."""
+
+    encoding: Annotated[EventEncoding, any_case_of(EventEncoding)] | None = None
+
+
+class Append(MergeStrategy):
+    """Every delivered row is added."""
+
+    kind: Annotated[Literal["Append"], any_case("Append")] = "Append"
+
+
+class Ledger(MergeStrategy):
+    """Events; rows with a new key are added."""
+
+    kind: Annotated[Literal["Ledger"], any_case("Ledger")] = "Ledger"
+    primary_key: tuple[str, ...]
+    event_time_in_key: bool = True
+    on_conflict: Annotated[OnConflict, any_case_of(OnConflict)] = OnConflict.IGNORE
+
+
+class SnapshotMerge(MergeStrategy):
+    """Full copies; their changes are added. The last four fields belong to older versions (R11)."""
+
+    kind: Annotated[Literal["Snapshot"], any_case("Snapshot")] = "Snapshot"
+    primary_key: tuple[str, ...]
+    compare_columns: tuple[str, ...] | None = None
+    max_retract: Annotated[float, Field(ge=0, le=1)] | None = None
+    on_late_snapshot: Annotated[OnLate, any_case_of(OnLate)] = OnLate.WARN
+    observation_column: str | None = None
+    obsv_added: str | None = None
+    obsv_changed: str | None = None
+    obsv_removed: str | None = None
+
+
+class UpsertStream(MergeStrategy):
+    """Rows in the order of their arrival: the last one of each key counts."""
+
+    kind: Annotated[Literal["UpsertStream"], any_case("UpsertStream")] = "UpsertStream"
+    primary_key: tuple[str, ...]
+    sequence_column: str | None = None
+
+
+class ChangelogStream(MergeStrategy):
+    """Events with their operations: additions, retractions and corrections."""
+
+    kind: Annotated[Literal["ChangelogStream"], any_case("ChangelogStream")] = "ChangelogStream"
+    primary_key: tuple[str, ...]
+    validation: Annotated[Validation, any_case_of(Validation)] = Validation.STRICT
+
+
+Merge = Annotated[Append | Ledger | SnapshotMerge | UpsertStream | ChangelogStream, ByKind("merge")]
+
+
+def encoding_of(merge: Merge) -> EventEncoding | None:
+    """The encoding in which the table stores operations, or None if all events are additions."""
+    if merge.encoding is not None:
+        return merge.encoding
+    if isinstance(merge, SnapshotMerge):
+        return EventEncoding.OBSERVED
+    return EventEncoding.OP if isinstance(merge, UpsertStream | ChangelogStream) else None
+
+
+def key_of(merge: Merge) -> tuple[str, ...]:
+    """The columns of the primary key, or an empty tuple for Append."""
+    return () if isinstance(merge, Append) else merge.primary_key
+
 
 # Kinds of older versions, with message and remedy.
 RENAMED: Final = {"jsonlines": ("JsonLines was renamed to NdJson", "Use NdJson.")}
 NAME = r"^([a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*/)?[a-zA-Z0-9]+([-.][a-zA-Z0-9]+)*$"
-# Events of a dataset's history that a manifest must not contain (R5).
-BY_THE_SYSTEM = ("Seed", "AddData", "ExecuteTransform")
-WRITTEN = "{} is an event that the system writes itself"
-REMEDY = "Remove it from the manifest."
+# Events of a dataset's history that a manifest must not contain (R5), with message and remedy.
+BY_THE_SYSTEM = {
+    kind.lower(): (f"{kind} is an event that the system writes itself", "Remove it from the manifest.")
+    for kind in ("Seed", "AddData", "ExecuteTransform")
+}
 # The bytes of an Arrow schema; deprecated in the format.
 OLD_SCHEMA = "rawArrowSchema"
 IN_FIELDS = "Write schema: {fields: [{name: city, type: String}, ...]}."
@@ -448,7 +542,7 @@ Event = Annotated[
     | SetAttachments
     | SetDataSchema
     | SetTransform,
-    ByKind("event", refused={kind.lower(): (WRITTEN.format(kind), REMEDY) for kind in BY_THE_SYSTEM}),
+    ByKind("event", refused=BY_THE_SYSTEM),
 ]
 
 
