@@ -1,6 +1,7 @@
 """The way of a platform's owner: back up under writes, restore elsewhere, check, maintain, forget.
 
 The commands of backing up and restoring are those of the page, in a shell, with its folders below the test's.
+Those of backstory share a process of their own; before a release each is one.
 """
 
 import csv
@@ -15,6 +16,7 @@ from pathlib import Path
 import java
 import pytest
 from documented import ROOT, blocks
+from typing_session import session
 
 pytestmark = pytest.mark.process
 
@@ -39,9 +41,10 @@ with backstory.open("warehouse") as warehouse:
 class Platform:
     """A warehouse in a folder, the folders of the page beside it, and the commands of one who looks after them."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Path) -> None:
         self.folder = folder
-        self.env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        places = (commands, Path(sys.executable).parent, os.environ["PATH"])
+        self.env = os.environ | {"PATH": ":".join(map(str, places))}
         (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
 
     def shell(self, line: str) -> str:
@@ -73,9 +76,16 @@ def files(folder: Path) -> dict[str, str]:
     return {str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest() for each in found}
 
 
-def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path):
+@pytest.fixture
+def commands():
+    """The folder of a command whose runs share a process."""
+    with session() as folder:
+        yield folder
+
+
+def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path, commands):
     """It holds one whole copy; what is maintained and forgotten there is not in the original."""
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, commands)
     (tmp_path / "backup").mkdir()
     (tmp_path / "srv").mkdir()
     command = [sys.executable, "-c", WRITER, *map(str, COPIES[:2]), *map(str, COPIES[2:])]
