@@ -7,6 +7,7 @@ from importlib.metadata import version
 from pathlib import Path
 
 import pytest
+from depth import deep
 
 from backstory.spark.jars import ICEBERG, iceberg_package
 from backstory.spark.versions import is_older
@@ -38,9 +39,11 @@ store = IcebergStore(spark)
 print("Iceberg", version(store.jvm), "Spark", spark.version[:3], flush=True)
 with serving({"backstory": store}) as address:
     check(Sender.to(address, folder), store, "contract")
-settings = catalog_of("jdbc", folder)
-found = walk(own_session(spark, "own", settings), "own", own_session(spark, "own", settings, "false"))
-assert found == ANSWERS, found
+if sys.argv[3] == "walks":
+    settings = catalog_of("jdbc", folder)
+    sessions = own_session(spark, "own", settings), own_session(spark, "own", settings, "false")
+    found = walk(sessions[0], "own", sessions[1])
+    assert found == ANSWERS, found
 print("done", flush=True)
 """
 
@@ -50,12 +53,15 @@ def test_the_store_does_the_same_on_the_older_iceberg(tmp_path, spark):
     """The package in the settings replaces ours, and fulfils the contract of the store.
 
     This includes a session that caches, where this Iceberg compares tables only by name.
+    On Spark 3.5, sessions that cache are tried only before a release.
     """
     assert ICEBERG != OTHER
     package = iceberg_package(spark).replace(ICEBERG, OTHER)
     tests = Path(__file__).parents[1]
-    environ = {**os.environ, **({"PYTHONPATH": str(OLDER)} if is_older(spark, (4, 0)) else {})}
-    command = [sys.executable, "-c", WALK, str(tmp_path), package]
+    older = is_older(spark, (4, 0))
+    environ = {**os.environ, **({"PYTHONPATH": str(OLDER)} if older else {})}
+    walks = "contract" if older and not deep(1, 0) else "walks"
+    command = [sys.executable, "-c", WALK, str(tmp_path), package, walks]
     done = subprocess.run(command, cwd=tests, env=environ, capture_output=True, text=True, timeout=600)
     assert f"Iceberg {OTHER} Spark {spark[:3]}" in done.stdout, done.stderr
     assert done.stdout.endswith("done\n"), done.stderr

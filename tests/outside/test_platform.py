@@ -1,6 +1,7 @@
 """The work of a platform's owner: back up during writes, restore elsewhere, check, maintain, forget.
 
 The commands for backup and restore are the page's, in a shell, with folders below the test's.
+The commands of backstory share one process; before a release each has its own.
 """
 
 import csv
@@ -15,6 +16,7 @@ from pathlib import Path
 import java
 import pytest
 from documented import ROOT, blocks
+from typing_session import session
 
 pytestmark = pytest.mark.process
 
@@ -39,9 +41,10 @@ with backstory.open("warehouse") as warehouse:
 class Platform:
     """A warehouse in a folder, the page's folders next to it, and an owner's commands."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, commands: Path) -> None:
         self.folder = folder
-        self.env = os.environ | {"PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+        places = (commands, Path(sys.executable).parent, os.environ["PATH"])
+        self.env = os.environ | {"PATH": ":".join(map(str, places))}
         (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
 
     def shell(self, line: str) -> str:
@@ -73,9 +76,16 @@ def files(folder: Path) -> dict[str, str]:
     return {str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest() for each in found}
 
 
-def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path):
+@pytest.fixture
+def commands():
+    """The folder of a command whose runs share a process."""
+    with session() as folder:
+        yield folder
+
+
+def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path, commands):
     """The backup is one complete copy, and maintenance and erasure there do not affect the original."""
-    platform = Platform(tmp_path)
+    platform = Platform(tmp_path, commands)
     (tmp_path / "backup").mkdir()
     (tmp_path / "srv").mkdir()
     command = [sys.executable, "-c", WRITER, *map(str, COPIES[:2]), *map(str, COPIES[2:])]

@@ -18,8 +18,8 @@ from typing_session import HEIGHT, TERMINAL, WIDTH, session
 
 pytestmark = pytest.mark.process
 
-# The first hour: README's commands are processes of their own, as for a reader; the tutorial's share one.
-FIRST, NEXT = ("README.md", "backstory demo"), ("docs/tutorial.md",)
+# The first hour: the demo is a process of its own, as for a reader; the commands of the two pages share one.
+FIRST, DEMO, NEXT = ("README.md",), ("backstory demo",), ("docs/tutorial.md",)
 TOGETHER = {  # a page after another one asks for the tables of that
     "analyst": ("docs/how-to/analyst.md",),
     "snapshot, growth": ("docs/how-to/snapshot.md", "docs/how-to/growth.md"),
@@ -65,7 +65,8 @@ def test_each_page_with_commands_is_typed_or_says_why_not():
 def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, commands_of_one_process):
     """README, the demo and the tutorial share one folder. Before a release, each command is a process."""
     begin(tmp_path)
-    type_pages(FIRST, tmp_path)
+    type_pages(FIRST, tmp_path, commands_of_one_process)
+    type_pages(DEMO, tmp_path)
     type_pages(NEXT, tmp_path, commands_of_one_process)
 
 
