@@ -367,6 +367,40 @@ def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code,
     assert (f"of type {told}," in stop.value.message) is (told is not None)
 
 
+LINES = (
+    '{"k": "a", "v": {"x": 1, "y": {"z": 1}, "w": [{"u": 1}]}, "at": "2024-03-10"}\n',
+    '{"k": "a", "v": {}, "at": "2024-03-11"}\n',
+    '{"k": "a", "v": {"y": {}, "w": [{}]}, "at": "2024-03-12"}\n',
+    "",
+)
+
+
+def test_json_without_keys_or_lines_is_the_same_in_any_split(fed, tmp_path):
+    """L2: objects without keys have the type of the table's column; a file without a line is no change (V59)."""
+    (tmp_path / "none.jsonl").touch()
+    whole, order = f"{fed.name}w", {"key": "k", "sequence_by": "at"}
+    assert not any(fed.warehouse.apply(tmp_path / "none.jsonl", into=whole, **order).counts.values())
+    for number, text in enumerate(LINES):
+        (tmp_path / f"{number}.jsonl").write_text(text)
+        receipt = fed.warehouse.apply(tmp_path / f"{number}.jsonl", into=fed.name, **order)
+        assert receipt.counts["began"] == (text != "")
+    (tmp_path / "whole.jsonl").write_text("".join(LINES))
+    fed.warehouse.apply(tmp_path / "whole.jsonl", into=whole, **order)
+    one, other = (fed.warehouse.table(name).timeline("a").versions for name in (whole, fed.name))
+    assert [(each["v"], each["valid_from"]) for each in one] == [
+        (each["v"], each["valid_from"]) for each in other
+    ]
+
+
+@pytest.mark.parametrize("words", [{"sequence_by": ["at", "seq desc"]}, {"apply_as_deletes": "v = 'a' and"}])
+def test_a_word_after_an_expression_is_not_its_name(store, words):
+    """Spark would read it as one, and the order or the condition would not be the intended one."""
+    fed = Fed(Warehouse(store, embedded=False))
+    with pytest.raises(BackstoryError, match="Spark cannot compute") as stop:
+        fed.warehouse.apply(events("k: a@10"), into=fed.name, **FEED | words)
+    assert stop.value.code == "bad-option"
+
+
 def test_a_row_without_a_key_or_an_order_refuses_the_delivery(fed):
     """V47."""
     rows = events("k: a@10 m: b@20").to_pylist()

@@ -24,7 +24,7 @@ from backstory.formats.envelopes.unwrapped import FEED
 from backstory.formats.json.inference import DEEPEST, Seen, TooDeep, infer_schema
 from backstory.formats.json.text import NotJson, dumps, loads, place_of_value
 from backstory.formats.json.values import JsonColumn, typed_array
-from backstory.formats.produced import malformed_row
+from backstory.formats.produced import UNTOLD, malformed_row
 from backstory.formats.values.cells import first_failing
 from backstory.formats.values.texts import TextForms
 
@@ -267,7 +267,7 @@ def _infer_type(group: Payloads, values: Sequence[Any], name: str) -> pa.Field:
         except TooDeep:
             why = f"its values are nested more than {DEEPEST} deep"
             raise malformed_row(name, group.place(row), why, REMEDY) from None
-    return pa.field(PAYLOAD, pa.struct(list(infer_schema(columns, name, sort=False))))
+    return pa.field(PAYLOAD, pa.struct(list(infer_schema(columns, name, UNTOLD, sort=False))))
 
 
 def _lacking(values: Sequence[Any], built: pa.Array) -> pa.Array:

@@ -3,6 +3,7 @@
 Values without a common type are refused; there is no guessing.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -93,22 +94,27 @@ class Seen:
             seen = self.inner[key] = Seen()
         return seen
 
-    def type(self, name: str, column: str, within: str = "") -> pa.DataType:
+    def type(
+        self, name: str, column: str, within: str = "", stored: pa.DataType | None = None
+    ) -> pa.DataType:
         """The common type of all values of a column, or of the values at the path `within` its values.
 
-        Raises Refused for the column if there is no common type.
+        Objects without keys have the stored type, if it is a struct. Raises Refused for the column if there
+        is no common type.
         """
         kinds = tuple(sorted(self.kinds))
         if kinds in _SCALARS:
             return _SCALARS[kinds]
         if kinds == ("array",):
-            return pa.list_(self._of("").type(name, column, f"{within}[]"))
+            return pa.list_(self._of("").type(name, column, f"{within}[]", _part(stored, "")))
         if kinds == ("object",):
             if not self.inner:
-                return (
-                    pa.string()
-                )  # no table supports a struct without fields; text keeps `{}` distinct from NULL
-            fields = [(key, seen.type(name, column, f"{within}.{key}")) for key, seen in self.inner.items()]
+                # No table supports a struct without fields; text keeps `{}` distinct from NULL.
+                return stored if stored is not None and pa.types.is_struct(stored) else pa.string()
+            fields = [
+                (key, seen.type(name, column, f"{within}.{key}", _part(stored, key)))
+                for key, seen in self.inner.items()
+            ]
             return pa.struct(fields)
         raise Refused(
             "mixed-types",
@@ -116,6 +122,13 @@ class Seen:
             "Declare the column with a `schema` in `read`, as String, which accepts all kinds.",
             [column],
         )
+
+
+def _part(stored: pa.DataType | None, key: str) -> pa.DataType | None:
+    """The type of a struct's field, or of a list's items, or None if there is no such part."""
+    if stored is not None and pa.types.is_struct(stored) and stored.get_field_index(key) >= 0:
+        return stored.field(key).type
+    return stored.value_type if stored is not None and pa.types.is_list(stored) else None
 
 
 _SCALARS = {
@@ -142,7 +155,15 @@ def _number(text: Number) -> str:
     return "integer" if abs(int(text)) <= _EXACT_IN_FLOAT else "long integer"
 
 
-def infer_schema(columns: dict[str, Seen], name: str, *, sort: bool) -> pa.Schema:
-    """The columns with their inferred types, all optional, in the file's order or sorted by name."""
+def infer_schema(
+    columns: Mapping[str, Seen], name: str, known: Mapping[str, pa.Field], *, sort: bool
+) -> pa.Schema:
+    """The columns with their inferred types, all optional, in the file's order or sorted by name.
+
+    Columns that the table has are `known`.
+    """
     order = sorted(columns) if sort else list(columns)
-    return pa.schema([pa.field(column, columns[column].type(name, column)) for column in order])
+    stored = {column: field.type for column, field in known.items()}
+    return pa.schema(
+        [pa.field(column, columns[column].type(name, column, stored=stored.get(column))) for column in order]
+    )

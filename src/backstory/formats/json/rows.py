@@ -80,7 +80,7 @@ class JsonDocument:
         """
         seen: dict[str, Seen] = {}
         rows = self.look(seen, dataset_types)
-        inferred = infer_schema(seen, self.name, sort=self.geo)
+        inferred = infer_schema(seen, self.name, UNTOLD, sort=self.geo)
         return pa.schema([*inferred, *dataset_types.values()]) if rows else inferred
 
     def look(
@@ -155,7 +155,7 @@ def json_columns(
     typed = {name: known[name] for name, check in fitting.items() if name in seen and check.fits()}
     typed |= {name: field for name, field in fixed.items() if name in seen}
     others = {name: values for name, values in seen.items() if name not in typed}
-    inferred = infer_schema(others, ", ".join(name for _, name in files[:3]), sort=False)
+    inferred = infer_schema(others, ", ".join(name for _, name in files[:3]), known, sort=False)
     lacking = [name for name in seen if options.keeps and there[name] < rows]
     return pa.schema(
         [

@@ -88,7 +88,8 @@ def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> 
     for name, expression in expressions.items():
         try:
             column: Column = expr(expression) if isinstance(expression, str) else expression
-            alone = rows.select(column)
+            # Within parentheses, no word is read as a name of the result: `lsn desc` is refused.
+            alone = rows.select(expr(f"({expression}\n)") if isinstance(expression, str) else column)
         except (AnalysisException, ParseException) as wrong:
             reason = str(wrong).strip().splitlines()[0]
             raise bad_option(

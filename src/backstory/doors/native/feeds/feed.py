@@ -101,6 +101,9 @@ class NativeFeed:
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
                 refuse_feed(self.name, table.properties)
+            if not self.source.fields.names and not self.request.all_keys:  # JSON without a line
+                yield Plan(table, None, Note(DOOR, ""), self._receipt_of_nothing(table), self.request.dry_run)
+                return
             properties = {} if table is None else table.properties
             source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
             request = with_stored_meaning(self.request, properties, source.fields.names)
@@ -124,6 +127,15 @@ class NativeFeed:
         stream = {} if self.batch is None else self.batch.properties()
         recorded = {RECORDED: iso(feed.memory.recorded)}
         return Note(DOOR, token, {**recorded, **absent.properties, **stream})
+
+    def _receipt_of_nothing(self, table: IcebergTable | None) -> Callable[[Commit | None], Answer]:
+        name, counts = str(self.name), dict.fromkeys(FEED_COUNTS, 0)
+        foreign = () if table is None else table.foreign_writes
+        plan, receipt = (
+            FeedPlan(name, counts, {}, {}, [], 0, foreign),
+            FeedReceipt(name, counts, warnings=foreign),
+        )
+        return lambda _committed: plan if self.request.dry_run else receipt
 
     def _receipt(
         self, feed: FeedInputs, planned: PlannedFeed, absent: Absences

@@ -138,7 +138,8 @@ def refuse_no_instant(type_: ColumnType, expression: Expression, *, zoned: bool)
         raise UsageError(
             "no-instant",
             f"{expression} has values of type {type_}, which are not times.",
-            f'Convert them: `sequence_by=["timestamp_millis({expression})"]`; a log position comes second.',
+            f'Convert them by their unit: `sequence_by=["timestamp_millis({expression})"]`, '
+            "`timestamp_seconds` or `timestamp_micros`; a log position comes second.",
         )
 
 
