@@ -74,3 +74,9 @@ def test_a_frame_whose_column_is_of_two_types_is_refused_without_its_values():
     with pytest.raises(Refused, match="column id") as told:
         arrow_of_pandas(pd.DataFrame({"id": [1, "secret"]}))
     assert "secret" not in told.value.message
+
+
+def test_a_number_that_no_column_of_a_frame_holds_is_refused():
+    with pytest.raises(Refused) as told:
+        arrow_of_pandas(pd.DataFrame({"id": [2**70]}))
+    assert told.value.code == "unreadable-frame"

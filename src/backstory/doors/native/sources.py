@@ -151,7 +151,7 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
     """
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
-    except (pa.ArrowException, TypeError, ValueError) as stop:
+    except (pa.ArrowException, OverflowError, TypeError, ValueError) as stop:
         why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last names the column, and no value
         raise Refused(
             "unreadable-frame", f"{why}.", "Nothing was written; give each column values of one type."
