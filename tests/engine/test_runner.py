@@ -86,13 +86,20 @@ def rows_of(planned, kind):
     return sorted(map(str, rows.to_pylist()))
 
 
-WAYS = {"whole": (1 << 20, None), "in parts": (2_000, "planned in parts"), "in tasks": (0, IN_TASKS)}
+WAYS = {
+    "whole": (1 << 20, None),
+    "in parts": (2_000, "planned in parts"),
+    "in one task": (0, IN_TASKS),
+    "in tasks": (0, "buckets of keys"),
+}
 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_every_way_gives_the_same_plan(store, monkeypatch, way):
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 10)
     monkeypatch.setattr(tasks, "LONG", 0)
+    if way == "in tasks":
+        monkeypatch.setattr(tasks, "FEW", 0)
     random = np.random.default_rng(1)
     came, stored = side(range(100)), side(random.integers(50, 200, 100).tolist())
     memory, line = WAYS[way]

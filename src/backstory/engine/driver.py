@@ -68,6 +68,18 @@ class DriverPlan:
         return self.removed[kind]
 
 
+def result_of_rows(sums: PlanSums, rows: Mapping[str, pa.Table]) -> DriverPlan:
+    """The result of a plan whose rows the driver has collected, by kind."""
+    found = {kind: table if len(table) else None for kind, table in rows.items()}
+    places = {kind for kind, table in rows.items() if _are_places(table.schema)}
+    removed = {kind: table and table.cast(PLACE) for kind, table in found.items() if kind in places}
+    return DriverPlan(sums, {kind: found[kind] for kind in found if kind not in places}, removed)
+
+
+def _are_places(schema: pa.Schema) -> bool:
+    return {*schema.names} == {FILE, POSITION}
+
+
 def plan_on_driver(terms: PlanTerms, stack: ExitStack) -> PlanResult | None:
     """Plan a delivery on the driver.
 
@@ -168,7 +180,7 @@ def _plan_parts(
     buffers: dict[str, RowBuffer] = {}
     removed: dict[str, list[pa.Table]] = {}
     for kind, schema in terms.kinds.items():
-        if {*schema.names} == {FILE, POSITION}:
+        if _are_places(schema):
             removed[kind] = []
         else:
             buffers[kind] = RowBuffer(kind, lease, stack)

@@ -17,13 +17,15 @@ from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import structlog
 from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
 
-from backstory.engine.driver import plan_collected
+from backstory.engine.driver import DriverPlan, plan_collected, result_of_rows
 from backstory.engine.plans import PlanResult, PlanTerms
+from backstory.engine.sides import Side
 from backstory.engine.sift import (
     FrameSift,
     SiftTerms,
@@ -32,7 +34,7 @@ from backstory.engine.sift import (
     sift_frames,
     with_counts,
 )
-from backstory.formats.memory import TooLarge
+from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.model.layout import FILE
 from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk
 from backstory.stores.iceberg.frames import (
@@ -41,6 +43,7 @@ from backstory.stores.iceberg.frames import (
     bucket_of,
     buckets_for,
     bytes_of,
+    is_kept,
     side_rows,
     tag_sides,
 )
@@ -79,13 +82,21 @@ def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
 
 @dataclass(frozen=True)
 class Wire:
-    """The form of answers with rows of these kinds. Each kind has its own columns."""
+    """The form of answers with rows of these kinds. Each kind has its own columns.
+
+    Files are `numbered` if Spark keeps the answers, because a path may be the largest part of a row.
+    """
 
     kinds: Mapping[str, pa.Schema]
+    numbered: bool = True
 
     @cached_property
     def _schemas(self) -> dict[str, pa.Schema]:
-        return {kind: with_numbered_files(schema) for kind, schema in self.kinds.items()}
+        return {kind: self.in_tasks(schema) for kind, schema in self.kinds.items()}
+
+    def in_tasks(self, schema: pa.Schema) -> pa.Schema:
+        """The schema of rows in tasks."""
+        return with_numbered_files(schema) if self.numbered else schema
 
     @cached_property
     def _shared_columns(self) -> dict[str, tuple[str, pa.DataType]]:
@@ -141,6 +152,15 @@ class Wire:
         packed = arrow_of(answers.where(sf.col(KIND) == SUM).select(SUMS))
         return [_unpack_sums(bytes_) for bytes_ in packed[SUMS].to_pylist()]
 
+    def collect(self, answers: "DataFrame") -> "tuple[list[PlanSums], dict[str, pa.Table]]":
+        """The sums of each part, and the rows of each kind."""
+        collected = arrow_of(answers)
+        packed, rows = collected[SUMS].drop_null().to_pylist(), {}
+        for number, (kind, schema) in enumerate(self._schemas.items()):
+            own = collected.filter(pc.equal(collected[KIND], number)).select(self.columns(kind))
+            rows[kind] = own.rename_columns(schema.names).cast(schema)
+        return [_unpack_sums(bytes_) for bytes_ in packed], rows
+
 
 def _pack_sums(sums: PlanSums) -> bytes:
     samples = {}
@@ -164,6 +184,8 @@ ROWS: Final = "rows of a bucket"
 LONG: Final = 100_000
 # With fewer rows, all rows are planned, because a sift needs two more queries.
 SIFTED_FROM: Final = 200_000
+# The driver collects the answers to rows of up to this many bytes.
+FEW: Final = 4 << 20
 LOG = structlog.get_logger()
 
 
@@ -203,13 +225,46 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     Rows that Spark keeps are released with `stack`. All rows of a key are planned in one task, whose memory
     holds one bucket. Without a key, each batch of rows is planned separately.
     """
+    frames = _frames(terms, stack)
+    if _are_few(terms, frames):
+        return _plan_few(terms, _meeting(terms, frames))
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
-    frames, by = _frames(terms, stack), terms.sift
+    frames, by = _meeting(terms, frames), terms.sift
     if by is not None and max(side.count or 0 for side in terms.sides.values()) >= SIFTED_FROM:
         return _plan_sifted(terms, by, frames, stack)
     answers, sums = _answers_of(terms, frames, 1, stack)
     return TaskPlan(terms, sums, answers, {})
+
+
+def _are_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> bool:
+    """Whether all rows are so few that the driver may collect their answers."""
+    if terms.only_tasks or not terms.key:
+        return False
+    size = 0
+    for name, side in terms.sides.items():
+        own = _known_size(side, frames[name])
+        if own is None or (size := size + own) > FEW:
+            return False
+    return True
+
+
+def _known_size(side: Side, frame: "DataFrame") -> int | None:
+    """An upper bound of the bytes of a side's rows in memory, or None. Rows that Spark keeps are counted."""
+    if side.size is not None or not is_kept(frame):
+        return side.size
+    count = frame.count() if side.count is None else side.count
+    return unpacked_size(count, len(side.schema), 0) + bytes_of(frame)
+
+
+def _plan_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> DriverPlan:
+    """Plan few rows in one task, and collect its answers with the same query."""
+    wire = Wire(terms.kinds, numbered=False)
+    parts, rows = wire.collect(_answer_frame(terms, wire, frames, 1))
+    sums = PlanSums()
+    for part in parts:
+        sums.join(part)
+    return result_of_rows(sums, rows)
 
 
 def _plan_sifted(
@@ -240,14 +295,8 @@ def _answers_of(
     terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float, stack: ExitStack
 ) -> "tuple[DataFrame, PlanSums]":
     """The answers for these frames, and their sums. The frames have about `share` of all rows."""
-    wire, (tagged, buckets) = Wire(terms.kinds), _tagged_rows(terms, frames, share)
-    sides = {
-        name: (tagged.shared[name][1:], with_numbered_files(side.schema))
-        for name, side in terms.sides.items()
-    }
-    task = partial(_plan_batches, terms.plan, sides, wire, buckets_of if terms.key else _tables)
-    rows = by_bucket(tagged.rows, buckets) if terms.key else tagged.rows
-    answers = rows.mapInArrow(task, wire.spark_schema)
+    wire, (count, size) = Wire(terms.kinds), _sizes(terms, frames) if terms.key else (0, 0)
+    answers = _answer_frame(terms, wire, frames, buckets_for(int(share * count), int(share * size)))
     if terms.checkpointed:
         answers = checkpoint_on_disk(answers)
     else:
@@ -260,21 +309,41 @@ def _answers_of(
     return answers, sums
 
 
+def _answer_frame(
+    terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]", buckets: int
+) -> "DataFrame":
+    """The frame of the answers to the rows of all sides."""
+    tagged = _tagged_rows(terms, wire, frames, buckets)
+    sides = {
+        name: (tagged.shared[name][1:], wire.in_tasks(side.schema)) for name, side in terms.sides.items()
+    }
+    task = partial(_plan_batches, terms.plan, sides, wire, buckets_of if terms.key else _tables)
+    rows = tagged.rows
+    if terms.key:
+        rows = by_bucket(rows, buckets) if wire.numbered else rows.coalesce(1)
+    return rows.mapInArrow(task, wire.spark_schema)
+
+
 def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
     """The frames of all sides, with numbered columns. Frames that are read twice are kept on disk."""
     met = {side.meets for side in terms.sides.values()}
     frames: dict[str, DataFrame] = {}
     for name, side in terms.sides.items():
         frame = side.frame()
-        frame = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
         if not side.repeatable and (name in met or (side.count is None and terms.key)):
             frame = persist_on_disk(frame)
             stack.callback(frame.unpersist)
-        frames[name] = frame
-    for name, side in terms.sides.items():
-        if side.meets is not None:
-            frames[name] = _semi_join(terms, name, frames[name], frames[side.meets])
+        frames[name] = frame.toDF(*(f"c{place}" for place in range(len(side.schema))))
     return frames
+
+
+def _meeting(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
+    """The frames with only the rows to plan. A side that meets another side has only keys of that side."""
+    met = {name: side.meets for name, side in terms.sides.items() if side.meets is not None}
+    return {
+        **frames,
+        **{name: _semi_join(terms, name, frames[name], frames[other]) for name, other in met.items()},
+    }
 
 
 def _semi_join(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFrame") -> "DataFrame":
@@ -324,23 +393,22 @@ def _key_columns(terms: PlanTerms, name: str) -> list[str]:
     return [f"c{schema.get_field_index(column)}" for column in terms.key]
 
 
-def _tagged_rows(terms: PlanTerms, frames: "Mapping[str, DataFrame]", share: float) -> tuple[TaggedRows, int]:
-    """The rows of all sides in one frame, each with its bucket, and the number of buckets."""
-    count, size = (int(share * number) for number in _sizes(terms, frames)) if terms.key else (0, 0)
-    buckets, sides = buckets_for(count, size), {}
+def _tagged_rows(terms: PlanTerms, wire: Wire, frames: "Mapping[str, DataFrame]", buckets: int) -> TaggedRows:
+    """The rows of all sides in one frame, each with its bucket."""
+    sides = {}
     for name, frame in frames.items():
         names = terms.sides[name].schema.names
         values = (
-            file_code(terms.salt, f"c{place}") if column == FILE else sf.col(f"c{place}")
+            file_code(terms.salt, f"c{place}") if column == FILE and wire.numbered else sf.col(f"c{place}")
             for place, column in enumerate(names)
         )
         keys = [sf.col(column) for column in _key_columns(terms, name)]
-        bucket = bucket_of(keys, buckets) if keys else sf.lit(0).cast("bigint").alias(BUCKET)
+        bucket = bucket_of(keys, buckets) if buckets > 1 else sf.lit(0).cast("bigint").alias(BUCKET)
         sides[name] = frame.select(bucket, *values)
     tagged = tag_sides(sides)
     (shared,) = {columns[0] for columns in tagged.shared.values()}
     rows = tagged.rows.withColumnRenamed(shared, BUCKET)
-    return replace(tagged, rows=rows), buckets
+    return replace(tagged, rows=rows)
 
 
 def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":
@@ -348,8 +416,9 @@ def by_bucket(rows: "DataFrame", buckets: int) -> "DataFrame":
 
     Empty partitions also start Python, so there are no more partitions than buckets.
     """
-    parted = rows.repartition(1) if buckets == 1 else rows.repartition(BUCKET)
-    return parted.sortWithinPartitions(BUCKET)
+    if buckets == 1:
+        return rows.repartition(1)
+    return rows.repartition(BUCKET).sortWithinPartitions(BUCKET)
 
 
 def _sizes(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> tuple[int, int]:

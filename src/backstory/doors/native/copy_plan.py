@@ -146,6 +146,7 @@ def _judge_first_rows(
     it sorts and sends them.
     """
     with store.memory.lease() as lease, suppress(TooLarge):
+        hold_memory_of_rows(store, lease, KEYS, BYTES_OF_HASHED_ROW)
         number = rows.count()
         hold_memory_of_rows(store, lease, KEYS, number * BYTES_OF_HASHED_ROW)
         hashed = arrow_of(
@@ -453,7 +454,7 @@ def _keys_elsewhere(inputs: CopyInputs, keys: pa.Table) -> Iterable[pa.Table]:
             if here is not None:
                 yield from here
                 return
-        except Unreadable:
+        except (TooLarge, Unreadable):
             pass
     named = _versions_elsewhere(inputs).select(*map(quote, names))
     yield arrow_of(rows_of_keys(inputs.store, named, keys)).rename_columns(names).cast(keys.schema)

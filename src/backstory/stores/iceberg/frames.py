@@ -222,6 +222,12 @@ def bytes_of(rows: "DataFrame") -> int:
     return sum(_bytes_of_leaf(leaves.apply(place)) for place in range(int(leaves.size())))
 
 
+def is_kept(rows: "DataFrame") -> bool:
+    """Whether Spark keeps the rows of a frame once they are computed, so that it then knows their bytes."""
+    leaves = rows._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
+    return int(leaves.size()) == 1 and leaves.apply(0).nodeName() == "InMemoryRelation"
+
+
 def _bytes_of_leaf(leaf: Any) -> int:
     estimate = int(leaf.stats().sizeInBytes())
     estimate = estimate if estimate < UNKNOWN_SIZE else 0

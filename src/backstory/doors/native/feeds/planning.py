@@ -43,7 +43,7 @@ from backstory.engine.plans import PlanTerms, join_rows
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import LocalSide, Side, SideRows
 from backstory.formats.delivered import arrow_schema, in_schema
-from backstory.formats.memory import MemoryLease, TooLarge
+from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
 from backstory.formats.rows import digest
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM
 from backstory.model.versions_layout import OWN_TIME, SEQUENCE, FactKind
@@ -165,6 +165,7 @@ def _plan_terms(
     own = feed.event_mapping(counted=False)
     schema, slice_ = arrow_schema(event_columns(own)), slice_schema(feed.table, terms.columns)
     everything = len(arrival.truncates) > 0 or terms.all_keys
+    table = None if stored.since is None else feed.table
     sides = {
         EVENTS: Side(
             schema,
@@ -177,7 +178,8 @@ def _plan_terms(
             slice_,
             partial(_record_frame, feed, terms, stored, slice_),
             partial(_held_side, stored.records, None),
-            count=0 if feed.table is None or stored.since is None else feed.table.rows,
+            1 if table is None else unpacked_size(table.rows, len(slice_), table.bytes),
+            0 if table is None else table.rows,
             meets=None if everything else EVENTS,
         ),
     }
