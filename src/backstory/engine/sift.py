@@ -417,12 +417,16 @@ def _find_differing_in_tasks(rows: "Mapping[str, DataFrame]", stack: ExitStack) 
         for part in (half.bitwiseAND(sf.lit(LOW_BITS)), sf.shiftrightunsigned(half, 32))
     ]
     named = [quarter.alias(name) for quarter, name in zip(quarters, QUARTERS, strict=True)]
-    selected: list[DataFrame] = []
-    for side, frame in rows.items():
-        counts = [(sf.col(COUNTED).cast("bigint") if name == side else zero).alias(own[name]) for name in own]
-        content = sf.when(sf.col(COUNTED), quarters[0]).otherwise(zero) if not selected else zero
-        selected.append(frame.select(NUMBER, *named, *counts, content.alias(CONTENT)))
-    digests = reduce(lambda one, other: one.union(other), selected).groupBy(NUMBER)
+    sides = (frame.withColumn(SIDE, sf.lit(place)) for place, frame in enumerate(rows.values()))
+    # Almost every key has one row on a side, so rows are sent before they are added up.
+    together = reduce(lambda one, other: one.union(other), sides).repartition(NUMBER)
+    on_side = [sf.col(SIDE) == place for place in range(len(rows))]
+    counts = [
+        sf.when(here, sf.col(COUNTED).cast("bigint")).otherwise(zero).alias(own[name])
+        for name, here in zip(rows, on_side, strict=True)
+    ]
+    content = sf.when(on_side[0] & sf.col(COUNTED), quarters[0]).otherwise(zero).alias(CONTENT)
+    digests = together.select(NUMBER, *named, *counts, content).groupBy(NUMBER)
     sums = digests.agg(*(sf.sum(name).alias(name) for name in (*QUARTERS, *own.values(), CONTENT)))
     all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
     observed = sums.observe(all_rows, *(sf.sum(name).alias(name) for name in (*own.values(), CONTENT)))
