@@ -227,10 +227,10 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     """
     frames = _frames(terms, stack)
     if _are_few(terms, frames):
-        return _plan_few(terms, _meeting(terms, frames))
+        return _plan_few(terms, _frames_to_plan(terms, frames))
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
-    frames, by = _meeting(terms, frames), terms.sift
+    frames, by = _frames_to_plan(terms, frames), terms.sift
     if by is not None and max(side.count or 0 for side in terms.sides.values()) >= SIFTED_FROM:
         return _plan_sifted(terms, by, frames, stack)
     answers, sums = _answers_of(terms, frames, 1, stack)
@@ -243,13 +243,13 @@ def _are_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> bool:
         return False
     size = 0
     for name, side in terms.sides.items():
-        own = _known_size(side, frames[name])
+        own = _size_of_side(side, frames[name])
         if own is None or (size := size + own) > FEW:
             return False
     return True
 
 
-def _known_size(side: Side, frame: "DataFrame") -> int | None:
+def _size_of_side(side: Side, frame: "DataFrame") -> int | None:
     """An upper bound of the bytes of a side's rows in memory, or None. Rows that Spark keeps are counted."""
     if side.size is not None or not is_kept(frame):
         return side.size
@@ -337,7 +337,7 @@ def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
     return frames
 
 
-def _meeting(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
+def _frames_to_plan(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
     """The frames with only the rows to plan. A side that meets another side has only keys of that side."""
     met = {name: side.meets for name, side in terms.sides.items() if side.meets is not None}
     return {
