@@ -147,19 +147,28 @@ def _plan_by_key(
     return _plan_parts(terms, sides, parts_by_key(rows, terms.key, lease, spread=True), lease, stack)
 
 
+def sizes_of_rows(
+    terms: PlanTerms, frames: "Mapping[str, DataFrame]", counts: Mapping[str, int]
+) -> dict[str, int]:
+    """The estimated bytes of the frames' rows in memory. `counts` are their numbers of rows."""
+    sizes = {}
+    for name, frame in frames.items():
+        side, count = terms.sides[name], counts[name]
+        share_of_files = bytes_of(frame) * count // max(1, side.count or 0)
+        sizes[name] = max(share_of_files, unpacked_size(count, len(side.schema), 0))
+    return sizes
+
+
 def plan_collected(
-    terms: PlanTerms, frames: "Mapping[str, DataFrame]", counts: Mapping[str, int], stack: ExitStack
+    terms: PlanTerms, frames: "Mapping[str, DataFrame]", sizes: Mapping[str, int], stack: ExitStack
 ) -> DriverPlan:
-    """Plan the rows of frames on the driver. `counts` are their numbers of rows.
+    """Plan the rows of frames on the driver. `sizes` are their bytes in memory.
 
     Raises TooLarge if the driver cannot hold the rows.
     """
     with ExitStack() as held:
         lease = held.enter_context(terms.store.memory.lease())
-        for name, frame in frames.items():
-            side = terms.sides[name]
-            size = bytes_of(frame) * counts[name] // max(1, side.count or 0)
-            size = max(size, unpacked_size(counts[name], len(side.schema), 0))
+        for name, size in sizes.items():
             hold_memory_of_rows(terms.spark_store, lease, name, size)
         rows = collect_sides(frames)
         for name in frames:

@@ -299,13 +299,13 @@ MOST_SENT: Final = 1_000_000
 class FrameSift:
     """The frames of sides without the rows that are the same on all. About a `share` of all rows remains.
 
-    `rows_left` is the number of remaining rows by side, or None if Spark must count them.
+    `rows_left` is the number of remaining rows by side.
     """
 
     frames: "Mapping[str, DataFrame]"
     totals: Mapping[str, RowCounts]
     share: float
-    rows_left: Mapping[str, int] | None = None
+    rows_left: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -315,7 +315,7 @@ class _Differing:
     numbers: "DataFrame"
     count: int
     totals: Mapping[str, RowCounts]
-    rows: Mapping[str, int] | None = None
+    rows: Mapping[str, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -357,7 +357,8 @@ def sift_frames(
     LOG.info("records sifted by fingerprints", differing=differing.count)
     share = differing.count / max(1, *(counts.rows for counts in differing.totals.values()))
     if share > MOST_DIFFERING:
-        return FrameSift(frames, differing.totals, 1)
+        rows_of_sides = {name: counts.rows for name, counts in differing.totals.items()}
+        return FrameSift(frames, differing.totals, 1, rows_of_sides)
     numbers = sf.broadcast(differing.numbers) if differing.count <= MOST_SENT else differing.numbers
     numbered = {name: side.frame.withColumn(NUMBER, _number(key, side)) for name, side in sides.items()}
     left = {name: frame.join(numbers, NUMBER, "left_semi").drop(NUMBER) for name, frame in numbered.items()}
@@ -431,12 +432,14 @@ def _find_differing_in_tasks(rows: "Mapping[str, DataFrame]", stack: ExitStack) 
     all_rows = f"all rows {uuid4()}"  # a query may be part of the plan of another query
     observed = sums.observe(all_rows, *(sf.sum(name).alias(name) for name in (*own.values(), CONTENT)))
     other = reduce(or_, (sf.col(name) != 0 for name in QUARTERS))
-    differing = persist_on_disk(observed.where(other).select(NUMBER))
+    differing = persist_on_disk(observed.where(other).select(NUMBER, *own.values()))
     stack.callback(differing.unpersist)
-    count = differing.count()
+    sums_left = (sf.coalesce(sf.sum(number_of_rows), zero) for number_of_rows in own.values())
+    count, *rows_left = differing.agg(sf.count(NUMBER), *sums_left).collect()[0]
     counts_by_name = observed_counts(differing)[all_rows]
     totals = {name: RowCounts(counts_by_name[own[name]], content=counts_by_name[CONTENT]) for name in rows}
-    return _Differing(differing, count, totals)
+    left = dict(zip(rows, rows_left, strict=True))
+    return _Differing(differing.select(NUMBER), count, totals, left)
 
 
 def count_values(

@@ -23,7 +23,7 @@ from pyspark.sql import functions as sf
 from pyspark.sql.pandas.types import from_arrow_schema
 from pyspark.sql.types import DateType, DecimalType, IntegralType, StringType, TimestampType
 
-from backstory.engine.driver import DriverPlan, plan_collected, result_of_rows
+from backstory.engine.driver import DriverPlan, plan_collected, result_of_rows, sizes_of_rows
 from backstory.engine.plans import PlanResult, PlanTerms
 from backstory.engine.sides import Side
 from backstory.engine.sift import (
@@ -39,6 +39,7 @@ from backstory.model.layout import FILE
 from backstory.spark.versions import arrow_of, checkpoint_on_disk, persist_on_disk
 from backstory.stores.iceberg.frames import (
     BUCKET,
+    BYTES_IN_BUCKET,
     TaggedRows,
     bucket_of,
     buckets_for,
@@ -184,8 +185,8 @@ ROWS: Final = "rows of a bucket"
 LONG: Final = 100_000
 # With fewer rows, all rows are planned, because a sift needs two more queries.
 SIFTED_FROM: Final = 200_000
-# The driver collects the answers to rows of up to this many bytes.
-FEW: Final = 4 << 20
+# The driver collects the answers to rows of up to this many bytes, which are one bucket.
+FEW: Final = BYTES_IN_BUCKET
 LOG = structlog.get_logger()
 
 
@@ -225,14 +226,14 @@ def plan_in_tasks(terms: PlanTerms, stack: ExitStack) -> PlanResult:
     Rows that Spark keeps are released with `stack`. All rows of a key are planned in one task, whose memory
     holds one bucket. Without a key, each batch of rows is planned separately.
     """
-    frames = _frames(terms, stack)
+    frames, by = _frames(terms, stack), terms.sift
+    if by is not None and max(side.count or 0 for side in terms.sides.values()) >= SIFTED_FROM:
+        return _plan_sifted(terms, by, _frames_to_plan(terms, frames), stack)
     if _are_few(terms, frames):
-        return _plan_few(terms, _meeting(terms, frames))
+        return _plan_few(terms, _frames_to_plan(terms, frames))
     if terms.first_in_tasks is not None and (first := terms.first_in_tasks(stack)) is not None:
         return TaskPlan(terms, first.sums, None, first.rows)
-    frames, by = _meeting(terms, frames), terms.sift
-    if by is not None and max(side.count or 0 for side in terms.sides.values()) >= SIFTED_FROM:
-        return _plan_sifted(terms, by, frames, stack)
+    frames = _frames_to_plan(terms, frames)
     answers, sums = _answers_of(terms, frames, 1, stack)
     return TaskPlan(terms, sums, answers, {})
 
@@ -243,13 +244,13 @@ def _are_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> bool:
         return False
     size = 0
     for name, side in terms.sides.items():
-        own = _known_size(side, frames[name])
+        own = _size_of_side(side, frames[name])
         if own is None or (size := size + own) > FEW:
             return False
     return True
 
 
-def _known_size(side: Side, frame: "DataFrame") -> int | None:
+def _size_of_side(side: Side, frame: "DataFrame") -> int | None:
     """An upper bound of the bytes of a side's rows in memory, or None. Rows that Spark keeps are counted."""
     if side.size is not None or not is_kept(frame):
         return side.size
@@ -284,9 +285,12 @@ def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResul
     """The plan of the rows that a sift leaves."""
     if not sift.share:
         return TaskPlan(terms, PlanSums(), None, {})
-    if sift.rows_left is not None and not terms.only_tasks:
+    if not terms.only_tasks:
+        sizes = sizes_of_rows(terms, sift.frames, sift.rows_left)
+        if sum(sizes.values()) <= FEW:
+            return _plan_few(terms, sift.frames)
         with suppress(TooLarge):
-            return plan_collected(terms, sift.frames, sift.rows_left, stack)
+            return plan_collected(terms, sift.frames, sizes, stack)
     answers, sums = _answers_of(terms, sift.frames, sift.share, stack)
     return TaskPlan(terms, sums, answers, {})
 
@@ -337,7 +341,7 @@ def _frames(terms: PlanTerms, stack: ExitStack) -> "dict[str, DataFrame]":
     return frames
 
 
-def _meeting(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
+def _frames_to_plan(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> "dict[str, DataFrame]":
     """The frames with only the rows to plan. A side that meets another side has only keys of that side."""
     met = {name: side.meets for name, side in terms.sides.items() if side.meets is not None}
     return {

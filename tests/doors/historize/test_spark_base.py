@@ -414,6 +414,7 @@ def test_random_stages_become_their_base(place, monkeypatch):
     before, base, hist = {}, {}, {}
     for number in range(1, deep(9, 4)):
         place.with_memory(WAYS[number % len(WAYS)])
+        monkeypatch.setattr("backstory.engine.tasks.FEW", 0 if number % 2 == 0 else 1 << 25)
         now = {f"k{n}": chance.choice("xyz") for n in range(60) if chance.random() < 0.7}
         staged(place, [{"k": k, "a": a} for k, a in now.items()], "k* a")
         with capture_logs() as logs:

@@ -190,6 +190,7 @@ def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
 
     monkeypatch.setattr(staging, "FEW_ROWS", 0)
     monkeypatch.setattr(staging, "ROWS_IN_GROUP", 2)
+    monkeypatch.setattr("backstory.engine.tasks.FEW", 0)
     before = {name: spark.conf.get(name) for name in CUTTING}
     for name, value in CUTTING.items():
         spark.conf.set(name, value)
