@@ -329,6 +329,9 @@ def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
         "empty": "",
         "nothing": None,
     }
+    nested = f"SELECT 1 AS id, [{2**70}::HUGEINT] AS l, MAP([1], [{2**70}::UHUGEINT]) AS m, union_value(k := 1) AS u"
+    (row,) = copy(lake, f"duckdb://{file}", query=nested)
+    assert (row["l"], list(row["m"].values()), row["u"]) == ([Decimal(2**70)], [Decimal(2**70)], "1")
     for name, why in (("ns", "nanoseconds"), ("d", "infinite"), ("h", "beyond 38 digits")):
         with pytest.raises(Refused, match=why) as refused:
             copy(lake, f"duckdb://{file}", query=f"SELECT id, {name} FROM odd")

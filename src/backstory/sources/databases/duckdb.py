@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import duckdb
 
@@ -75,7 +75,7 @@ def open_duckdb(database: Database) -> Iterator[duckdb.DuckDBPyConnection]:
         raise Failed("database-failed", f"DuckDB: {_first_line(error)}.", "Check the database.") from None
 
 
-def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, str]:
+def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source: str) -> Mapping[str, Any]:
     """The types of the columns by name, in the order of the columns."""
     try:
         relation = connection.sql(f"SELECT * FROM {source}")  # noqa: S608
@@ -84,14 +84,14 @@ def _describe(connection: duckdb.DuckDBPyConnection, database: Database, source:
         message = f"DuckDB, {database.what}: {_first_line(wrong)}."
         raise UsageError(code, message, "Check the name, or the query.") from None
     refuse_repeats(database, relation.columns)
-    return {name: str(type_) for name, type_ in zip(relation.columns, relation.types, strict=True)}
+    return dict(zip(relation.columns, relation.types, strict=True))
 
 
 def _refuse_values(
-    connection: duckdb.DuckDBPyConnection, database: Database, source: str, columns: Mapping[str, str]
+    connection: duckdb.DuckDBPyConnection, database: Database, source: str, columns: Mapping[str, Any]
 ) -> None:
     """Raise Refused for the first column that has a value without an exact copy."""
-    checks = {name: _NOT[type_] for name, type_ in columns.items() if type_ in _NOT}
+    checks = {name: _NOT[str(type_)] for name, type_ in columns.items() if str(type_) in _NOT}
     if not checks:
         return
     counts = (
@@ -104,9 +104,29 @@ def _refuse_values(
             raise refuse_column(database, name, f"has {count} {what}")
 
 
-def _value(name: str, type_: str) -> str:
-    target = "VARCHAR" if type_.startswith("ENUM") else _AS.get(type_)
-    return quote_name(name) if target is None else f"{quote_name(name)}::{target} AS {quote_name(name)}"
+def _value(name: str, type_: Any) -> str:
+    target = _target(type_)
+    return quote_name(name) if target == str(type_) else f"{quote_name(name)}::{target} AS {quote_name(name)}"
+
+
+def _target(type_: Any) -> str:
+    """The type as which a column is copied. Parquet would store nested HUGEINT as DOUBLE."""
+    match type_.id:
+        case "enum" | "union":
+            return "VARCHAR"
+        case "list":
+            return f"{_target(dict(type_.children)['child'])}[]"
+        case "array":
+            parts = dict(type_.children)
+            return f"{_target(parts['child'])}[{parts['size']}]"
+        case "map":
+            parts = dict(type_.children)
+            return f"MAP({_target(parts['key'])}, {_target(parts['value'])})"
+        case "struct":
+            return (
+                f"STRUCT({', '.join(f'{quote_name(name)} {_target(part)}' for name, part in type_.children)})"
+            )
+    return _AS.get(str(type_), str(type_))
 
 
 def _first_line(error: Exception) -> str:
