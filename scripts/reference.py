@@ -22,8 +22,8 @@ from backstory.strategies.whole_rows import DIGITS
 DOCS = Path(__file__).parents[1] / "docs"
 SOURCE = Path(backstory.__file__).parent
 MODULES = "\n## Modules\n"
-WHOLE_ROW_COLUMNS = """A table whose key is the whole row ([`key: row`](../how-to/without-key.md)) has two
-more columns behind the source's first columns:"""
+WHOLE_ROW_COLUMNS = """If the key is the whole row ([`key: row`](../how-to/without-key.md)), the table has two
+more columns after the source's first columns:"""
 WHOLE_ROWS = {
     COPIES: "the number of equal rows in the copy",
     ROW_KEY: f"the key: {DIGITS} hexadecimal digits, a digest of the row's values",
@@ -31,18 +31,19 @@ WHOLE_ROWS = {
 WRITTEN = "<!-- Written by scripts/reference.py from the code; `make reference` writes it again. -->"
 JSON = """`--output json` prints one document on standard output and nothing else; an error is then
 `{"error": {"code", "message", "keys", "remedy"}}`."""
-ERRORS = """A code never changes its meaning, so that programs can decide by it; messages may become clearer.
-Words in ‹angle marks›, and …, are filled in. Each message is shown with its own remedy, and a code with at
-most three messages. What exit codes mean stands with [the command line](command-line.md);
-why a delivery is refused, in [refuse rather than guess](../why/refuse.md)."""
+ERRORS = """The meaning of a code never changes, so programs can rely on it. Messages may become clearer.
+Words in ‹angle marks›, and …, are placeholders. Each message is shown with its own remedy, and each code
+with at most three messages. [The command line](command-line.md) explains the exit codes, and
+[refuse rather than guess](../why/refuse.md) explains why a delivery is refused."""
+COMMON_HEADING = "**Common options**:"
 EXIT_CODES = (
-    ("0", "done, also when there was nothing to change"),
+    ("0", "done, even if there was nothing to change"),
     ("1", "failed: something outside the input's control, or a bug"),
     ("2", "wrong usage, configuration, manifest or model: nothing was started"),
     ("3", "refused: the input would have corrupted the history; nothing was written"),
-    ("4", "`check`, `verify` or `repair` left a violation, or `fresh` found something late"),
+    ("4", "`check` or `verify` found a violation, `repair` left one, or `fresh` found a late delivery"),
     ("75", "failed for now: the same call may succeed later"),
-    ("130", "interrupted; what was committed stays (`run` ends with 75)"),
+    ("130", "interrupted; commits are kept (`run` ends with 75)"),
 )
 
 
@@ -56,6 +57,7 @@ def command_line() -> str:
         JSON,
         f"| exit code | meaning |\n|---|---|\n{codes}",
     ]
+    lines += ["## Common options", "Every command has these options:", "\n".join(common_options("tables"))]
     for group, commands in COMMANDS.items():
         lines.append(f"## {group.name}")
         lines += [_command(command.__name__.replace("_", "-")) for command in commands]
@@ -64,10 +66,19 @@ def command_line() -> str:
 
 
 def _command(name: str) -> str:
-    told = app[name].generate_docs(heading_level=3)
-    told = re.sub(r"^### .*", f"### backstory {name}", told, count=1)
+    """The usage, text and options of a command, without the options that every command has."""
+    page = app[name].generate_docs(heading_level=3).partition(COMMON_HEADING)[0]
+    page = re.sub(r"^### .*", f"### backstory {name}", page, count=1)
     # The usage line names some commands alone, and some with the program before them.
-    return re.sub(rf"(?<=```console\n)(?:backstory )?{name}", f"backstory {name}", told, count=1).strip()
+    page = re.sub(rf"(?<=```console\n)(?:backstory )?{name}", f"backstory {name}", page, count=1).strip()
+    own = [line for line in common_options(name) if line not in common_options("tables")]
+    return "\n\n".join([page, *(["**Branches**:", "\n".join(own)] if own else [])])
+
+
+def common_options(name: str) -> list[str]:
+    """The lines of a command's common options."""
+    page = app[name].generate_docs(heading_level=3)
+    return [line for line in page.partition(COMMON_HEADING)[2].splitlines() if line]
 
 
 def python() -> str:
@@ -128,15 +139,15 @@ def layouts() -> str:
         [
             "# Layouts",
             WRITTEN,
-            "What the rows of a table mean stands in its property `backstory.layout`.",
-            "| layout | door | true from and up to | open where | partitions |\n|---|---|---|---|---|\n"
+            "The property `backstory.layout` of a table defines the meaning of its rows.",
+            "| layout | door | valid from and until | open if | partitions |\n|---|---|---|---|---|\n"
             + "\n".join(rows),
             f"## The columns of `{Layout.VERSIONS}`",
-            f"The user's own columns, then {len(VERSIONS_OWN)} more:",
+            f"The user's own columns are first, then these {len(VERSIONS_OWN)}:",
             "| column | type |\n|---|---|\n" + "\n".join(own),
-            "`_memory` is NULL where all its fields are:",
+            "`_memory` is NULL if all of its fields are:",
             "| field | type |\n|---|---|\n" + "\n".join(fields),
-            f"No column of a source may be called {reserved}.",
+            f"No column of a source may be named {reserved}.",
             "## Tables without a key",
             WHOLE_ROW_COLUMNS,
             "| column | type | meaning |\n|---|---|---|\n" + "\n".join(derived),

@@ -114,7 +114,7 @@ def _read_differences_in_database(
     from backstory.reading.databases.database_history import read_differences
 
     if url is None or not key:
-        raise UsageError("bad-option", "--url and --key go together.", "Write --url URL --key a,b.")
+        raise UsageError("bad-option", "--url and --key must be used together.", "Write --url URL --key a,b.")
     if not comparison.is_plain:
         raise no_known_times()
     return read_differences(url, table_name(table), between, key, comparison)

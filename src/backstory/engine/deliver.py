@@ -134,7 +134,7 @@ def refuse_archived(table: StoredTable | None, change: Change | None) -> None:
     if not moves:
         raise Refused(
             "archived",
-            f"{table.shape.table} is archived since {since}: it can be read, not written.",
+            f"{table.shape.table} has been archived since {since}. It can be read, but not written.",
             f"Deliver to another table. To write to this one again, remove its property `{ARCHIVED}`.",
         )
 

@@ -63,8 +63,8 @@ def blame(
     if place is None:
         raise UsageError(
             "no-record",
-            f"There is no record with {timeline.title} then.",
-            "Look at its life for other times.",
+            f"There is no record with {timeline.title} at that time.",
+            "Check its timeline for other times.",
         )
     _require_column(files, column, timeline.columns)
     first = last = place

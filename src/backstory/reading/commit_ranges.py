@@ -190,7 +190,7 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
     if not same:
         raise TryAgain(
             "cursor-moved",
-            f"Another consumer moved the cursor {cursor} of {name} meanwhile.",
+            f"Another consumer has moved the cursor {cursor} of {name}.",
             "Nothing was changed; read again from where it is now.",
         )
 

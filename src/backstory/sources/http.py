@@ -340,7 +340,7 @@ def _chunks(response: httpx2.Response, target: FileRequest) -> Iterator[bytes]:
         raise Failed(
             "unsupported-encoding",
             f"{target.name} is sent in an encoding that is not supported: {', '.join(sorted(encodings))}.",
-            "Do not ask for it in fetch.headers, or have the server send the data as they are.",
+            "Do not ask for it in fetch.headers, or configure the server to send the data unencoded.",
         )
     return response.iter_bytes() if encodings else response.iter_raw()
 

@@ -175,7 +175,7 @@ def refuse_names(reserves: Reserves, names: Sequence[str]) -> None:
         if not name or reserves(name):
             raise Refused(
                 "reserved-column",
-                f"A column cannot be named {name!r}: Iceberg keeps the name for itself.",
+                f"A column cannot be named {name!r}: Iceberg reserves this name.",
                 "Rename the column at its source or leave it out.",
             )
     if len(set(names)) < len(names):

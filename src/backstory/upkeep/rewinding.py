@@ -210,7 +210,7 @@ def _target_commit(
     if lost or own:
         raise Refused(
             "columns-changed",
-            f"{name} has other columns now than at {iso(time)}: {', '.join(sorted([*lost, *own]))}.",
+            f"{name} now has other columns than at {iso(time)}: {', '.join(sorted([*lost, *own]))}.",
             "Nothing was written; give a time after the columns changed.",
         )
     return target

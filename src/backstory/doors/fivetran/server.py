@@ -80,7 +80,7 @@ def _authority(path: Path) -> bytes:
         load_pem_x509_certificates(content)
     except ValueError:
         raise UsageError(
-            "broken-tls", f"{path.name} holds no certificate in PEM.", "Name the authority's certificate."
+            "broken-tls", f"{path.name} contains no certificate in PEM.", "Name the authority's certificate."
         ) from None
     return content
 

@@ -379,8 +379,8 @@ def refuse_swaps(dataset: ModelDataset) -> None:
         if column.name in before:
             raise Refused(
                 "AMBIGUOUS_RENAME",
-                f"In {dataset.name} {column.name} takes the name of a column that takes its own, and "
-                "whether they are renamed already is unknown.",
+                f"{column.name} and another column of {dataset.name} swap names, and it is unknown whether "
+                "they are already renamed.",
                 "Load with a new name for one of them first; or rename by hand, and remove the former_names.",
                 [column.name, *sorted(before - {column.name})],
             )

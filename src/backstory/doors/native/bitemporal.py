@@ -192,7 +192,7 @@ def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
         raise Refused(
             "time-ahead",
             f"{_rows(number)} of {source.shape.table} was recorded after {iso(recorded)}, which is now.",
-            f"Nothing was written; {' and '.join(SYSTEM_TIMES)} must be times of the past.",
+            f"Nothing was written; {' and '.join(SYSTEM_TIMES)} must be in the past.",
             keys(_AHEAD),
         )
     return {"versions": counted[_STANDING], "past": counted[_ROWS] - counted[_STANDING]}

@@ -297,7 +297,7 @@ def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str 
             raise Refused(
                 "same-instant",
                 f"A copy for {iso(at)} with scope {_scope_words(other)} is stored, and both scopes "
-                "can have the same records.",
+                "can contain the same records.",
                 "Nothing was written; give the copies different times, or scopes that differ in one column.",
             )
 

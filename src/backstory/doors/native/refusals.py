@@ -184,7 +184,7 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
         f"{'Column' if one else 'Columns'} {', '.join(lacking)} {'is' if one else 'are'} missing from this "
         f"{delivery}{likely}.",
         f"Nothing was written; use {renamed} if a column has a new name, "
-        f"{option('on_schema_change', 'accept')} if it is gone on purpose, or fix the source.",
+        f"{option('on_schema_change', 'accept')} if it was removed on purpose, or fix the source.",
         lacking,
     )
 

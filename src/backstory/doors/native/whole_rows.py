@@ -93,7 +93,7 @@ def refuse_feed(table: TableName, properties: Mapping[str, str]) -> None:
     if has_whole_rows(properties):
         raise UsageError(
             "whole-rows",
-            f"The key of {table} is the whole row, so a change cannot name its record.",
+            f"The key of {table} is the whole row, so a change cannot identify its record.",
             "Send full copies with `backstory snapshot`, or begin another table with key columns.",
         )
 

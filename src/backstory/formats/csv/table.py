@@ -122,7 +122,7 @@ def csv_table(source: CsvSource, options: CsvOptions, names: Sequence[str] | Non
     if _SEPARATOR_LINE.fullmatch(first.piece.text[first.start : first.end]):
         raise Refused(
             "separator-line",
-            f"{source.name}, line 1: it names a separator for spreadsheets, and is neither header nor row.",
+            f"{source.name}, line 1: a separator for spreadsheets, which is neither a header nor a row.",
             "Nothing was written; remove that line, and name the separator as an option of the file.",
         )
     columns = first.cells

@@ -146,7 +146,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
         raise UsageError(
             "other-spark",
             f"Spark Connect {older} is not supported.",
-            "Use Spark 4.1 on the server and as client, or a classic session.",
+            "Use Spark 4.1 on the server and in the client, or a classic session.",
         )
     if not is_remote():
         raise UsageError(

@@ -268,7 +268,7 @@ def _damaged_vector(location: str) -> Refused:
     return Refused(
         "deletion-vector-spoilt",
         f"The deletion vector in {location} is damaged: its checksum is wrong.",
-        "Restore the file from a copy, or take the table back to an earlier commit with `backstory rewind`.",
+        "Restore the file from a copy, or return the table to an earlier commit with `backstory rewind`.",
     )
 
 
