@@ -88,7 +88,8 @@ def contract():
 
 
 def series():
-    """In order, late, restated: the rule's rows, and every row that stays keeps its id if rows have ids."""
+    """Copies in order, late and restated have the rule's rows. Each row that stays keeps its id if rows have
+    ids."""
     seed, version = map(int, WORDS)
     _, warehouse = opened(version)
     native, random = Native(warehouse), Random(seed)
@@ -187,7 +188,7 @@ def feeds(session, warehouse):
 
 
 def changes():
-    """The feed is the rule's, of each commit and net, over a compaction, other columns and expired commits."""
+    """The feed equals the rule's, by commit and net, across a compaction, other columns and expired commits."""
     session, warehouse = opened()
     options = {"into": "feed.c", "key": "id"}
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.feed.c")
@@ -230,7 +231,7 @@ def changes():
 
 
 def states_at(session, name, snapshot):
-    """The versions at a snapshot, in the columns that the table has now."""
+    """The versions at a snapshot, in the table's present columns."""
     rows = session.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot} WHERE _memory.role IS NULL")
     return [
         {"town": row.pop("city", None), "more": None, **row}
@@ -256,7 +257,7 @@ def by_feed(table, **options):
 
 
 def previews():
-    """A published preview is what its deliveries would have left; it is refused once the table has moved."""
+    """A published preview is the result of its deliveries. It is refused if the table has newer commits."""
     session, warehouse = opened()
     copies = copy("1:Bonn", "2:Ulm"), copy("1:Bonn", "2:Köln", "3:Rom"), copy("1:Bonn", "3:Rom")
     plain, into = ({"into": f"preview.{name}", "key": "id"} for name in "ab")
@@ -318,7 +319,8 @@ def before_statement(session, word, other, *, instead=False):
 
 
 def runs():
-    """A project as in any session, with its log; views, exports, frames of the server, a stream's function."""
+    """A project runs as in any session, with its log, views, exports, frames of the server, and a stream's
+    function."""
     session, warehouse = opened()
     for name in ("run.customer", "run.daily", "run.twice", "run.event"):
         session.sql(f"DROP TABLE IF EXISTS {CATALOG}.{name}")
@@ -458,7 +460,7 @@ def datasets():
 
 
 def streams():
-    """`foreachBatch` runs `apply_batch` in a process of the server; the same batches again make no commit."""
+    """`foreachBatch` runs `apply_batch` in a process of the server. Repeated batches make no commit."""
     session, warehouse = opened()
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.stream.s")
     Path("in").mkdir()
@@ -479,7 +481,7 @@ def streams():
 
 
 def doctor():
-    """Every ability works; one that does not is named, and nothing is left."""
+    """Every ability works. A failing one is reported, and nothing is left."""
     session, warehouse = opened()
     found = warehouse.doctor()
     assert [each for each in found.abilities if each.error] == [], found
@@ -536,7 +538,8 @@ def types():
 
 
 def shapes():
-    """Types widen, structs grow and columns get names with a copy; what was known before is read as before."""
+    """With a copy, types are widened, structs grow and columns are renamed. Earlier states are read as
+    before."""
     session, warehouse = opened()
     options = {"into": "shapes.c", "key": "id"}
     session.sql(f"DROP TABLE IF EXISTS {CATALOG}.shapes.c")
@@ -623,7 +626,7 @@ EARLIER = copy("1:Köln", "2:Ulm", "3:Rom")
 
 
 def die(kind, after):
-    """The process ends after the statement that contains these words."""
+    """End the process after the statement that contains these words."""
     run = kind.sql
 
     def sql(self, query, *rest, **more):
@@ -636,7 +639,8 @@ def die(kind, after):
 
 
 def deliver(after=""):
-    """An earlier copy with a new column and a new name, which begins the table's memory; it may die."""
+    """Deliver an earlier copy with a new column and a new name, which starts the table's memory. The process
+    may die."""
     session, warehouse = opened()
     if after:
         die(type(session), after)
@@ -653,7 +657,8 @@ PUBLISHED = {"CALL", MEMORY_SINCE, "DROP BRANCH"}
 
 
 def kills():
-    """A table is as before or as after a kill, with its properties; the next delivery completes it."""
+    """After a kill, a table is in its state before or after, with its properties. The next delivery completes
+    it."""
     session, warehouse = opened()
     point = " ".join(WORDS)
     done = point in PUBLISHED

@@ -1,8 +1,8 @@
 """Datasets at a small scale, for tests: words become files, and the log of events becomes words again.
 
-`push("A,1 B,2")` pushes a CSV of two rows below a header of the dataset's columns; an empty cell is NULL.
-The n-th delivery comes at system time `s(n)`; the time that its source tells, the fallback of its
-rows' event times, is `e(n)`. `log()` has a line an event, such as `0 +A s1 e1 A 1`.
+`push("A,1 B,2")` pushes a CSV of two rows below a header of the dataset's columns. An empty cell is NULL. The
+n-th delivery has the system time `s(n)`. The time of its source, the fallback of its rows' event times, is
+`e(n)`. `log()` has one line per event, such as `0 +A s1 e1 A 1`.
 """
 
 import itertools
@@ -45,7 +45,7 @@ def counts(**outcomes: int) -> dict[str, int]:
 
 
 def lines(text: str) -> list[str]:
-    """The lines of a table as a string, with one blank between words."""
+    """The lines of a table as a string, with one space between words."""
     return [" ".join(line.split()) for line in text.strip().splitlines()]
 
 

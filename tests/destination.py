@@ -203,7 +203,7 @@ class Place:
         return self.sender.stub.Truncate(request)
 
     def migrate(self, entity: str, **asked: object) -> sdk.MigrateResponse:
-        """The reply to a migration of the table, given by the innermost name of its kind."""
+        """The reply to a migration of the table, given as the innermost name of its kind."""
         return self.sender.stub.Migrate(migration(self.schema, self.table.name, entity, **asked))
 
     def named(self, name: str) -> "Place":

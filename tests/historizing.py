@@ -36,7 +36,7 @@ VERSION = re.compile(
 
 
 def second(number: object) -> datetime:
-    """The instant of a number, which counts the seconds of the day."""
+    """The instant of a number, which is a second of the fixed day."""
     return DAY + timedelta(microseconds=int(Decimal(str(number)) * 1_000_000))
 
 

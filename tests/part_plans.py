@@ -21,7 +21,7 @@ class WholePlan:
 
 
 def whole_plan(plans, counts=None):
-    """The plan of all parts. `counts` makes the counts from their sums."""
+    """The plan of all parts. `counts` computes the counts from their sums."""
     sums, plans = PlanSums(), list(plans)
     for plan in plans:
         sums.add(plan)

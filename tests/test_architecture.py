@@ -1,4 +1,4 @@
-"""The house keeps its shape."""
+"""The structure of the code."""
 
 import ast
 import re
@@ -48,7 +48,7 @@ def nodes_of(path: Path) -> list[ast.AST]:
 
 
 def test_modules_are_readable():
-    """No module is longer than 600 lines, none is a drawer, each says what it is."""
+    """No module has more than 600 lines or a vague name, and each has a docstring."""
     texts = {shown(path): path.read_text(encoding="utf-8") for path in MODULES}
 
     assert [name for name, text in texts.items() if len(text.splitlines()) > 600] == []
@@ -57,14 +57,14 @@ def test_modules_are_readable():
 
 
 def named_by_participles(path: Path) -> list[str]:
-    """The functions of a module, and the module, whose names begin or end with one of `NO_NAMES`."""
+    """The names of a module and its functions that begin or end with a word of `NO_NAMES`."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef)
     names = [path.stem, *(each.name for each in nodes_of(path) if isinstance(each, functions))]
     return [name for name in names if NO_NAMES & {(words := name.strip("_").split("_"))[0], words[-1]}]
 
 
 def test_functions_and_modules_are_called_by_what_they_are():
-    """A verb with its object, or the noun that comes back; never `told`, `found` or `asked_here`."""
+    """A name is a verb with its object, or the returned noun, never `told`, `found` or `asked_here`."""
     misnamed = {shown(path): names for path in MODULES if (names := named_by_participles(path))}
 
     assert misnamed == {}
@@ -82,7 +82,7 @@ def test_no_function_is_a_bare_participle():
 
 
 def names_of_columns(path: Path) -> list[str]:
-    """The texts of a module that name a column of a layout; docstrings are none of them."""
+    """The strings of a module that name a column of a layout, without docstrings."""
     documented = {id(node.value) for node in nodes_of(path) if isinstance(node, ast.Expr)}
     texts = (
         each for each in nodes_of(path) if isinstance(each, ast.Constant) and isinstance(each.value, str)
@@ -91,14 +91,14 @@ def names_of_columns(path: Path) -> list[str]:
 
 
 def test_columns_of_layouts_are_named_in_one_place():
-    """`_fivetran_…`, `version_…` and `valid_…` stand in `model/layout.py` alone."""
+    """Only `model/layout.py` contains `_fivetran_…`, `version_…` and `valid_…`."""
     named = {shown(path): names for path in MODULES if (names := names_of_columns(path))}
 
     assert list(named) == ["model/layout.py"], named
 
 
 def test_importing_the_package_is_light():
-    """`import backstory` imports neither pyspark nor grpc nor pyarrow, and `--help` needs none of them either."""
+    """`import backstory` and `--help` import neither pyspark nor grpc nor pyarrow."""
     heavy = ("pyspark", "grpc", "pyarrow", "numpy", "cryptography", "structlog", "markdown_it")
     probe = (
         f"import sys, backstory; print([m for m in ({heavy}) + ('rich',) if m in sys.modules])\n"
@@ -114,7 +114,7 @@ def test_importing_the_package_is_light():
 
 
 def test_readers_of_files_import_no_spark():
-    """What answers from metadata and files starts without pyspark, which a plain installation lacks."""
+    """Readers of metadata and files do not import pyspark, which a plain installation lacks."""
     modules = (
         "explorer.server",
         "upkeep.checking",
@@ -131,13 +131,13 @@ def test_readers_of_files_import_no_spark():
 
 
 def test_the_public_names_are_these():
-    """The package's face is its `__all__`, and each name of it is there."""
+    """The package exports exactly the names in `__all__`, and each exists."""
     for name in backstory.__all__:
         assert getattr(backstory, name).__name__ == name
 
 
 def test_every_plan_has_its_specification():
-    """Each strategy's plan is held to a reading of the specification in plain Python."""
+    """Each strategy's plan is compared with the specification in plain Python."""
     strategies = SOURCE / "strategies"
     plans = {path.parent.name for path in strategies.glob("*/plan.py")} - {"scd2"}
     plans |= {
@@ -149,7 +149,7 @@ def test_every_plan_has_its_specification():
 
 
 def test_the_specification_is_plain_python():
-    """It computes with Python's own values; errors and nouns are the product's."""
+    """The specification computes with Python's own values, and uses the product's errors and nouns."""
     heavy = {"numpy", "pyarrow", "pyspark", "duckdb"}
 
     for path in SPECIFICATION.rglob("*.py"):
@@ -160,7 +160,7 @@ def test_the_specification_is_plain_python():
 
 
 def test_no_host_of_a_registry_is_named():
-    """What is locked is locked by name, version and hash."""
+    """Locked packages have name, version and hash."""
     lock = SOURCE.parents[1] / "requirements.lock"
 
     assert "://" not in lock.read_text(encoding="utf-8")

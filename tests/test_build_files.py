@@ -1,4 +1,4 @@
-"""The files that Fivetran's build looks for in the repository's root (section 7.8)."""
+"""The files that Fivetran's build needs in the repository's root (section 7.8)."""
 
 import shutil
 import stat
@@ -19,7 +19,7 @@ def test_build_sh_is_executable_and_only_ours_to_write():
 
 
 def test_requirements_name_extras_that_exist():
-    """And nothing else: the versions stand in one place."""
+    """The file contains nothing else, so versions are in one place."""
     lines = (ROOT / "requirements.txt").read_text().splitlines()
     [line] = [line for line in lines if not line.startswith("#")]
     extras = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["optional-dependencies"]
@@ -28,7 +28,7 @@ def test_requirements_name_extras_that_exist():
 
 @pytest.mark.process
 def test_main_py_is_the_server():
-    """Its help is that of `backstory serve`."""
+    """The help of main.py is that of `backstory serve`."""
     told = subprocess.run(
         [sys.executable, ROOT / "main.py", "--help"], capture_output=True, text=True, check=True
     )
@@ -38,7 +38,7 @@ def test_main_py_is_the_server():
 
 @pytest.mark.process
 def test_build_sh_generates_the_stubs_that_are_here(tmp_path):
-    """From protos that it lays out; what is generated is what is checked in."""
+    """The script writes the protos, and the generated stubs equal the checked-in ones."""
     copy = tmp_path / "copy"
     for name in ("src/backstory/doors/fivetran/wire", "scripts"):
         shutil.copytree(ROOT / name, copy / name, ignore=shutil.ignore_patterns("__pycache__"))

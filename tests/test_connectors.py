@@ -1,4 +1,4 @@
-"""The jars that Spark needs beside itself are fetched once a machine, whole, and come from there afterwards."""
+"""The additional jars of Spark are downloaded completely, once per machine, and then reused."""
 
 import fcntl
 import os
@@ -18,7 +18,7 @@ OWN = "org.example:one:1"
 
 
 def lay_down(folder, given):
-    """What a fetch leaves of the packages of these properties."""
+    """The files that a download leaves for the packages in these properties."""
     packages = packages_of(given)
     came = folder / "came" / "jars"
     came.mkdir(parents=True)
@@ -33,7 +33,7 @@ def lay_down(folder, given):
 
 @pytest.fixture
 def ivy(tmp_path):
-    """The properties that name a folder in which both jars are."""
+    """The properties for a folder with both jars."""
     given = {"spark.jars.ivy": str(tmp_path)}
     lay_down(tmp_path, given)
     return given
@@ -55,7 +55,7 @@ def empty(jar):
 
 
 def zero(jar):
-    """As a disk leaves it that lost its power: of the same size."""
+    """Fill the file with zeros of the same size, as after a power failure."""
     jar.write_bytes(bytes(jar.stat().st_size))
     os.utime(jar, (1, 1))
 
@@ -67,14 +67,14 @@ def test_a_jar_that_is_not_whole_is_fetched_again(ivy, spoil):
 
 
 def test_a_copied_folder_needs_no_network(ivy):
-    """Its files are of another time, and of the same digest."""
+    """The copied files have other times but the same digests."""
     for jar in jars.kept_jars(packages_of(ivy), ivy):
         os.utime(jar.path, (1, 1))
     assert not must_fetch(ivy)
 
 
 def test_packages_of_ones_own_are_jars_beside_ours(ivy, tmp_path):
-    """One with Python's modules in it is where Python looks, as the resolver has it."""
+    """Packages of the user are next to ours. A package with Python modules is on Python's path."""
     given = ivy | {"spark.jars.packages": OWN}
     assert must_fetch(given)
     lay_down(tmp_path, given)
@@ -145,7 +145,7 @@ def test_how_much_is_there_is_known_while_it_comes(tmp_path):
 
 @pytest.mark.process
 def test_a_package_that_nobody_has_is_named(tmp_path):
-    """And nothing of the attempt is left."""
+    """The failed attempt leaves no file."""
     (tmp_path / "none").mkdir()
     settings = "<ivysettings><settings defaultResolver='here'/><resolvers><filesystem name='here'>"
     settings += (

@@ -1,4 +1,4 @@
-"""README and docs say what is so: links lead somewhere, code is code, commands exist, references are fresh."""
+"""README and docs are correct: links, code, commands and references."""
 
 import ast
 import re
@@ -34,7 +34,7 @@ def test_links_lead_to_pages_and_headings(page):
 
 @pytest.mark.parametrize("page", WRITTEN, ids=shown)
 def test_code_is_code_and_commands_exist(page):
-    """Python compiles, YAML, TOML and SQL are read, each command takes the options that it is shown with."""
+    """Python compiles, YAML, TOML and SQL are parsed, and each command accepts its shown options."""
     for block in blocks(page):
         where = f"{shown(page)}, line {block.line}"
         try:
@@ -61,7 +61,7 @@ def check(block):
 
 
 def test_the_usage_of_a_command_names_program_and_command_once():
-    """Under each heading `backstory NAME` stands one usage line that begins `backstory NAME` and goes on."""
+    """Below each heading `backstory NAME`, one usage line begins with `backstory NAME`."""
     page = (GENERATED / "command-line.md").read_text("utf-8")
     usages = re.findall(r"(?m)^### backstory (.+)\n\n```console\n(.+)\n```$", page)
     assert len(usages) == page.count("\n### backstory ")
@@ -72,7 +72,7 @@ def test_the_usage_of_a_command_names_program_and_command_once():
 
 
 def test_the_page_on_operation_says_of_every_command_what_it_starts():
-    """The table under *What each command starts* names each command, and none that there is not."""
+    """The table under *What each command starts* names every command, and no others."""
     page = (ROOT / "docs" / "how-to" / "operate.md").read_text("utf-8")
     table = page.partition("## What each command starts")[2].partition("| holds in memory")[0]
     named = {words.split()[0] for words in re.findall(r"`([a-z][^`]*)`", table)}
@@ -92,12 +92,12 @@ ERRORS = [
 
 @cache
 def sources():
-    """The code of every module, which each worker would else read while it looks for tests."""
+    """The code of all modules, read once per worker."""
     return [ast.parse(file.read_text("utf-8")) for file in sorted((ROOT / "src").rglob("*.py"))]
 
 
 def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
-    """Each row of the reference is what one call that makes an error can be made with."""
+    """One call in the source can create each row of the reference."""
     made = [patterns_of(node) for tree in sources() for node in ast.walk(tree) if is_error(node)]
     made = [each for each in made if re.search("[a-z]{4}", "".join(each))]  # others raise an error again
     assert len(ERRORS) > 200
@@ -112,7 +112,7 @@ def test_an_error_s_message_and_remedy_come_from_one_place_of_the_source():
 
 
 def test_errors_show_no_names_of_variables_in_capitals():
-    """What is filled in stands in angle marks; words in capitals are literally in the source."""
+    """Placeholders are in angle marks, and words in capitals are literally in the source."""
     literal = {
         word
         for tree in sources()
@@ -128,7 +128,7 @@ def test_errors_show_no_names_of_variables_in_capitals():
 
 @cache
 def constants():
-    """The texts that each name of a module's level has."""
+    """The texts of each module-level name."""
     found = defaultdict(list)
     for node in (node for tree in sources() for node in tree.body):
         if isinstance(node, ast.AnnAssign) and isinstance(
@@ -144,7 +144,7 @@ def is_error(node):
 
 
 def patterns_of(call):
-    """Patterns of code, message and remedy: literal parts, with anything between them."""
+    """Patterns of code, message and remedy, with literal parts and anything in between."""
     arguments = dict(zip(("code", "message", "remedy"), call.args, strict=False))
     arguments |= {each.arg: each.value for each in call.keywords}
     code, *texts = (arguments.get(name, ast.Constant("")) for name in ("code", "message", "remedy"))
@@ -176,7 +176,7 @@ def test_every_page_of_the_site_is_in_its_navigation():
 
 
 def test_no_page_of_the_site_links_out_of_its_folder():
-    """The site is built from `docs/` alone, so a link to another folder would lead nowhere in it."""
+    """The site is built only from `docs/`, so a link to another folder would be broken."""
     site = ROOT / "docs"
     for page in PAGES:
         for target in links(page) if page.is_relative_to(site) else ():

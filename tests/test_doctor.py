@@ -1,4 +1,5 @@
-"""`doctor` says what works in a session and a catalog, why the rest does not, and leaves nothing behind."""
+"""`doctor` reports the working abilities of a session and a catalog, the errors of others, and leaves
+nothing."""
 
 import json
 
@@ -29,7 +30,7 @@ def test_everything_works_in_the_session_of_the_tests_and_nothing_is_left(python
 
 
 def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
-    """A Hadoop catalog renames no tables and holds no views; what it can do is tried all the same."""
+    """A Hadoop catalog has no renames and no views. All other abilities are still tested."""
     spark.conf.set("spark.sql.catalog.folders", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.folders.type", "hadoop")
     spark.conf.set("spark.sql.catalog.folders.warehouse", str(tmp_path))
@@ -44,7 +45,7 @@ def test_what_a_catalog_cannot_do_has_its_error(spark, tmp_path):
 
 
 def test_what_needs_an_ability_that_fails_is_not_tried(spark, tmp_path):
-    """Without a python to write to only Python workers work."""
+    """Without a table to write to, only the Python workers are tested."""
     (tmp_path / "file").write_text("no folder")
     spark.conf.set("spark.sql.catalog.nowhere", "org.apache.iceberg.spark.SparkCatalog")
     spark.conf.set("spark.sql.catalog.nowhere.type", "hadoop")

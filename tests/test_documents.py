@@ -1,4 +1,4 @@
-"""What a YAML document may be: bounded in size, depth, aliases and digits, for models and manifests alike."""
+"""The limits of a YAML document in size, depth, aliases and digits, for models and manifests."""
 
 import pytest
 from depth import deep
@@ -13,7 +13,7 @@ NESTED = deep(laws=1200, gate=300)
 
 
 def laughs(levels: int) -> str:
-    """Ten to the power of `levels` parts in as many lines."""
+    """Ten to the power of `levels` parts, in as many lines as levels."""
     lines = ["l0: &l0 [x,x,x,x,x,x,x,x,x,x]"]
     lines += [f"l{n}: &l{n} [{','.join([f'*l{n - 1}'] * 10)}]" for n in range(1, levels)]
     return "\n".join(lines)
@@ -101,7 +101,7 @@ def test_a_long_wrong_value_is_not_shown_whole(tmp_path):
 @pytest.mark.parametrize("word", ["NO", "no", "off", "Y", "NA", "yes"])
 @pytest.mark.parametrize("name", ["null", "'null'"])
 def test_the_option_null_is_a_name_and_words_of_yaml_1_1_are_texts(tmp_path, name, word):
-    """`null: NO` says that the text NO stands for NULL, with its key in quotes or not."""
+    """`null: NO` makes the text NO mean NULL, with or without quotes around the key."""
 
     class Written(BaseModel):
         null: str

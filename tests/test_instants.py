@@ -1,4 +1,4 @@
-"""Times as people give them."""
+"""Times in the forms that people write."""
 
 from datetime import UTC, date, datetime, timedelta, timezone
 

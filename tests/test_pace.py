@@ -1,4 +1,4 @@
-"""Long files of tests are known, and say why."""
+"""Long test files are listed with reasons."""
 
 import re
 from pathlib import Path
@@ -14,7 +14,7 @@ def test_files_that_are_told_of_are_there():
 
 
 def test_a_file_that_takes_long_names_its_reason():
-    """So that none grows unseen: `make test` prints the seconds of each."""
+    """A long file must be listed. `make test` prints the seconds of each file."""
     assert {file for file, seconds in SECONDS.items() if seconds > LIMIT} == set(REASONS)
 
 

@@ -1,4 +1,4 @@
-"""Each requirement of a door names the tests that hold it: the tables in docs/requirements/."""
+"""The tables in docs/requirements/ name the tests of each requirement."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ def rows(page: str) -> list[list[str]]:
 
 @cache
 def known_tests(path: Path) -> dict[str, set[str]]:
-    """The tests of a file, in classes too, and the marks that each of them wears."""
+    """The tests of a file, including tests in classes, with their marks."""
     tree = ast.parse(path.read_text("utf-8"))
     return {
         node.name: {word for mark in node.decorator_list for word in re.findall(r"\w+", ast.unparse(mark))}
@@ -43,7 +43,7 @@ def known_tests(path: Path) -> dict[str, set[str]]:
 
 
 def fault(page: str, cells: list[str], root: Path = ROOT) -> str | None:
-    """What is wrong with a row, if anything is."""
+    """The fault of a row, or None."""
     if len(cells) not in {3, 4} or not all(cells):
         return "it needs a number, a requirement and tests; modules may stand before the tests"
     number, _, *where, told = cells
@@ -63,7 +63,7 @@ def fault(page: str, cells: list[str], root: Path = ROOT) -> str | None:
 
 
 def fault_of_modules(told: str, root: Path) -> str | None:
-    """What is wrong with the modules of ours that a row names; a dash is none."""
+    """The fault in a row's modules, or None. A dash means no module."""
     named = MODULE.findall(told)
     if told != "—" and (not named or MODULE.sub("", told).replace("<br>", "")):
         return "its modules are not written as `room/file.py`"
@@ -72,7 +72,7 @@ def fault_of_modules(told: str, root: Path) -> str | None:
 
 
 def fault_of_test(path: Path, name: str) -> str | None:
-    """What is wrong with a test that a row names."""
+    """The fault of a test in a row, or None."""
     found = known_tests(path) if path.is_file() else {}
     if name not in found:
         return f"there is no {path.name}::{name}"
@@ -82,7 +82,7 @@ def fault_of_test(path: Path, name: str) -> str | None:
 
 
 def numbering(numbers: list[str], promised: int) -> str | None:
-    """What is wrong with the numbers 1, 2, 3 (or R1, R2, R3) of a page that promises so many rows."""
+    """The fault in a page's numbers 1, 2, 3 (or R1, R2, R3), compared with the promised number."""
     letter = re.sub(r"\d+$", "", numbers[0]) if numbers else ""
     if numbers != [f"{letter}{number}" for number in range(1, promised + 1)]:
         return f"the numbers are not {letter}1 to {letter}{promised}, each once and in order"
@@ -90,13 +90,13 @@ def numbering(numbers: list[str], promised: int) -> str | None:
 
 
 def test_there_are_pages_of_requirements():
-    """The law below is about something."""
+    """The law below applies to at least one page."""
     assert PAGES
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_requirement_names_tests_that_exist(page):
-    """Each row has its number and its tests, none is missing, and the page has as many as it promises."""
+    """Each row has a number and existing tests, and the page has the promised number of rows."""
     text = page.read_text("utf-8")
     promised = re.search(r"\b(\d+) requirements\b", text)
     assert promised, f"{page.name} does not say how many requirements it has"
@@ -140,13 +140,13 @@ GOOD = "`tests/test_requirements.py::test_there_are_pages_of_requirements`"
     ],
 )
 def test_a_row_is_right_or_wrong(row, right):
-    """The test of the law: what it takes, and what it does not let pass."""
+    """A test of the law: accepted and refused rows."""
     [cells] = rows(f"| number | requirement | tests |\n|---|---|---|\n{row}\n")
     assert (fault("fivetran.md", cells) is None) is right
 
 
 def test_a_test_that_may_be_skipped_holds_nothing(tmp_path):
-    """A skipped test is none; one in a class is one."""
+    """A skipped test does not count, but a test in a class does."""
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests" / "a.py").write_text(
         "@pytest.mark.skipif(True)\ndef test_a(): ...\n@pytest.mark.xfail\ndef test_b(): ...\n"
@@ -170,5 +170,5 @@ def test_a_test_that_may_be_skipped_holds_nothing(tmp_path):
     ],
 )
 def test_numbers_are_whole(numbers, promised, right):
-    """The test of the law: no number is left out, repeated or out of its place."""
+    """A test of the law: no number is missing, repeated or out of order."""
     assert (numbering(numbers.split(), promised) is None) is right

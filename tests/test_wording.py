@@ -1,6 +1,6 @@
-"""The wording of what users read, as far as a program can hold it (CONTRIBUTING.md, "How it is worded").
+"""The wording of users' texts, as far as a program can check it (CONTRIBUTING.md, "How it is worded").
 
-It looks at every room of the source, and at the pages that users read.
+The tests read every room of the source, and the pages for users.
 """
 
 import ast
@@ -93,7 +93,7 @@ PYTHON_ALONE = {("reading/joins.py", "known_at")}
 
 
 def texts(room):
-    """Every text of a room, with the module and the line that it is written in."""
+    """Every text of a room, with its module and line."""
     place = SOURCE / room
     for module in sorted(place.rglob("*.py")) if place.is_dir() else [place]:
         for line, text in written(module):
@@ -103,7 +103,7 @@ def texts(room):
 
 @cache
 def written(module: Path):
-    """The texts of a module with their lines: literals without docstrings, and its commands' helps."""
+    """The texts of a module with their lines: literals without docstrings, and the help texts of commands."""
     return [*_written(ast.parse(module.read_text("utf-8")), commands=module.parent.name == "cli")]
 
 
@@ -125,7 +125,7 @@ def _written(tree, *, commands):
 
 @pytest.mark.parametrize("room", ROOMS)
 def test_texts_say_it_plainly(room):
-    """No phrase of the list stands in a text of four words or more; `PHRASES` names what is said instead."""
+    """A text of four words or more contains no phrase of `PHRASES`, which lists the alternatives."""
     for module, line, text in texts(room):
         if len(text.split()) >= 4 and not SQL.search(text):
             phrase = FORBIDDEN.search(text)
@@ -134,14 +134,14 @@ def test_texts_say_it_plainly(room):
 
 @pytest.mark.parametrize("room", [each for each in ROOMS if each != "cli"])
 def test_flags_are_written_by_the_command_line_alone(room):
-    """Outside of `cli/` a text names an option as an argument in Python, which the command line translates."""
+    """Outside of `cli/`, texts name options as Python arguments, which the command line translates."""
     for module, line, text in texts(room):
         for flag in FLAG.findall(text):
             assert (module, flag) in FLAGS, f"{module}, line {line}: {flag} in {text!r}"
 
 
 def test_options_in_texts_are_options_of_commands():
-    """What a text writes as `name=value` in backticks, the command line prints as a flag that it has."""
+    """The command line has a flag for each `name=value` in backticks."""
     flags = set(FLAG.findall((ROOT / "docs" / "reference" / "command-line.md").read_text("utf-8")))
     named = {
         (module, f"--{name.replace('_', '-')}")
@@ -159,7 +159,7 @@ def test_options_in_texts_are_options_of_commands():
 
 @pytest.mark.parametrize("room", [each for each in ROOMS if each != "cli"])
 def test_options_in_sentences_are_marked_as_options(room):
-    """`max_delete_ratio` alone would be printed so by the command line, which has no such option."""
+    """Without backticks, the command line would print `max_delete_ratio`, which is not an option."""
     for module, line, text in texts(room):
         if re.search(r"[a-z] .*[.;]", text) and not SQL.search(text):
             bare = OPTION.findall(re.sub(r"`[^`]*`", "", text))
@@ -170,7 +170,7 @@ def test_options_in_sentences_are_marked_as_options(room):
 
 @pytest.mark.parametrize("schema", [json_schema(), Model.model_json_schema()], ids=["manifests", "models"])
 def test_schemas_say_it_plainly(schema):
-    """Editors show the descriptions of a JSON Schema beside what is typed."""
+    """Editors show the descriptions of a JSON Schema."""
     for name, part in schema["$defs"].items():
         phrase = FORBIDDEN.search(part.get("description", ""))
         assert phrase is None, f"{name}: {phrase[0]!r} in {part['description']!r}"
@@ -178,7 +178,7 @@ def test_schemas_say_it_plainly(schema):
 
 @pytest.mark.parametrize("page", PAGES)
 def test_pages_say_it_plainly(page):
-    """Code and output in fences and backticks is left alone."""
+    """Code and output in fences and backticks are ignored."""
     text = re.sub(r"(?ms)^ *```.*?^ *```$|`[^`\n]*`", "", (ROOT / page).read_text("utf-8"))
     if page == "CONTRIBUTING.md":
         text = re.sub(r"(?m)^\|.*$", "", text)  # the pairs of what is not said, and what is

@@ -1,8 +1,7 @@
 """A real HTTP server on loopback, with planned answers and a record of its requests.
 
-
-`Web.play` plans the answers to the next requests of a path. The last one is repeated. An answer behaves as
-servers do: it supports conditions (`304`) and ranges (`206`), and can be cut off, sent in chunks, or late.
+`Web.play` plans the answers to the next requests of a path, and repeats the last one. As on other servers, an
+answer supports conditions (`304`) and ranges (`206`), and can be cut off, sent in chunks, or late.
 """
 
 import threading

@@ -1,4 +1,4 @@
-"""The case book's plain rule, by its outcomes; and the book itself."""
+"""The plain rule of the case book by its outcomes, and the book itself."""
 
 import json
 
@@ -70,7 +70,7 @@ def test_where_a_copy_must_be_refused_nothing_else_is_right():
 
 
 def test_the_book_is_data():
-    """Names are distinct, cells fit their columns, and it goes through JSON."""
+    """Names are unique, cells fit their columns, and the book can be stored as JSON."""
     assert len({each.name for each in BOOK}) == len(BOOK)
     for each in BOOK:
         assert set(each.key) <= set(names_of(each))
@@ -80,7 +80,7 @@ def test_the_book_is_data():
 
 @pytest.mark.parametrize("each", [each for each in BOOK if not each.refuse_only], ids=lambda each: each.name)
 def test_every_case_can_be_passed_by_the_rule(each):
-    """There is a right answer that needs no more than the rule; no case that one tool alone could pass."""
+    """Each case has a right answer that the rule alone can give, so no case is only for one tool."""
     answers = []
     for copies in (each.copies, *each.also):
         try:

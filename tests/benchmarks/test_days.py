@@ -1,4 +1,4 @@
-"""HistoryBench's days: the same for the same seed, sparse, and each account version within its customer's."""
+"""HistoryBench's days: the same for a seed, sparse, with each account version within its customer's."""
 
 from itertools import pairwise
 
@@ -24,7 +24,7 @@ def test_a_seed_gives_the_same_days_and_another_others():
 
 
 def test_actions_are_as_many_as_the_scale_factor_says():
-    """5,000 for each scale factor in the first load; then some 15.7 a day, whichever part of one by chance."""
+    """The first load has 5,000 actions per scale factor, and each day some 15.7, rounded at random."""
     world = World(1)
     first, *days = world.days(20)
     accounts_and_changes = first.account.new + first.account.changes + first.customer.changes
@@ -67,7 +67,7 @@ def test_lives_follow_each_other_without_gap():
 
 
 def test_batch_files_end_a_row_where_the_next_of_its_key_begins(tmp_path):
-    """As Fivetran sends them: a millisecond before, and no longer active."""
+    """As in Fivetran's batches, the row ends a millisecond before, and is no longer active."""
     from backstory.formats.delivered import read_files
     from backstory.model.types import ColumnType, Kind
     from backstory.testing.sender import AS_FIVETRAN
@@ -94,7 +94,7 @@ def test_batch_files_end_a_row_where_the_next_of_its_key_begins(tmp_path):
 
 
 class OnDuckdb:
-    """Spark's SQL asked of DuckDB, over views of the lives."""
+    """Spark's SQL in DuckDB, over views of the lives."""
 
     def __init__(self, world, spoil=None):
         self.connection = duckdb.connect()

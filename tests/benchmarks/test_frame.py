@@ -1,4 +1,4 @@
-"""The frame: what is asked for goes on to each workload, and pages say who was faster by how much."""
+"""The frame: options reach each workload, and pages compare the times."""
 
 import re
 import subprocess

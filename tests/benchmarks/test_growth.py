@@ -1,4 +1,4 @@
-"""The cost model finds what runs were made of; pictures and pages say what was measured."""
+"""The cost model recovers the parts of runs, and pictures and pages show the measurements."""
 
 from xml.etree import ElementTree as ET
 

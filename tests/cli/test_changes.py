@@ -1,4 +1,4 @@
-"""`backstory changes` as its users meet it: one document, rows alone, codes and exit codes."""
+"""`backstory changes` for its users: one document, only rows, codes and exit codes."""
 
 import csv
 import io
@@ -15,7 +15,7 @@ from backstory.warehouse import Warehouse
 
 @pytest.fixture
 def ask(store, warehouse, monkeypatch, capsys):
-    """What a command says; the session is that of all tests."""
+    """The output of a command in the session of all tests."""
     kept = Warehouse(store, embedded=False)
     monkeypatch.setattr(python, "open", lambda *_, **__: kept)
     # A table that is not there is told without Spark.
@@ -33,7 +33,7 @@ def ask(store, warehouse, monkeypatch, capsys):
 
 @pytest.fixture
 def fed(store):
-    """A table of two commits, the second of which changed a row."""
+    """A table of two commits, whose second one changed a row."""
     made = Fed(store, "shown", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
     made.change([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     made.change([{"id": 1, "v": "c"}], gone="id = 1")
@@ -41,7 +41,7 @@ def fed(store):
 
 
 def test_a_script_reads_acts_and_advances(fed, ask):
-    """V121: one document with table, since, until and changes; csv and table are the rows alone."""
+    """V121: The document has table, since, until and changes. csv and table are only the rows."""
     told = json.loads(ask("changes feeds.shown --cursor crm --output json"))
     assert {name: told[name] for name in ("table", "since", "until")} == {
         "table": "feeds.shown",

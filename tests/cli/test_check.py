@@ -1,4 +1,4 @@
-"""`check`, `repair` and `adopt` as people and programs meet them: answers, exit codes, errors."""
+"""`check`, `repair` and `adopt` for people and programs: results, exit codes, errors."""
 
 import json
 import sqlite3
@@ -28,7 +28,7 @@ bad   b  T20   -    T2
 
 @pytest.fixture
 def asked(spark, tmp_path, monkeypatch, capsys):
-    """What a command says, its exit code before it."""
+    """The output of a command, after its exit code."""
     monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(IcebergStore(spark), embedded=False))
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(IcebergStore(spark).folder))
     monkeypatch.chdir(tmp_path)
@@ -41,7 +41,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
 
 
 def test_a_spoilt_table_from_check_to_check(asked, spark):
-    """Exit code 4, the plan, the mending, and 0: JSON for programs, words for people."""
+    """Exit code 4, the plan, the repair, and 0, as JSON and as text."""
     table = str(written(IcebergStore(spark), "cli", Layout.VERSIONS, LIFE))
 
     code, said = asked("check", table, "--output", "json")
@@ -75,7 +75,7 @@ def test_a_spoilt_table_from_check_to_check(asked, spark):
 
 
 def test_small_tables_are_checked_and_tell_their_changes_without_spark(asked, spark, monkeypatch):
-    """No warehouse is opened for them, and no question is asked twice."""
+    """No warehouse is opened for them, and no query runs twice."""
     table = str(written(IcebergStore(spark), "small", Layout.VERSIONS, LIFE))
     monkeypatch.setattr(warehouse, "open", None)
 
@@ -115,7 +115,7 @@ def test_a_layout_of_no_tool_is_wrong_usage(asked):
 
 
 def _warehouse_of(store, folder, *names):
-    """A folder whose catalog has these tables of the store's alone."""
+    """A folder whose catalog has only these tables of the store."""
     copy(store.folder / CATALOG_FILE, folder / CATALOG_FILE)
     with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog, catalog:
         kept = " OR ".join("(table_namespace, table_name) = (?, ?)" for _ in names)
@@ -125,7 +125,7 @@ def _warehouse_of(store, folder, *names):
 
 
 def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, spark, tmp_path, monkeypatch):
-    """`check --all`, names and `tables`: what is wrong with it stands in its place; a failure in the end."""
+    """`check --all`, names and `tables` report the table's error in its place, and fail at the end."""
     store = IcebergStore(spark)
     lost, garbled, spoilt = (
         written(store, name, Layout.VERSIONS, LIFE) for name in ("a_lost", "b_garbled", "c_spoilt")
@@ -164,7 +164,8 @@ def test_a_table_that_cannot_be_read_keeps_no_other_from_being_told_of(asked, sp
 
 
 def test_a_table_that_pyiceberg_cannot_parse_keeps_no_other_from_being_listed(asked, spark, tmp_path):
-    """It parses no schema with a variant; Spark is asked for that table, and knows what another lost."""
+    """pyiceberg cannot parse a schema with a variant. Spark reads that table, and reports another's lost
+    file."""
     store, odd = IcebergStore(spark), TableName("spoilt", "odd")
     lost, plain = (written(store, name, Layout.VERSIONS, LIFE) for name in ("d_lost", "e_plain"))
     spark.sql(

@@ -1,4 +1,4 @@
-"""The demo's table is what the rule gives for the same files."""
+"""The demo's table equals the rule's for the same files."""
 
 import json
 import os
@@ -28,7 +28,7 @@ from backstory.testing.sender import Sender, SourceCopy, difference, read_copy
 
 
 def by_the_rule():
-    """The series, batch by batch, through the plain-Python rule."""
+    """The series by the rule, batch by batch."""
     table, before = [], SourceCopy(KEY)
     for path in bundled_copies():
         after = read_copy(path, KEY)
@@ -53,14 +53,14 @@ def arrived(spark, tmp_path_factory):
 
 
 def test_the_table_is_the_rules(spark, arrived):
-    """26 real copies through gRPC, cipher, Spark and Iceberg give the rule's table."""
+    """26 real copies through gRPC, encryption, Spark and Iceberg give the rule's table."""
     rows = in_utc(spark.table(arrived.sql_name(TABLE)).toArrow().to_pylist())
 
     assert in_order(by_the_rule()) == in_order(rows)
 
 
 def test_one_batch_is_one_commit(arrived):
-    """20 half years changed something; the other six made no commit."""
+    """Twenty half-years made a commit, and the other six did not."""
     made = commits(SessionCatalog(arrived), TABLE)
 
     assert 20 == len(made)
@@ -69,7 +69,7 @@ def test_one_batch_is_one_commit(arrived):
 
 
 def test_the_world_of_2016_is_the_file_of_2016(arrived):
-    """As of the date of a copy the table holds that copy."""
+    """As of the date of a copy, the table equals that copy."""
     world = table_in_session(arrived, TABLE).rows_at(datetime(2016, 1, 1, tzinfo=UTC)).toArrow().to_pylist()
     path = next(path for path in bundled_copies() if "2016-01-01" in path.name)
 
@@ -79,7 +79,7 @@ def test_the_world_of_2016_is_the_file_of_2016(arrived):
 
 
 def test_a_deleted_record_that_returns_has_a_gap(arrived):
-    """Saint Helena is gone from 2015-07-01 to 2018-07-01, and open again after it."""
+    """Saint Helena is deleted from 2015-07-01 to 2018-07-01, and open again after it."""
     versions = life(table_in_session(arrived, TABLE), {"code": "SHN"}).versions
 
     spans = [(f"{v['valid_from']:%Y-%m}", v["valid_to"] and f"{v['valid_to']:%Y-%m}") for v in versions]
@@ -87,7 +87,7 @@ def test_a_deleted_record_that_returns_has_a_gap(arrived):
 
 
 def test_a_life_is_drawn_with_what_changed(arrived):
-    """The drawn line of Kazakhstan names each change of its capital, and ends open."""
+    """The line of Kazakhstan names each change of its capital, and is open at the end."""
     versions = life(table_in_session(arrived, TABLE), {"code": "KAZ"}).versions
 
     lines = draw_lanes([Lane(versions)], ["capital"], UNTIL)
@@ -98,7 +98,7 @@ def test_a_life_is_drawn_with_what_changed(arrived):
 
 
 def test_other_programs_read_the_table_by_the_lines_that_the_demo_prints(spark, arrived, warehouse):
-    """pyiceberg, DuckDB's Iceberg extension and plain Spark SQL find the rows that stand, deleted ones not."""
+    """pyiceberg, DuckDB's Iceberg extension and plain Spark SQL find the visible rows."""
     lines = reading_lines(arrived, f"sqlite:///{warehouse}/catalog.db")
     by_pyiceberg, by_duckdb, by_spark = lines.values()
     printed = StringIO()
@@ -111,7 +111,7 @@ def test_other_programs_read_the_table_by_the_lines_that_the_demo_prints(spark, 
 
 
 def rows_by_duckdb(query):
-    """The rows that DuckDB finds in a process of its own, in the version for which its extension is packed."""
+    """The rows that DuckDB finds in a separate process, in the version of its packaged extension."""
     program = """
 import json, sys
 import duckdb

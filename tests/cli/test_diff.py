@@ -1,4 +1,4 @@
-"""How differences are told: an object a record for programs, a row a changed column for people."""
+"""Output of differences: one object per record for programs, one row per changed column for people."""
 
 import json
 
@@ -42,7 +42,7 @@ def test_csv_has_a_row_for_each_changed_column(capsys):
 
 
 def test_one_kind_of_change_is_told_with_its_values(capsys):
-    """What went, or came: in JSON beside the key, else a row a column."""
+    """Removed or added values are next to the key in JSON, otherwise a row per column."""
     gone = {
         "key": {"id": 1},
         "change": "removed",

@@ -1,4 +1,4 @@
-"""Answers without rows: standard error says what there is not, for headings alone are easily overlooked."""
+"""Empty results: standard error explains them, because headings are easily overlooked."""
 
 import pytest
 from histories_as_text import written
@@ -18,7 +18,7 @@ NEVER = "1970-01-01"
 
 @pytest.fixture
 def asked(spark, tmp_path, monkeypatch, capsys):
-    """What a command says on standard output and on standard error, of a table of one version."""
+    """The output of a command on both streams, for a table with one version."""
     monkeypatch.setattr(warehouse, "open", lambda *_, **__: Warehouse(IcebergStore(spark), embedded=False))
     monkeypatch.setenv("BACKSTORY_WAREHOUSE", str(IcebergStore(spark).folder))
     monkeypatch.chdir(tmp_path)
@@ -32,7 +32,7 @@ def asked(spark, tmp_path, monkeypatch, capsys):
 
 
 def test_an_answer_without_rows_says_so(asked):
-    """With the key and the times that were asked for; what is there needs no word, and --quiet says none."""
+    """The note contains the key and the times. Other results have no note, and neither does --quiet."""
     assert asked("current", "--key", "gone").err == "No record with key k=gone.\n"
     assert asked("as-of", NEVER).err == f"No rows at {NEVER}.\n"
     told = f"No record with key k=good at {NEVER}, as known at {NEVER}.\n"

@@ -1,4 +1,4 @@
-"""What the command line calls the options that errors name."""
+"""The command line's names for options in errors."""
 
 import pytest
 
@@ -21,7 +21,7 @@ from backstory.errors import Refused, option
     ],
 )
 def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
-    """What Python takes as an argument the command line takes as a flag; other texts stay."""
+    """An argument of Python is a flag of the command line, and other texts do not change."""
     assert in_flags(argument) == flag
 
 
@@ -38,12 +38,12 @@ def test_an_argument_is_a_flag_on_the_command_line(argument, flag):
     ],
 )
 def test_an_argument_is_a_field_of_a_file_that_has_such(argument, field):
-    """As YAML reads it: the text in backticks, put into the file, is the argument."""
+    """The text in backticks, as YAML in the file, is the argument."""
     assert in_fields(argument, {"max_delete_ratio", "allow_empty", "key", "retype", "separator"}) == field
 
 
 def test_the_error_of_a_record_names_flags():
-    """Only an error does: values of users stay as they are."""
+    """Only errors are translated, not values of users."""
     error = Refused("c", "m", f"Pass {option('allow_empty', value=True)}.").to_dict()
     row = error_in_flags({"error": error, "note": "`dry_run=True`", "value": error})
     assert row == {

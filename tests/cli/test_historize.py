@@ -1,4 +1,4 @@
-"""`backstory historize` as its users meet it: answers, exit codes, errors that help."""
+"""`backstory historize` for its users: results, exit codes, helpful errors."""
 
 import json
 
@@ -26,12 +26,12 @@ def historize(folder, *more):
 
 
 def told(capsys):
-    """The one document on standard output."""
+    """The document on standard output."""
     return json.loads(capsys.readouterr().out)
 
 
 def test_a_load_answers_with_one_object_a_dataset(folder, capsys):
-    """Interface 5: dataset, run id, timestamp, status, counts, schema changes, error; nothing else."""
+    """Interface 5: It contains only dataset, run id, timestamp, status, counts, schema changes and error."""
     assert historize(folder, "--run-id", "r1", "--load-timestamp", "2026-01-01") == 0
     (receipt,) = told(capsys)
     assert receipt == {
@@ -46,7 +46,7 @@ def test_a_load_answers_with_one_object_a_dataset(folder, capsys):
 
 
 def test_a_table_for_people(folder, capsys):
-    """On a terminal the answer is a table."""
+    """On a terminal, the result is a table."""
     assert historize(folder, "--run-id", "r1", "--output", "table") == 0
     said = capsys.readouterr().out
     assert "success" in said
@@ -54,7 +54,7 @@ def test_a_table_for_people(folder, capsys):
 
 
 def test_a_dry_run_names_keys_and_touches_nothing(folder, capsys):
-    """R50: a dry run makes no table, no lock file; it tells counts and keys."""
+    """R50: A dry run creates no table or lock file, and prints counts and keys."""
     historize(folder, "--run-id", "r1")
     (folder / "stage.csv").write_text(SECOND)
     (lock,) = folder.glob("*.rawcore.rc_c.hist.lock.yaml")
@@ -69,7 +69,7 @@ def test_a_dry_run_names_keys_and_touches_nothing(folder, capsys):
 
 
 def test_a_refusal_is_exit_code_3_and_names_its_keys(folder, capsys):
-    """A load that is refused: status, code, keys and remedy in the answer, exit code 3."""
+    """A refused load returns status, code, keys and remedy, and exit code 3."""
     (folder / "stage.csv").write_text("id,city\n1,Bern\n1,Rome\n")
     assert historize(folder) == 3
     (receipt,) = told(capsys)
@@ -83,7 +83,7 @@ def test_a_refusal_is_exit_code_3_and_names_its_keys(folder, capsys):
 
 
 def test_an_unreadable_cell_names_file_and_line(folder, capsys):
-    """A value of another type is refused with its place."""
+    """The value is refused with its place."""
     (folder / "stage.csv").write_text("id,city\n1,Bern\ntwo,Rome\n")
     assert historize(folder) == 3
     assert "stage.csv, line 3, column id" in told(capsys)[0]["error"]["message"]
@@ -101,7 +101,7 @@ def test_an_unreadable_cell_names_file_and_line(folder, capsys):
     ],
 )
 def test_a_wrong_model_is_exit_code_2_with_path_and_line(folder, capsys, change, words):
-    """R1: what is wrong with a model is told with its path, its line and what it should be."""
+    """R1: The error of a model has path, line and the expected form."""
     (folder / "model.yaml").write_text(MODEL.replace(*change))
     assert historize(folder) == 2
     error = told(capsys)["error"]
@@ -128,7 +128,7 @@ def test_a_wrong_model_is_exit_code_2_with_path_and_line(folder, capsys, change,
     ],
 )
 def test_wrong_usage_is_exit_code_2(folder, capsys, arguments, code):
-    """Wrong usage starts nothing and says what to do."""
+    """Nothing is started, and the error has a remedy."""
     assert run(["historize", *arguments]) == 2
     error = told(capsys)["error"]
     assert error["code"] == code
@@ -136,7 +136,7 @@ def test_wrong_usage_is_exit_code_2(folder, capsys, arguments, code):
 
 
 def test_without_a_pepper_nothing_is_loaded(folder, capsys, monkeypatch):
-    """1.1: a missing pepper is an error that names where it is looked for."""
+    """1.1: The error names the places where a pepper is looked up."""
     monkeypatch.delenv("BACKSTORY_PEPPER")
     assert historize(folder) == 2
     assert "SEC_DEV_PEPPER" in told(capsys)["error"]["remedy"]
@@ -146,7 +146,7 @@ def test_without_a_pepper_nothing_is_loaded(folder, capsys, monkeypatch):
 
 @pytest.mark.parametrize("dialect", ["spark", "duckdb", "postgres", "sqlserver"])
 def test_sql_prints_the_statements_and_touches_nothing(folder, capsys, dialect):
-    """Interface 5: create, base load, then after its comment the four steps, for every dialect; no pepper."""
+    """Interface 5: For every dialect, it prints create, base load and the four steps, without the pepper."""
     before = sorted(folder.iterdir())
     assert run(["historize", "model.yaml", "--sql", "--dialect", dialect]) == 0
     text = capsys.readouterr().out
@@ -168,7 +168,7 @@ def test_sql_prints_the_statements_and_touches_nothing(folder, capsys, dialect):
 
 
 def test_the_resolved_model_resolves_to_itself(folder, capsys):
-    """R1: --resolved prints the model with its defaults; the same text again when it is loaded."""
+    """R1: --resolved prints the model with its defaults, and loading that gives the same text."""
     run(["historize", "model.yaml", "--resolved"])
     first = capsys.readouterr().out
     (folder / "resolved.yaml").write_text(first)

@@ -1,4 +1,4 @@
-"""Rewind, forget and maintain as people and programs call them: dry at first, one document, exit codes."""
+"""Rewind, forget and maintain on the command line: dry by default, one document, exit codes."""
 
 import json
 from contextlib import nullcontext
@@ -15,7 +15,7 @@ from backstory.warehouse import Warehouse
 
 @pytest.fixture
 def command(spark, warehouse, monkeypatch, capsys):
-    """A command line on the warehouse of all tests; its exit code, and what it prints."""
+    """The exit code and the output of a command on the warehouse of all tests."""
     opened = Warehouse(IcebergStore(spark), embedded=False)
     monkeypatch.setattr(python, "open", lambda *_, **__: nullcontext(opened))
 
@@ -60,7 +60,7 @@ def test_each_is_dry_at_first_and_answers_with_one_document(command, store):
 
 
 def test_an_error_has_its_exit_code_and_its_remedy(command, store):
-    """2 for wrong usage, 3 for what would harm somebody who reads."""
+    """The code is 2 for wrong usage, and 3 for an action that would harm a reader."""
     name = kept(store, "refused", life([version(1, "a", 10)]))
     store.spark.sql(f"ALTER TABLE backstory.{name} CREATE TAG theirs")
     code, told = command(f"forget {name} 1 --apply")

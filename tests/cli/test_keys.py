@@ -1,4 +1,4 @@
-"""How keys are written on the command line."""
+"""Keys on the command line."""
 
 import pytest
 
@@ -22,7 +22,8 @@ from backstory.model.values import key_of_words
     ],
 )
 def test_a_key_is_a_value_or_a_value_for_each_column(names, words, key):
-    """What stands before an equals sign is a column's name where the key has one of it, else of the value."""
+    """The text before an equals sign is a column's name if the key has that column, otherwise part of the
+    value."""
     assert key_of_words(names, tuple(words)) == key
 
 

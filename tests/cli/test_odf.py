@@ -1,4 +1,4 @@
-"""Open Data Fabric datasets as their publishers meet them: answers, exit codes, errors that help."""
+"""Open Data Fabric datasets for publishers: results, exit codes, helpful errors."""
 
 import csv
 import io
@@ -48,7 +48,7 @@ class Kept:
 
 
 class Shell:
-    """The command line in a folder, with a namespace of its own."""
+    """The command line in a folder, with its own namespace."""
 
     def __init__(self, folder, warehouse, capsys):
         self.folder, self.warehouse, self.capsys = folder, warehouse, capsys
@@ -64,7 +64,7 @@ class Shell:
         self.write(path or f"{name}.yaml", manifest(source).replace("name: cities", f"name: {name}"))
 
     def do(self, *words, code=0, namespace=True):
-        """What a command says on standard output and on standard error."""
+        """The output of a command on both streams."""
         self.capsys.readouterr()
         more = ["--namespace", self.namespace] if namespace else []
         found = run([*words, *more])
@@ -73,11 +73,11 @@ class Shell:
         return said.out, said.err
 
     def ask(self, *words, code=0, namespace=True):
-        """The one document that a command answers with."""
+        """The document that a command returns."""
         return json.loads(self.do(*words, "--output", "json", code=code, namespace=namespace)[0])
 
     def people(self, *words, code=0, namespace=True):
-        """What people see."""
+        """The output for people."""
         return self.do(*words, "--output", "table", code=code, namespace=namespace)
 
 
@@ -101,7 +101,7 @@ def bare(tmp_path, monkeypatch, capsys):
 
 @pytest.fixture
 def cities(shell):
-    """A dataset that was pulled once."""
+    """A dataset after one pull."""
     shell.manifest()
     shell.write("cities.csv", FIRST)
     os.utime("cities.csv", (1.7e9, 1.7e9))
@@ -115,7 +115,7 @@ def counts(**named):
 
 
 def test_a_manifest_is_added_once(shell):
-    """R89: `add` says Added, then Skipped, then Updated; as JSON a list."""
+    """R89: `add` prints Added, then Skipped, then Updated, and as JSON a list."""
     shell.manifest()
     said, _ = shell.people("add", "cities.yaml", "--dry-run")
     added, number, change, dry = said.splitlines()
@@ -142,7 +142,7 @@ def test_a_manifest_is_added_once(shell):
 
 
 def test_a_folder_is_added_without_what_is_wrong(shell):
-    """Manifests below a folder are found; a wrong one fails alone, and the exit code is 2."""
+    """Manifests below a folder are added. A wrong one fails alone, with exit code 2."""
     shell.manifest("a", path="in/a.yaml")
     shell.manifest("b", path="in/deep/b.yml")
     shell.write("in/other.yaml", "kind: Deployment\n")
@@ -171,7 +171,7 @@ def test_a_folder_is_added_without_what_is_wrong(shell):
     ],
 )
 def test_wrong_usage_is_told_without_spark(bare, words, code):
-    """R92, O15: exit code 2, a stable code and a remedy, at once."""
+    """R92, O15: The error has exit code 2, a stable code and a remedy, without delay."""
     bare.write("wrong.yaml", manifest(polling()).replace("kind: setPollingSource", "kind: setPollingSauce"))
     error = bare.ask(*words, code=2)["error"]
     assert error["code"] == code
@@ -181,7 +181,7 @@ def test_wrong_usage_is_told_without_spark(bare, words, code):
 
 
 def test_help_reads_well(bare):
-    """Each command says what it is for, and each option what it does."""
+    """The help describes each command and each option."""
     said, _ = bare.do("--help", namespace=False)
     assert "Open Data Fabric datasets" in said
     for command in ("add", "pull", "ingest", "list", "inspect", "tail", "verify", "log", "sql"):
@@ -201,7 +201,7 @@ def test_help_reads_well(bare):
 
 
 def test_a_pull_is_one_object_a_dataset(cities):
-    """R90, interface 4: dataset, status, counts, offsets, watermark, system time, error; nothing else."""
+    """R90, interface 4: It contains only dataset, status, counts, offsets, watermark, system time and error."""
     cities.write("cities.csv", SECOND)
     os.utime("cities.csv", (1.71e9, 1.71e9))
     expected = {
@@ -228,7 +228,7 @@ def test_a_pull_is_one_object_a_dataset(cities):
 
 
 def test_looking_at_a_dataset(cities):
-    """R89: list, tail, log, inspect, sql and verify, for people and for programs."""
+    """R89: list, tail, log, inspect, sql and verify work for people and for programs."""
     (listed,) = cities.ask("list")
     assert (listed["dataset"], listed["pulled"], listed["records"]) == ("cities", AT, 2)
     assert "cities" in cities.people("list")[0]
@@ -252,7 +252,7 @@ def test_looking_at_a_dataset(cities):
 
 
 def test_inspecting_a_dataset(cities):
-    """Manifest, schema, lints, head and source state; a resolved manifest is one that can be added."""
+    """The output has manifest, schema, lints, head and source state. A resolved manifest can be added."""
     (told,) = cities.ask("inspect", "cities")
     assert told["table"] == f"{cities.namespace}.cities"
     assert told["manifest"]["content"]["name"] == "cities"
@@ -275,7 +275,7 @@ def test_inspecting_a_dataset(cities):
 
 
 def test_small_datasets_are_looked_at_without_spark(cities, spark, monkeypatch):
-    """Healthy or spoilt, known or not: the same words and exit codes as where Spark alone knows the catalog."""
+    """Output and exit codes equal Spark's, for healthy, damaged and unknown datasets."""
     cities.write("spark.toml", '[spark]\n"spark.sql.catalog.backstory.known" = "to Spark alone"\n')
     cities.manifest("empty")
     cities.ask("add", "empty.yaml")
@@ -311,7 +311,7 @@ def _asked_twice(shell, monkeypatch, looks):
 
 
 def test_a_query_of_preprocess_is_inspected_by_spark_where_its_output_matters(shell, monkeypatch):
-    """Spark parses it; columns and manifest are told without."""
+    """Only Spark parses the query. Columns and manifest are printed without it."""
     query = polling(
         SNAPSHOT,
         fetch="{kind: url, url: q.csv}",
@@ -327,7 +327,7 @@ def test_a_query_of_preprocess_is_inspected_by_spark_where_its_output_matters(sh
 
 
 def test_a_broken_dataset_is_exit_code_4(cities, spark):
-    """R86: verify names the block that is not what was committed."""
+    """R86: verify names the block that differs from its commit."""
     assert cities.people("verify", "cities")[0] == "1 dataset(s) are valid\n"
     (good,) = cities.ask("verify", "--all")
     assert good == {"dataset": "cities", "valid": True, "blocks": 1, "rows": 2, "problems": []}
@@ -342,7 +342,7 @@ def test_a_broken_dataset_is_exit_code_4(cities, spark):
 
 
 def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
-    """`verify --all`, `pull --all` and `list` tell of it in its place; a failure in the end."""
+    """`verify --all`, `pull --all` and `list` report its error in its place, and fail at the end."""
     cities.manifest("lost")
     cities.ask("add", "lost.yaml")
     table = existing(cities.warehouse.store, TableName(cities.namespace, "lost"))
@@ -364,7 +364,7 @@ def test_a_dataset_that_cannot_be_read_keeps_no_other_back(cities):
 
 
 def test_a_batch_goes_on_after_failures(cities):
-    """O15, interface 4: each error stands with its dataset; the exit code is the highest-ranking one's."""
+    """O15, interface 4: Each error is listed with its dataset, and the most serious one sets the exit code."""
     refused = polling(SNAPSHOT, fetch="{kind: url, url: twice.csv}", read=READ)
     away = polling(SNAPSHOT, fetch="{kind: url, url: 'http://127.0.0.1:9/c.csv'}", read=READ)
     cities.write("twice.csv", "id,city\n1,Bern\n1,Rome\n")
@@ -398,7 +398,7 @@ def test_a_batch_goes_on_after_failures(cities):
 
 
 def test_the_watermark_is_set_forward_only(cities):
-    """O20: --set-watermark asks no source; an earlier one is refused."""
+    """O20: --set-watermark contacts no source, and refuses an earlier time."""
     (told,) = cities.ask("pull", "cities", "--set-watermark", "2026-01-01")
     assert (told["status"], told["watermark"]) == ("updated", AT)
     (told,) = cities.ask("pull", "cities", "--set-watermark", "2025-01-01", code=3)
@@ -406,7 +406,7 @@ def test_the_watermark_is_set_forward_only(cities):
 
 
 def test_an_uncacheable_source_is_asked_with_the_flag(shell):
-    """R74: without the flag there is a hint."""
+    """R74: Without the flag there is a hint."""
     with serving() as web:
         url = web.play("/c.csv", Play(FIRST.encode()))
         source = polling(SNAPSHOT, fetch=f"{{kind: url, url: '{url}'}}", read=READ)
@@ -420,7 +420,7 @@ def test_an_uncacheable_source_is_asked_with_the_flag(shell):
 
 @pytest.fixture
 def pulled(cities, spark):
-    """Datasets of every kind of source, which have what there is; the web server that one of them asks."""
+    """Datasets of every kind of source after a pull, and the web server of one of them."""
     with serving() as web:
         url = web.play("/tagged.csv", Play(FIRST.encode(), etag='"1"'))
         bare = web.play("/bare.csv", Play(FIRST.encode()))
@@ -448,7 +448,7 @@ def pulled(cities, spark):
 
 
 def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch):
-    """Whatever the source and however it is named: the same receipts, warnings, errors and exit codes."""
+    """For any source and name, receipts, warnings, errors and exit codes are the same."""
     shell, _ = pulled
     shell.manifest("lost")
     shell.ask("add", "lost.yaml")
@@ -468,7 +468,7 @@ def test_a_pull_of_nothing_new_needs_no_spark(pulled, monkeypatch):
 
 
 def test_a_source_with_something_new_is_asked_once(pulled):
-    """What it answered without Spark is what Spark takes in; the datasets behind it are pulled there."""
+    """Spark continues with the response that was received without it, and pulls later datasets."""
     shell, web = pulled
     web.play("/tagged.csv", Play(SECOND.encode(), etag='"2"'))
     web.seen.clear()
@@ -486,7 +486,7 @@ def test_a_source_with_something_new_is_asked_once(pulled):
 
 
 def test_what_a_pull_would_mend_or_refuse_is_left_to_spark(pulled, spark):
-    """A log that lacks commits is brought up to date, and a table that others wrote to is refused."""
+    """A log without all commits is completed by Spark, and a table with foreign writes is refused."""
     shell, _ = pulled
     log = f"backstory.{shell.namespace}.cities__log"
     spark.sql(f"DROP TABLE {log}")
@@ -512,7 +512,7 @@ def test_a_query_that_no_pull_has_looked_at_is_looked_at_by_spark(pulled, monkey
 
 
 def test_files_are_pushed(shell, monkeypatch):
-    """`ingest` commits once a file, takes standard input and other formats, and knows a run again."""
+    """`ingest` commits once per file, accepts standard input and other formats, and recognises a run."""
     shell.manifest("cities", push("{kind: ledger, primaryKey: [id]}", read=READ))
     shell.ask("add", "cities.yaml")
     shell.write("a.csv", FIRST)
@@ -532,7 +532,7 @@ def test_files_are_pushed(shell, monkeypatch):
 
 
 def test_python_takes_the_same_words(cities):
-    """Interface 7: receipts as attributes; a naive time is wrong usage."""
+    """Interface 7: Receipts have attributes, and a naive time is wrong usage."""
     house = cities.warehouse
     cities.write("cities.csv", SECOND)
     (receipt,) = house.pull("cities.yaml", system_time=LATER, namespace=cities.namespace)
@@ -547,7 +547,7 @@ def test_python_takes_the_same_words(cities):
 
 
 def test_progress_is_drawn_on_a_terminal_only():
-    """R91: a line with the dataset, the number of its stage, and bytes; nothing where no terminal is."""
+    """R91: A line shows the dataset, the stage and the bytes on a terminal, and nothing elsewhere."""
     drawn = io.StringIO()
     terminal = Console(file=drawn, force_terminal=True, width=120, color_system=None)
     line = ProgressLine(terminal)
@@ -570,7 +570,7 @@ def test_progress_is_drawn_on_a_terminal_only():
 
 @pytest.mark.parametrize(("flag", "drawn"), [([], True), (["--quiet"], False), (["-v"], False)])
 def test_progress_is_off_when_asked_so(cities, monkeypatch, flag, drawn):
-    """R91: with --quiet and with -v there is no line."""
+    """R91: With --quiet and with -v, there is no line."""
     monkeypatch.setattr(errors, "_force_terminal", True)
     monkeypatch.setattr(errors, "is_interactive", True)
     _, warned = cities.people("pull", "cities", *flag)

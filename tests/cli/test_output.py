@@ -1,4 +1,4 @@
-"""What a command answers with: JSON that every reader knows, cells that tell what is in them."""
+"""Output of commands: JSON for every reader, and unambiguous cells."""
 
 import json
 from datetime import UTC, date, datetime
@@ -28,7 +28,7 @@ def test_json_has_no_words_that_json_has_not(value, told):
 
 
 def test_a_cell_has_all_of_a_nested_value(capsys):
-    """Nothing of a record is left out, and truth is written as other programs write it."""
+    """No part of a record is missing, and booleans are written as in other programs."""
     row = {"s": {"x": 0, "y": None}, "l": ["a", datetime(2026, 1, 1, tzinfo=UTC)], "b": True, "e": None}
     show([row], "csv")
     assert capsys.readouterr().out.splitlines() == [
@@ -59,7 +59,7 @@ LONG = {
 
 
 def test_a_terminal_gets_errors_folded_at_words(monkeypatch):
-    """No line is wider than it, no word is broken, and what follows hangs below its first line."""
+    """No line is wider than the terminal, no word is broken, and continuation lines are indented."""
     told = StringIO()
     monkeypatch.setattr(
         output,
@@ -98,7 +98,7 @@ def test_a_list_of_one_record_has_a_line_for_each_text(capsys):
 
 
 def test_one_record_is_wide_where_it_shall_be(monkeypatch):
-    """On a terminal of 40 columns a long value is folded, with `wide` it is not."""
+    """On a terminal of 40 columns, a long value is folded, except with `wide`."""
     told = StringIO()
     terminal = Console(
         file=told, width=40, force_terminal=True, soft_wrap=True, highlight=False, color_system=None

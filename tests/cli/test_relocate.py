@@ -1,4 +1,4 @@
-"""The command line of a warehouse that was copied or moved; nothing of it starts Java."""
+"""The command line for a copied or moved warehouse, without Java."""
 
 import json
 import shutil
@@ -12,7 +12,7 @@ from backstory.cli.app import run
 
 @pytest.fixture
 def copied(tmp_path):
-    """A copy of a warehouse with a table in it, and one that its owner put elsewhere; by another program."""
+    """A copy of another program's warehouse with a table, and a table outside of it."""
     folder = tmp_path / "old"
     folder.mkdir()
     with SqlCatalog(
@@ -43,7 +43,7 @@ def tell(capsys, *words):
     ],
 )
 def test_reading_a_copy_names_both_folders_and_the_command(words, copied, capsys, tmp_path):
-    """The error is one for its reader to act on: exit code 2, both folders, `backstory relocate`."""
+    """Exit code 2: the error has both folders and `backstory relocate`."""
     code, told, _ = tell(capsys, *words, "--warehouse", copied)
 
     assert (code, told["error"]["code"]) == (2, "warehouse-moved")
@@ -53,7 +53,7 @@ def test_reading_a_copy_names_both_folders_and_the_command(words, copied, capsys
 
 
 def test_tables_tell_of_a_copy_and_list_what_lies_elsewhere(copied, capsys, tmp_path):
-    """A row for each table, with the error of those that are refused; nothing but the error where all are."""
+    """Each table has a row, with its error if it is refused. If all are refused, there is only the error."""
     code, told, _ = tell(capsys, "tables", "--warehouse", copied)
     assert code == 2
     assert [(each["table"], each["rows"]) for each in told] == [("crm.far", 1), ("crm.t", None)]
@@ -70,7 +70,7 @@ def test_tables_tell_of_a_copy_and_list_what_lies_elsewhere(copied, capsys, tmp_
 
 
 def test_where_nothing_was_moved_nothing_is_done(copied, capsys, tmp_path):
-    """A warehouse that stands where its tables are is told so, and none is told as none; Java is not started."""
+    """A warehouse in its own folder is reported as such, and a missing one as missing. Java is not started."""
     code, told, _ = tell(capsys, "relocate", "--warehouse", tmp_path / "old")
     assert (code, told["tables"], told["files"]) == (0, [], 0)
     assert run(["relocate", "--warehouse", str(tmp_path / "old"), "--output", "table"]) == 0

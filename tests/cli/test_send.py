@@ -1,4 +1,4 @@
-"""`backstory send`: the difference of two copies as one batch, and as the same batch when it is sent again."""
+"""`backstory send`: the difference of two copies as one batch, which is the same if it is sent again."""
 
 import json
 import socket
@@ -23,7 +23,7 @@ def destination():
 
 @pytest.fixture
 def send(destination, tmp_path, monkeypatch, capsys, request):
-    """Send two copies; how many commits their table has then, and how many changes were sent."""
+    """Send two copies. Returns the commits of their table, and the number of sent changes."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HOME", str(tmp_path))
     store, address = destination
@@ -56,7 +56,7 @@ THREE = "id,name,at\n2,bob,11:30\n"
     ],
 )
 def test_the_same_pair_sent_twice_is_one_commit(send, options):
-    """F14: names, sizes and content of its files are the same, also of the batch for which the table was made."""
+    """F14: Names, sizes and content of its files are equal, including in the batch that created the table."""
     assert send("", ONE, *options) == 1
     assert send("", ONE, *options) == 1
     assert send(ONE, TWO, *options) == 2
@@ -67,7 +67,7 @@ def test_the_same_pair_sent_twice_is_one_commit(send, options):
 
 
 def test_a_batch_that_was_taken_before_is_said_to_be_recognised(send):
-    """Sent it is all the same; another one in between makes it new."""
+    """It is sent anyway. Another batch in between makes it a new one."""
 
     def recognised(*copies):
         assert send(*copies) >= 1
@@ -88,7 +88,7 @@ def test_the_same_pair_of_another_time_is_another_batch(send):
 
 
 def test_one_that_is_refused_does_not_come_between(send):
-    """What the destination did not take was never there."""
+    """A refused batch does not count as one in between."""
     assert send("", ONE) == 1
     assert send(ONE, "id,name,at\n1,ann,10:00\n2,bob,12:00\n", "--at", "99999-01-01", code=2)
     assert send("", ONE, "--format", "parquet", code=3) == "task"
@@ -96,13 +96,13 @@ def test_one_that_is_refused_does_not_come_between(send):
 
 
 def test_what_cannot_be_kept_is_sent_all_the_same(send, tmp_path):
-    """Then each batch is a new one."""
+    """Without the cache, each batch is new."""
     (tmp_path / ".cache").write_text("no folder")
     assert (send("", ONE), send("", ONE)) == (1, 2)
 
 
 def test_files_as_people_have_them_are_sent(send, destination, tmp_path):
-    """What the options say of the files, the destination's table has as values."""
+    """The destination's table has the values as the options describe the files."""
     words = (
         "--separator",
         ";",
@@ -132,7 +132,7 @@ def test_what_is_written_otherwise_is_refused_with_the_option_to_add(send):
 
 
 def test_numbers_with_decimal_commas_are_named(tmp_path, monkeypatch, capsys):
-    """As `snapshot` names them: a column that nobody declared becomes text, and the note says the option."""
+    """As for `snapshot`, an undeclared column becomes text, and the note names the option."""
     monkeypatch.chdir(tmp_path)
     Path("a.csv").write_text("id;sum\n1;1,5\n")
     to = ["--to", "127.0.0.1:1", "--schema", "s", "--table", "t", "--key", "id", "--separator", ";"]
@@ -147,7 +147,7 @@ def test_numbers_with_decimal_commas_are_named(tmp_path, monkeypatch, capsys):
 
 
 def test_where_nothing_answers_it_ends(tmp_path, monkeypatch, capsys):
-    """Nobody waits for ever: another run may find the destination."""
+    """The command ends, because another run may reach the destination."""
     monkeypatch.setattr(sender, "CONNECT_SECONDS", 0.5)
     for name in ("a.csv", "b.csv"):
         (tmp_path / name).write_text(ONE)

@@ -1,4 +1,4 @@
-"""`backstory snapshot` as people and programs meet it."""
+"""`backstory snapshot` for people and programs."""
 
 import gzip
 import json

@@ -1,4 +1,4 @@
-"""What people see meanwhile; what is answered goes where it went."""
+"""Progress is shown only to people, and does not change the output."""
 
 import sys
 from io import StringIO

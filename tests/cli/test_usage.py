@@ -1,4 +1,4 @@
-"""Wrong usage is told as such before Spark starts, never as a bug."""
+"""Wrong usage is reported before Spark starts, never as a bug."""
 
 import json
 import os
@@ -40,7 +40,7 @@ def test_wrong_usage_is_told_and_starts_nothing(words, capsys, tmp_path):
 
 
 def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
-    """An empty answer says where nothing was found, but to no program, and to nobody who wants quiet."""
+    """An empty result names the searched place, but not for programs or with --quiet."""
     none = ["tables", "--warehouse", str(tmp_path / "none"), "--output", "json"]
     assert run(none) == 0
     said = capsys.readouterr()
@@ -56,7 +56,7 @@ def test_tables_of_no_warehouse_are_none(capsys, tmp_path):
 @pytest.mark.parametrize("command", ["current", "log", "maintain"])
 @pytest.mark.parametrize("origin", ["flag", "variable", "default"])
 def test_a_missing_table_says_where_it_was_looked_for(command, origin, capsys, tmp_path, monkeypatch):
-    """The warehouse, and whether an option, a variable or nobody named it."""
+    """The error contains the warehouse, and whether an option, a variable or the default named it."""
     monkeypatch.chdir(tmp_path)
     monkeypatch.delenv("BACKSTORY_WAREHOUSE", raising=False)
     words, other = [command, "crm.t"], "name another with `--warehouse` or BACKSTORY_WAREHOUSE"
@@ -74,7 +74,7 @@ def test_a_missing_table_says_where_it_was_looked_for(command, origin, capsys, t
 
 
 def test_a_missing_table_of_a_configured_catalog_names_the_file(capsys, tmp_path, monkeypatch):
-    """What stands in [catalog] has logins and is not told."""
+    """The section [catalog] contains logins, which are not shown."""
     monkeypatch.chdir(tmp_path)
     place = f"{tmp_path}/catalog.db"
     SqlCatalog("backstory", uri=f"sqlite:///{place}", warehouse="w").close()
@@ -98,7 +98,7 @@ def test_wrong_usage_with_json_is_a_document_and_names_the_help(capsys):
 
 
 def test_a_reader_that_has_enough_is_no_failure(capsys, monkeypatch, tmp_path):
-    """As in `backstory tables | head -1`."""
+    """This is the case in `backstory tables | head -1`."""
     reading, writing = os.pipe()
     os.close(reading)
     with os.fdopen(writing, "w") as output:
@@ -143,7 +143,7 @@ def test_names_and_paths_that_nothing_can_have_are_no_bugs(words, capsys, tmp_pa
 
 
 def test_what_comes_from_outside_is_quoted_in_part():
-    """A name of any length makes no long error and no long line of a log."""
+    """A long name does not make a long error or log line."""
     name = "x" * 10_000_000
     error = UsageError("no-table", f"There is no table {name}.", f"Make {name}.", [name])
     line = fivetran_line(None, "warning", {"event": f"no {name}", "table": name, "error": str(error)})

@@ -1,4 +1,4 @@
-"""Tables and lives in a terminal of 80 columns: nothing breaks into columns of three letters."""
+"""Tables and lives on a terminal of 80 columns: no column is cut to three letters."""
 
 from datetime import UTC, datetime
 from io import StringIO
@@ -50,7 +50,7 @@ def at(year):
 
 
 def life(*versions):
-    """Versions of a year each; what a record is called never changes."""
+    """Yearly versions of a record whose name never changes."""
     found = [
         {"name": "Kazakhstan " * 9, "capital": capital, "people": people}
         | {"valid_from": at(2010 + number), "valid_to": at(2011 + number)}
@@ -78,7 +78,7 @@ def test_a_life_is_as_wide_as_the_terminal():
 
 
 def test_times_and_numbers_are_never_cut():
-    """A text gives way first; where that is not enough each record is shown by itself."""
+    """Texts are cut first. If that is not enough, each record is shown separately."""
     time = "2026-11-23T23:28:54.683690Z"
     lines = seen(["recorded_at", "snapshot_id", "text"], [[time, "1138077945343930999", "x" * 60]])
     assert time in lines[1]
@@ -89,7 +89,7 @@ def test_times_and_numbers_are_never_cut():
 
 
 def test_the_ends_of_an_axis_stand_apart():
-    """Labels that are longer than the bars neither run together nor are they broken."""
+    """Labels that are longer than the bars are neither joined nor broken."""
     seconds = [datetime(2026, 1, 1, 10, 0, second, tzinfo=UTC) for second in (0, 1, 2)]
     versions = [
         {"v": number, "valid_from": seconds[number], "valid_to": seconds[number + 1]} for number in (0, 1)
@@ -99,14 +99,14 @@ def test_the_ends_of_an_axis_stand_apart():
 
 
 def test_no_word_of_a_life_is_broken():
-    """A word that has no room goes on beyond it."""
+    """A word that does not fit extends beyond the edge."""
     words = "Bundesverfassungsgerichtspräsidentinnenwahl" * 2
     drawn = life((words, 1), ("Astana", 2)).draw(WIDTH)
     assert words in drawn
 
 
 def test_a_text_goes_on_in_a_second_line():
-    """Nothing is left out of a text that two lines can hold."""
+    """A text that fits two lines is shown completely."""
     time = "2026-11-23T23:28:54.683690Z"
     counts = "new 1, changed 249, closed 1"
     lines = seen(["recorded_at", "from", "counts"], [[time, time, counts]], 78)
@@ -114,7 +114,7 @@ def test_a_text_goes_on_in_a_second_line():
 
 
 def test_wide_cuts_and_folds_nothing(monkeypatch):
-    """On a terminal of 80 columns: one line a row, with all of its cells."""
+    """On a terminal of 80 columns, each row is one line with all of its cells."""
     told = StringIO()
     terminal = Console(
         file=told, width=WIDTH, force_terminal=True, soft_wrap=True, highlight=False, color_system=None

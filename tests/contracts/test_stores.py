@@ -1,7 +1,7 @@
-"""What a store of tables must do, whichever it is: the one contract of memory and Iceberg, in anybody's session.
+"""The contract of a table store, for memory and Iceberg, in any session.
 
-A store of SQL is none of these: its histories are changed by statements that the database runs, not by rows
-that a Change names; `tests/doors/historize/test_equals_rule.py` holds it to the rule.
+It excludes SQL stores, whose histories are changed by statements instead of a Change. For these,
+`tests/doors/historize/test_equals_rule.py` compares the result with the rule.
 """
 
 import itertools
@@ -76,7 +76,7 @@ def commit(*change):
 
 
 class Kept:
-    """A table of a store, as a test changes it and looks at it."""
+    """A table of a store, which a test changes and inspects."""
 
     def __init__(self, store, columns="id:LONG* v", rows=None, **told):
         made = shape(columns, **told)
@@ -90,7 +90,7 @@ class Kept:
         return existing(self.store, self.name)
 
     def change(self, *, come=None, gone=None, of=None, token=None, **more):
-        """One commit; rows that go are named by a text table of their keys."""
+        """Make one commit. A text table of keys names the removed rows."""
         of = of or self.now
         if come is not None:
             come = arrow(more.get("into") or of.shape, come)
@@ -109,7 +109,7 @@ class Kept:
         return in_order({name: _utc(value) for name, value in row.items()} for row in found.to_pylist())
 
     def state(self):
-        """All that a commit could change."""
+        """All parts of a table that a commit could change."""
         now = self.now
         return self.rows(), now.shape, now.schema_id, now.snapshots, dict(now.properties)
 
@@ -182,7 +182,7 @@ def store(tables_on, request, tmp_path_factory):
 
 @pytest.fixture
 def renames(tables_on):
-    """Whether the catalog can: the folders of a Hadoop catalog are its tables' names."""
+    """Whether the catalog can rename tables. In a Hadoop catalog, folders are the names."""
     return not tables_on.startswith(("own hadoop", "own spark_catalog")) and not tables_on.endswith(" hadoop")
 
 
@@ -194,7 +194,7 @@ def kept(store):
 
 @pytest.fixture
 def quiet(tables_on):
-    """Whether a change without rows makes no snapshot; a REST catalog and SQL know of changes by them alone."""
+    """Whether a change without rows makes no snapshot. A REST catalog and SQL detect changes only by snapshots."""
     return not tables_on.startswith(("own rest", "connect"))
 
 
@@ -218,7 +218,7 @@ class TestStore:
         assert caught.value.code == "no-table"
 
     def test_a_table_that_is_there_is_not_made_again(self, kept):
-        """It was planned for none, empty or with rows: another writer came first."""
+        """It was planned for a missing table, empty or with rows, but another writer created it first."""
         before, again = kept.state(), shape("id:LONG*", kept.name.name)
         for change in (Change(into=again), Change(into=again, added=arrow(again, "id \n 9"))):
             with pytest.raises(TryAgain) as caught:
@@ -242,20 +242,20 @@ class TestStore:
         assert kept.state() == before
 
     def test_the_names_that_are_reserved(self, store):
-        """Both keep the same names for themselves, and no more."""
+        """Both stores reserve exactly the same names."""
         reserved = ["_file", "_pos", "_deleted", "_spec_id", "_partition", "_row_id"]
         assert all(map(store.reserves, [*reserved, "_last_updated_sequence_number"]))
         assert not any(map(store.reserves, ["", "file", "pos", "_file_", "_FILE", "_change_type", "_op"]))
 
     def test_the_sources_names_of_columns_are_remembered(self, store):
-        """F21."""
+        """F21: The store keeps the source's names of columns."""
         columns = (Column("id", ColumnType.parse("LONG")), Column("_pos_", ColumnType.parse("INT"), "_pos"))
         made = Shape(TableName(SCHEMA, fresh()), columns, ("id",), Layout.FIVETRAN_LIVE)
         commit(store, None, Change(into=made))
         assert existing(store, made.table).shape == made
 
     def test_rows_come_go_and_change_in_one_commit(self, kept):
-        """A row that changes goes and comes."""
+        """A changed row is removed and added."""
         counts, before = {"inserted": 1, "updated": 1, "deleted": 1}, len(kept.now.snapshots)
         done = kept.change(gone="id \n 1 \n 2", come="id v \n 2 B \n 4 d", counts=counts, token="it")
         assert kept.rows() == given("id v \n 2 B \n 3 c \n 4 d")
@@ -289,7 +289,7 @@ class TestStore:
         assert kept.now.snapshots[-1].properties["names"] == "id v"
 
     def test_columns_come_where_the_shape_has_them(self, kept):
-        """Rows from before have NULL there."""
+        """Earlier rows have NULL in the new column."""
         kept.change(into=shape("new:LONG id:LONG* v", kept.name.name))
         assert kept.now.shape.names == ["new", "id", "v"]
         kept.change(come="new id v \n 5 4 d")
@@ -334,7 +334,7 @@ class TestStore:
         assert kept.rows() == given("key w \n 1 A \n 2 b \n 3 c")
 
     def test_a_table_gets_another_key_and_layout(self, kept):
-        """With the mark that its versions stand in no order it is done, too."""
+        """The mark of disorder is set in the same way."""
         kept.change(properties={DISORDER: "true"})
         assert kept.now.disorderly
         into = shape("id:LONG v* start end active", kept.name.name)
@@ -361,7 +361,7 @@ class TestStore:
         assert kept.now.properties["other"] == "3"
 
     def test_snapshots_have_names_that_move_and_go(self, kept):
-        """Without a snapshot of their own, and beside properties; a name for no snapshot is none."""
+        """No snapshot is made, and properties may change too. A tag of an unknown snapshot is refused."""
         first = kept.now.snapshots[-1].id
         kept.change(tags={"read": Tag(first, 1000), "other": Tag(first, 1000)}, properties={"mine": "1"})
         assert kept.now.tags == {"read": first, "other": first}
@@ -403,7 +403,7 @@ class TestStore:
         assert load(kept.store, kept.name) is None
 
     def test_a_table_goes_back_to_a_snapshot(self, kept, quiet):
-        """With its columns of today, and the token of then; its later snapshots are not forgotten."""
+        """The present columns and the token of that time apply. Later snapshots are kept."""
         first = kept.now.snapshots[0]
         kept.change(gone="id \n 1", come="id v \n 4 d")
         kept.change(into=shape("id:LONG* v n:LONG", kept.name.name))
@@ -427,7 +427,7 @@ class TestStore:
         ids=lambda second: "-".join(second),
     )
     def test_what_was_planned_on_an_older_table_is_not_committed(self, kept, second):
-        """Of two writers the second has to try again, whatever either of them changes."""
+        """The second writer must try again, whatever either of them changes."""
         if "into" in second:
             second = {"into": shape("id:LONG* v late", kept.name.name)}
         seen = kept.now
@@ -439,7 +439,7 @@ class TestStore:
         assert kept.state() == before
 
     def test_a_commit_that_failed_leaves_nothing(self, kept):
-        """Neither other rows than were expected nor a fault on the way, with whatever else it would change."""
+        """After unexpected rows or an error, none of the other changes is visible."""
 
         def fault(_pending):
             raise BackstoryError("fault", "A fault.", "None.")
@@ -478,7 +478,7 @@ class TestStore:
         assert "-0.0" in text
 
     def test_a_slice_has_the_rows_of_its_keys(self, store):
-        """NULL is a key as any other, keys may repeat, a key that is not there finds nothing."""
+        """NULL is an ordinary key, keys may repeat, and a missing key finds nothing."""
         kept = Kept(store, "id:LONG* part* v", "id part v \n 1 x a \n 1 - b \n 2 x c \n - x d")
         keys = arrow(shape("id:LONG part"), "id part \n 1 - \n 1 - \n - x \n 2 y")
         found = read_slice(store, kept.now, keys)

@@ -1,4 +1,4 @@
-"""Bounded tries when another writer came first."""
+"""Limited attempts when another writer was first."""
 
 import pytest
 import structlog
@@ -12,14 +12,14 @@ from backstory.observe.metrics import RETRIES
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses that were made, none of which takes time."""
+    """The pauses, which are not really waited for."""
     made = []
     monkeypatch.setattr(tenacity.nap.time, "sleep", made.append)
     return made
 
 
 def failing(times, error):
-    """Something that fails so often before it works."""
+    """A function that fails a number of times before it works."""
     left = [error] * times
 
     def act():
@@ -31,7 +31,7 @@ def failing(times, error):
 
 
 def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
-    """Each try that follows a failed one waits, is a line of the log, and is counted; without a hook of the process."""
+    """Each retry waits, is logged and is counted, without a process-wide hook."""
     told, before = [], RETRIES._value.get()
     with structlog.testing.capture_logs() as lines:
         assert retry(failing(2, TryAgain("conflict", "Busy.")), told.append) == "done"
@@ -42,7 +42,7 @@ def test_a_conflict_is_tried_again_after_a_pause_and_told(pauses):
 
 
 def test_what_goes_on_failing_ends(pauses):
-    """After a few tries the last error is raised as it came."""
+    """After a few attempts, the last error is raised unchanged."""
     error = TryAgain("store-away", "Busy.")
     with pytest.raises(TryAgain) as raised:
         retry(failing(99, error))
@@ -51,13 +51,13 @@ def test_what_goes_on_failing_ends(pauses):
 
 
 def test_a_writer_that_meets_another_one_each_time_gets_its_turn(pauses):
-    """A stream commits all the time: a few tries are not enough beside it."""
+    """A stream commits continuously, so a few attempts are not enough."""
     assert retry(failing(5 * ATTEMPTS, TryAgain("conflict", "Busy."))) == "done"
     assert max(pauses) <= deliver.LONGEST + deliver.SPREAD
 
 
 def test_not_even_a_conflict_is_tried_for_ever(monkeypatch):
-    """After some time the last one is raised."""
+    """After some time, the last conflict is raised."""
     monkeypatch.setattr(deliver, "SECONDS", 0.3)
     monkeypatch.setattr(deliver, "SPREAD", 0.0)
     with pytest.raises(TryAgain):
@@ -65,7 +65,7 @@ def test_not_even_a_conflict_is_tried_for_ever(monkeypatch):
 
 
 def test_a_refusal_is_not_tried_again(pauses):
-    """Only what may succeed later is tried again."""
+    """Only errors that may disappear are retried."""
     with pytest.raises(Refused):
         retry(failing(1, Refused("no", "No.")))
     assert pauses == []

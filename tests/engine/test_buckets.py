@@ -1,4 +1,4 @@
-"""Law: a batch too large for the driver gives what a small one gives, planned where Spark runs."""
+"""Law: A batch too large for the driver has the same result, planned in Spark's tasks."""
 
 import pytest
 from committing import commit
@@ -28,13 +28,13 @@ def sender(spreading, tmp_path):
 
 @pytest.fixture(autouse=True)
 def many_buckets(monkeypatch):
-    """Each row or two has a bucket of its own."""
+    """Each bucket has a row or two."""
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 2)
 
 
 @pytest.mark.parametrize("encoding", ENCODINGS, ids=str)
 def test_files_of_every_wrapping(spark, store, schema, tmp_path, encoding):
-    """50: several files of a kind, in their order; one commit with the counts of all buckets."""
+    """50: Several files of a kind in order make one commit with the counts of all buckets."""
     stores = {"backstory": IcebergStore(spark, memory=Memory(0))}
     with serving(stores, batch_format=encoding.format) as address:
         place = Place.made(Sender.to(address, tmp_path, encoding=encoding), store, schema, LIVE, STORED)
@@ -53,7 +53,7 @@ def test_files_of_every_wrapping(spark, store, schema, tmp_path, encoding):
 
 
 def test_what_changes_nothing_makes_no_commit(sender, store, schema):
-    """74, 78: the same rows again, and the same files again."""
+    """74, 78: The same rows, and the same files, make no commit."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     metadata = place.metadata()
     files = place.files(STORED)
@@ -70,7 +70,7 @@ def test_what_changes_nothing_makes_no_commit(sender, store, schema):
     ],
 )
 def test_an_error_of_a_task_is_told_as_ever(sender, store, schema, kind, rows, where):
-    """63: a task with file and line, no value, nothing written."""
+    """63: The task has file and line but no value, and nothing is written."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     metadata = place.metadata()
     text = refusal(place.reply(**{kind: place.files(rows)}))
@@ -80,7 +80,7 @@ def test_an_error_of_a_task_is_told_as_ever(sender, store, schema, kind, rows, w
 
 
 def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
-    """F10: instants of 1970-01-01T00:00:00Z are instants like any other, not none."""
+    """F10: 1970-01-01T00:00:00Z is an ordinary instant."""
     at = {"_fivetran_start": "1970-01-01T00:00:00Z", "_fivetran_end": "1970-01-01T00:00:00Z"}
     closed = {"id": 1, "v": "a", "_fivetran_synced": "2024-01-01T00:00:00Z", "_fivetran_active": False}
     place = Place.made(sender, store, schema, HISTORY, [closed | at])
@@ -92,7 +92,7 @@ def test_a_history_from_the_least_instant_on_is_read(sender, store, schema):
 
 
 def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
-    """V119: the bucket that holds the spoilt record tells of it; others are written as ever."""
+    """V119: The bucket with the damaged record reports it. Others are written."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     found = existing(store, place.name)
     twice = "id v n start end active synced \n 7 a 1 T1 T9 false T1 \n 7 b 1 T2 TMAX true T1"
@@ -112,7 +112,7 @@ def test_a_spoilt_slice_is_refused_where_spark_runs(sender, store, schema):
 
 
 def test_a_slice_too_large_for_the_driver_is_spread(spark, store, schema, tmp_path):
-    """One key with more versions than the driver may collect."""
+    """One key has more versions than the driver may collect."""
     with serving({"backstory": store}) as address:
         place = Place.made(Sender.to(address, tmp_path), store, schema, HISTORY)
         rows = [

@@ -1,4 +1,4 @@
-"""The one switch: here where the driver may hold the rows, else in Spark's tasks, and a line that says why."""
+"""The switch: on the driver if it can hold the rows, otherwise in Spark's tasks, with a logged reason."""
 
 from contextlib import contextmanager
 from types import SimpleNamespace
@@ -15,7 +15,7 @@ TABLE = TableName("crm", "customer")
 
 
 class Ways:
-    """Both ways, and what they held until the end."""
+    """Both ways, and their leases until the end."""
 
     def __init__(self, most=100):
         self.store = SimpleNamespace(memory=Memory(CLEAR_TEXT_SHARE * most))
@@ -49,7 +49,7 @@ def test_what_the_driver_may_hold_is_planned_there():
     [(100, 101, "here", TOO_LARGE), (100, 1, None, NOT_HERE), (0, 0, "here", NO_MEMORY)],
 )
 def test_all_else_is_left_to_tasks_with_a_reason(most, holds, answer, why):
-    """What the driver held by then is given back first."""
+    """The driver's lease is released first."""
     ways = Ways(most)
     tried = ["here"] if most else []
     here = ways.here(holds, answer)

@@ -1,4 +1,4 @@
-"""Rows of several sides, whole or in parts by key: the same rows, each key in one part, however little is held."""
+"""Rows of several sides, whole or in parts by key: the same rows, with each key in one part, for any memory."""
 
 from contextlib import ExitStack
 
@@ -17,7 +17,7 @@ SIDE = st.lists(st.tuples(st.none() | st.text(max_size=3), st.integers(0, 9)), m
 
 
 def rows(pairs):
-    """A side whose rows are read five at a time."""
+    """A side that is read five rows at a time."""
     table = pa.Table.from_pylist([{"k": k, "v": v} for k, v in pairs], SCHEMA)
     return SideRows(SCHEMA, lambda: [table.slice(first, 5) for first in range(0, len(table), 5)])
 
@@ -29,7 +29,7 @@ def parts(sides, most, **how):
 
 @given(SIDE, SIDE, st.booleans())
 def test_the_parts_are_the_rows_and_each_key_is_in_one_of_them(left, right, spread):
-    """Of both sides; in the order that they had within a part."""
+    """This holds for both sides, and rows keep their order within a part."""
     sides = {"left": rows(left), "right": rows(right)}
     found = parts(sides, 1 << 20, spread=spread)
     assert len(found) == (16 if spread else 1)
@@ -43,7 +43,7 @@ def test_the_parts_are_the_rows_and_each_key_is_in_one_of_them(left, right, spre
 
 
 def test_what_the_memory_cannot_hold_is_spilled_and_a_part_that_it_cannot_hold_again():
-    """Bytes are counted as they are read; without leave to spill, nothing is."""
+    """Bytes are counted as they are read. Without permission, nothing is spilled."""
     sides = {"left": rows([(f"key {number}", number) for number in range(2_000)])}
     assert len(parts(sides, 1 << 20)) == 1
     assert len(parts(sides, 1 << 14)) == 16
@@ -55,7 +55,7 @@ def test_what_the_memory_cannot_hold_is_spilled_and_a_part_that_it_cannot_hold_a
 
 
 def test_spilled_rows_are_unreadable_on_disk_and_gone_afterwards(tmp_path, monkeypatch):
-    """Their key is in this process alone."""
+    """Only this process has their key."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     table = pa.table({"k": ["a secret word"] * 3})
     with ExitStack() as kept:
@@ -71,7 +71,7 @@ def test_spilled_rows_are_unreadable_on_disk_and_gone_afterwards(tmp_path, monke
 
 
 def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
-    """The same rows in both ways; none where there are none."""
+    """Rows are the same in both ways, and empty if there are none."""
     table = pa.table({"v": list(range(1_000))})
     with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10_000).lease() as lease:
         small, large = RowBuffer("small", lease, kept), RowBuffer("large", lease, kept)
@@ -86,7 +86,7 @@ def test_rows_to_write_are_one_table_or_pieces_of_what_is_spilled():
 
 
 def test_rows_that_gather_leave_room_for_those_to_be_read():
-    """What could be spilled takes no memory from what could not."""
+    """Rows that could be spilled take no memory from others."""
     table = pa.table({"k": [f"key {number}" for number in range(1_000)]})
     with ExitStack() as kept, Memory(CLEAR_TEXT_SHARE * 10 * table.nbytes).lease() as lease:
         gathering = RowBuffer("gathering", lease, kept)

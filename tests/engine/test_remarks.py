@@ -1,4 +1,5 @@
-"""A commit has the note and the author that its caller gives, at every door that writes; no other commit has them."""
+"""A commit has the note and the author of its caller, at every door that writes, and no other commit has
+them."""
 
 import pyarrow as pa
 import pytest
@@ -23,7 +24,7 @@ def remarks(table: Table):
 
 
 def test_every_deed_has_its_remark_and_none_is_repeated(python):
-    """Also those that keep the newest commit's properties: settling, compaction and erasure."""
+    """This includes actions that copy the newest commit's properties: settling, compaction and erasure."""
     into = "remarks.deeds"
     python.snapshot(rows(a=1, b=2), into=into, key="k", at=FIRST, remember=True, note="load", author="ada")
     python.snapshot(rows(a=1, b=3), into=into, at=SECOND)
@@ -54,7 +55,7 @@ def test_a_feed_and_a_repair_have_remarks(python):
 
 
 def test_a_run_remarks_what_it_delivers_and_a_declaration_has_its_own(python, tmp_path):
-    """Of tables and datasets; a model's load keeps none."""
+    """This applies to tables and datasets. A model's load stores no note."""
     (tmp_path / "a.csv").write_text("id,name\n1,Ann\n")
     (tmp_path / "manifest.yaml").write_text(
         "kind: DatasetSnapshot\nversion: 1\ncontent:\n  name: remarks.cities\n  kind: Root\n  metadata:\n"

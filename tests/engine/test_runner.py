@@ -1,4 +1,4 @@
-"""The runner: one plan whole, in parts, and in Spark's tasks gives the same rows, counts and samples."""
+"""The runner: one plan whole, in parts, and in Spark's tasks returns the same rows, counts and samples."""
 
 from contextlib import contextmanager
 from dataclasses import replace
@@ -38,7 +38,7 @@ def side(keys):
 
 
 def plan(sides, _whole):
-    """The keys of both sides with the number of their stored rows; whole rows of one side."""
+    """The keys of both sides with the number of stored rows, and whole rows of one side."""
     came, stored = sides[CAME], sides[STORED]
     if 666 in came["k"].to_pylist():
         raise Refused("bad", "A number is bad.", "Nothing was written.")
@@ -168,7 +168,7 @@ def test_columns_of_one_type_are_shared_between_kinds():
     ids=["numbers", "texts", "days", "instants", "with NULL", "floats"],
 )
 def test_rows_are_read_between_the_bounds_of_the_keys_in_whatever_year(store, type_, keys, kept):
-    """Also before October 1582, where Java's old calendar is some days off; NaN is within no bounds."""
+    """This includes years before 1582, where Java's old calendar differs. NaN is outside all bounds."""
     values = {
         "DATE": "date_add(DATE'1086-01-01', int(id))",
         "TIMESTAMP": "TIMESTAMP'1086-01-01 00:00:00Z' + make_interval(0, 0, 0, int(id))",

@@ -1,4 +1,4 @@
-"""A sift: with the rows that it leaves a plan finds what it finds with all of them."""
+"""A sift: with the remaining rows, a plan has the same result as with all rows."""
 
 from collections import Counter
 from contextlib import ExitStack
@@ -72,7 +72,7 @@ def terms_of():
 
 
 def same_records(sides):
-    """The keys whose rows are the same on all sides, each of which has one, and may be left out."""
+    """The keys whose rows are equal on all sides, one on each, and may be omitted."""
     keys = set()
     for key in range(13):
         came, stored, other = (
@@ -99,7 +99,7 @@ def plan(part, _whole):
 
 @given(ROWS, ROWS, ROWS)
 def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
-    """And of those that are the same all that no other record shares its bucket with."""
+    """It omits equal records unless another record shares their bucket."""
     tables = {CAME: table(came), STORED: table(stored), OTHER: table(other)}
     memory = Memory(CLEAR_TEXT_SHARE << 20)
     with memory.lease() as lease:
@@ -122,7 +122,7 @@ def test_a_sift_leaves_out_no_record_that_differs(came, stored, other):
 
 
 def _twice_on_both(sides):
-    """Whether a key has the same rows several times on two sides: then nothing tells that they are several."""
+    """Whether a key has the same rows several times on two sides, which cannot be detected."""
     seen = [Counter((row["k"], row["v"], row["w"]) for row in side.to_pylist()) for side in sides.values()]
     twice = [{key for key, count in each.items() if count > 1} for each in seen]
     return bool(twice[0] & twice[1] or {k[:2] for k in twice[1]} & {k[:2] for k in twice[2]})
@@ -151,7 +151,7 @@ def test_what_is_the_same_is_not_read_again():
 
 @pytest.mark.parametrize("share", [0.5, 1e-6])
 def test_spark_sifts_the_same(store, monkeypatch, share):
-    """Where many buckets differ all rows stay."""
+    """If many buckets differ, all rows remain."""
     monkeypatch.setattr("backstory.engine.sift.MOST_DIFFERING", share)
     same = [(key, "a", 1, True) for key in range(40)]
     tables = {

@@ -1,4 +1,4 @@
-"""Rows in an order, together or spread over ranges: the same rows, sorted, equal ones as they stood."""
+"""Sorted rows, together or in ranges: the same rows, with equal ones in their former order."""
 
 from contextlib import ExitStack
 
@@ -41,7 +41,7 @@ def test_rows_come_in_their_order_however_many_there_are(most, tables):
 
 
 def test_ranges_are_of_about_one_size():
-    """What is spilled is never sorted as a whole."""
+    """Spilled rows are never sorted as a whole."""
     with (
         ExitStack() as kept,
         Memory(CLEAR_TEXT_SHARE).lease() as lease,

@@ -1,4 +1,4 @@
-"""Other writers in the midst of upkeep: what they brought is there afterwards, and what they took is not."""
+"""Concurrent writers during upkeep: their added rows are kept, and their removed rows stay removed."""
 
 import pytest
 import tenacity
@@ -20,7 +20,7 @@ def values(store, name):
 
 
 class Other:
-    """A program that knows nothing of backstory, and writes when it is asked to, once for each statement."""
+    """A foreign program that writes on request, once for each statement."""
 
     def __init__(self, store, name, *statements):
         self.store, self.name, self.left = store, name, list(statements)
@@ -42,7 +42,7 @@ UPDATE = "UPDATE {0} SET v = 'other' WHERE id = 3"
 
 @pytest.fixture
 def scattered(store, monkeypatch, request):
-    """Three records, in a file each; nobody waits between tries."""
+    """Three records in separate files, without pauses between attempts."""
     monkeypatch.setattr(tenacity.nap.time, "sleep", lambda _: None)
     name = kept(store, request.node.name)
     for number in (1, 2, 3):
@@ -51,9 +51,9 @@ def scattered(store, monkeypatch, request):
 
 
 def test_a_compaction_moves_the_rows_of_now(store, scattered):
-    """One that was planned on a table of before is not committed; planned anew it has what others wrote.
+    """A plan for an older table is not committed. Planned again, it contains the other writer's rows.
 
-    Of the first there is nothing left, no manifest either.
+    No file of the first plan is left, including manifests.
     """
     other = Other(store, scattered, APPEND, DELETE, UPDATE, "DELETE FROM {0} WHERE id = 1")
     while len(other.left) > 1:
@@ -75,7 +75,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
 
 
 def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
-    """Between plan and commit another writer brings a row and changes one: both are there, the record is not."""
+    """Between plan and commit, another writer adds and changes a row. Both are kept, and the record is gone."""
     other = Other(store, scattered, APPEND, UPDATE)
     of_record = column("id") == 2
 
@@ -91,7 +91,7 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
 
 
 def test_what_expires_is_chosen_anew(store, scattered):
-    """A commit of another writer meanwhile stays the newest."""
+    """Another writer's commit stays the newest."""
     other = Other(store, scattered, APPEND)
     expire(store, scattered, lambda _: other.writes((LATEST, [], {})))
     assert (9, "new") in values(store, scattered)

@@ -1,4 +1,4 @@
-"""What the explorer answers is what the reading commands answer: of every layout, on pages and as JSON."""
+"""The explorer's answers equal those of the reading commands, for every layout, on pages and as JSON."""
 
 import json
 import re
@@ -31,7 +31,7 @@ def asked(spark, warehouse, tmp_path_factory):
 
 @pytest.fixture
 def command(warehouse, capsys, monkeypatch):
-    """What a command prints as JSON, without Spark."""
+    """The JSON output of a command, without Spark."""
     monkeypatch.setenv("JAVA_HOME", str(warehouse / "none"))
 
     def ask(*words):
@@ -44,7 +44,7 @@ def command(warehouse, capsys, monkeypatch):
 
 
 def _every_page(asked, path):
-    """The rows of a JSON answer and of those that its links lead to."""
+    """The rows of a JSON answer and of its linked pages."""
     rows = []
     while path:
         part = asked.get(path)
@@ -97,7 +97,7 @@ def test_an_accept_header_asks_for_the_twin(asked):
 
 
 def test_known_times_and_both_axes(asked, command):
-    """The late copy of February tells that Bob was C then; before it came he was A until March."""
+    """By the late copy of February, Bob was C at that time. As known before it, he was A until March."""
     before = command("log", "explored.customer")[1]["recorded_at"]
     told = asked.get("/table.json", table="explored.customer", at="2026-02-15", known_at=before).document
     assert told == command("as-of", "explored.customer", "2026-02-15", "--known-at", before)
@@ -110,7 +110,7 @@ def test_known_times_and_both_axes(asked, command):
 
 
 def test_the_copied_commands_give_the_same(asked, command):
-    """Command lines of pages are the question: their answer is the twin's."""
+    """A page's command line has the same answer as the page."""
     for view, words in (
         ("/table", {"at": "2026-03-15"}),
         ("/record", {"key": "5"}),
@@ -181,7 +181,7 @@ def test_a_value_tells_since_when_by_which_commit_and_what_was_before(asked, com
 
 
 def test_a_value_of_a_history_that_does_not_record_is_found_in_the_commits(asked, command):
-    """The row was written by the last of three commits; the closed one before it by the first."""
+    """The last of three commits wrote the row, and the first one wrote the closed version before it."""
     last, _, first = command("log", "explored.orders")
     for at, commit in (("2026-02-15", last), ("2026-01-15", first)):
         told = asked.get("/value.json", table="explored.orders", key="1", column="state", at=at).document
@@ -287,7 +287,7 @@ ODD = {
 @pytest.mark.parametrize("table", LAYOUTS)
 @pytest.mark.parametrize("word", ODD)
 def test_what_no_link_asks_is_no_fault_of_the_server(asked, table, word):
-    """Times at the ends of all time, commits that there are not, and pages behind the last one."""
+    """Extreme times, unknown commits and pages after the last one are errors of the request."""
     key, first, second = LAYOUTS[table]
     views = {
         "/table": {},

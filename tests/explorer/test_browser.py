@@ -1,4 +1,4 @@
-"""The explorer in Chromium: the slider, the keys, a click on a value; light and dark, small and large."""
+"""The explorer in Chromium: slider, keys, a click on a value, light and dark, small and large."""
 
 import re
 import shutil
@@ -35,7 +35,7 @@ def chromium():
 
 @pytest.fixture
 def opened(chromium, asked):
-    """Opens a page of the explorer; at the end nothing may have gone wrong in any of them."""
+    """Open a page of the explorer. At the end, no page may have had an error."""
     faults, contexts = [], []
 
     def open_(path, width=1280, **options):
@@ -164,7 +164,7 @@ def test_hostile_values_are_shown_and_do_nothing(opened):
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 def test_text_can_be_read_on_what_is_behind_it(opened, scheme):
-    """Contrast AA: 4.5 to 1, of every text that is shown."""
+    """Contrast is AA, 4.5 to 1, for every visible text."""
     for path in (
         "/table?table=explored.customer&at=2026-03-15",
         "/record?table=explored.customer&key=2",

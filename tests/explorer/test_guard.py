@@ -1,4 +1,4 @@
-"""Who may look, and what a browser may do with a page: nothing is written, run, or shown that is not meant to be."""
+"""Access, and the permissions of a page: nothing is written, executed or shown without permission."""
 
 import json
 import re
@@ -45,7 +45,7 @@ def behind_token(folder):
 
 
 def test_values_are_text_wherever_they_come_from(asked):
-    """Of a table's name, of columns, keys and cells: nothing of it is markup."""
+    """Table names, columns, keys and cells are never markup."""
     for path, words in (
         ("/", {}),
         ("/table", {"table": NAME}),
@@ -62,7 +62,7 @@ def test_values_are_text_wherever_they_come_from(asked):
 
 
 def unquoted(page):
-    """The page without its own script, and without what stands in attributes, where markup is text."""
+    """The page without its own script and attributes, in which markup is text."""
     return re.sub(r'="[^"]*"', "", page.replace('<script src="/static/explore.js" defer></script>', ""))
 
 
@@ -95,7 +95,7 @@ def test_this_machine_s_own_names_are_answered(asked):
 
 @pytest.mark.parametrize("host", ["127.0.0.1", "127.0.0.2", "localhost", "::1", "0.0.0.0", "::"])
 def test_the_link_of_every_host_opens(folder, host):
-    """The link names a host that is reached and admitted, wherever the explorer listens."""
+    """Its host can be reached and is accepted, wherever the explorer listens."""
     token = "" if is_loopback(host) else new_token()
     running = open_explorer(table_reader(Settings(folder)), host, 0, token)
     try:
@@ -106,7 +106,7 @@ def test_the_link_of_every_host_opens(folder, host):
 
 
 def test_unfinished_requests_lock_nobody_out(folder):
-    """Of too many connections the oldest idle one makes room."""
+    """If there are too many connections, the oldest idle one is closed."""
     with exploring(folder) as asked:
         port = int(asked.base.rpartition(":")[2])
         unfinished = [socket.create_connection(("127.0.0.1", port)) for _ in range(2 * MOST)]
@@ -232,7 +232,7 @@ def test_half_written_and_empty_warehouses_say_what_is_so(tmp_path):
 
 
 def test_too_many_questions_at_once_are_asked_to_come_again(asked, monkeypatch):
-    """The answers that are made hold the places; who comes when the queue is full is told so."""
+    """Running requests occupy the places. If the queue is full, the client is asked to try again."""
     begun, go = threading.Semaphore(0), threading.Event()
 
     def slow(*_):

@@ -1,4 +1,4 @@
-"""A file that is no honest delivery ends in a clear error, and memory stays within bounds."""
+"""A malicious file ends in a clear error, and memory stays within bounds."""
 
 import subprocess
 import sys
@@ -41,7 +41,7 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before >> 10)
 
 
 def compressed(parts, compression):
-    """One frame of all the parts; of gzip without its end, which nobody comes to see."""
+    """One frame of all parts. A gzip has no end, because it is never reached."""
     if compression == "gzip":
         return _gzip(list(parts))
     sink = pa.BufferOutputStream()
@@ -52,7 +52,7 @@ def compressed(parts, compression):
 
 
 def _gzip(parts):
-    """After a full flush a block is compressed as before: the same part is compressed once."""
+    """After a full flush, a block compresses as before, so each part is compressed once."""
     stream, found = zlib.compressobj(wbits=31), {}
     for part in dict.fromkeys(parts):
         found[part] = stream.compress(part) + stream.flush(zlib.Z_FULL_FLUSH)
@@ -60,7 +60,7 @@ def _gzip(parts):
 
 
 def read_elsewhere(path, format_="csv", compression="zstd"):
-    """How reading the file in a process of its own ends, and how many MiB that took."""
+    """The result of reading the file in a separate process, and the MiB that this took."""
     told = subprocess.run(
         [sys.executable, "-c", READ, path, format_, compression], capture_output=True, text=True, check=True
     )
@@ -123,7 +123,7 @@ def test_a_bomb_is_refused_within_bounded_memory(tmp_path, parts, compression, w
 
 @pytest.mark.process
 def test_a_parquet_bomb_is_refused_within_bounded_memory(tmp_path):
-    """Rows that take no room in the file."""
+    """Its rows take almost no space in the file."""
     path = tmp_path / NAME
     text = pa.array(["x" * 1000]).dictionary_encode()
     part = pa.table(
@@ -149,8 +149,8 @@ def test_a_parquet_bomb_is_refused_within_bounded_memory(tmp_path):
     ids=["dictionary", "fixed length", "shared beginnings", "one page"],
 )
 def test_parquet_is_not_decoded_beyond_the_lease(tmp_path, type_, writing):
-    """160 MiB in some kB, in each way that Parquet has: a lease of 16 MiB is found too small before the rows
-    are made, whatever the footer says of them."""
+    """160 MiB in a few kB, in each encoding of Parquet, exceed a lease of 16 MiB before rows are decoded,
+    whatever the footer."""
     path = tmp_path / NAME
     rows = pa.table({"a": pa.array([b"x" * (1 << 18)] * 640, type_)})
     pq.write_table(rows, path, compression="zstd", store_schema=False, **writing)
@@ -168,7 +168,7 @@ def test_parquet_is_not_decoded_beyond_the_lease(tmp_path, type_, writing):
     "encoding", ["PLAIN", "DELTA_BYTE_ARRAY", "DELTA_LENGTH_BYTE_ARRAY", "RLE_DICTIONARY"]
 )
 def test_parquet_reads_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, encoding):
-    """However a column is encoded, and wherever its dictionaries and row groups end."""
+    """This holds for any encoding, and any end of dictionaries and row groups."""
     path = tmp_path / NAME
     rows = pa.table(
         {"a": [None if i % 7 == 0 else f"text {i % 11}" * (i % 13) for i in range(500)], "b": range(500)}
@@ -186,7 +186,7 @@ def test_parquet_reads_the_same_in_pieces_of_any_size(tmp_path, monkeypatch, enc
 
 
 def test_pages_are_as_large_as_a_writer_says(tmp_path):
-    """The headers in the file and an honest footer tell one size, whatever stands in the pages."""
+    """The headers in the file and a correct footer have the same size, whatever is in the pages."""
     path = tmp_path / NAME
     rows = pa.table({"a": [f"text {i}" for i in range(40_000)]})
     for version in ("1.0", "2.0"):
@@ -201,13 +201,13 @@ def test_pages_are_as_large_as_a_writer_says(tmp_path):
 
 
 def test_a_million_columns_are_refused():
-    """A header of names that the table has not."""
+    """The header has names that the table lacks."""
     header = ",".join(f"c{number}" for number in range(1_000_000))
     assert refusal(f"{header}\n", {"a": "STRING"})
 
 
 def test_what_a_lease_cannot_hold_is_too_large(tmp_path):
-    """And all of it is given back, so that the next delivery finds room."""
+    """The lease is released completely, so the next delivery fits."""
     path = tmp_path / NAME
     path.write_bytes(b"a,b\n" + b"text,1\n" * 10_000)
     room = Memory(100_000 * memory.CLEAR_TEXT_SHARE)
@@ -222,7 +222,7 @@ def test_what_a_lease_cannot_hold_is_too_large(tmp_path):
 
 @pytest.mark.parametrize("cells", ["text,1\n", "(same),1\n", 'text,"seven"\n'])
 def test_a_streamed_file_reads_as_a_whole_one(tmp_path, monkeypatch, cells):
-    """Whatever the cells; an error names the same line."""
+    """This holds for any cells, and errors have the same line."""
     path = tmp_path / NAME
     path.write_bytes(
         encrypt(b"a,b\n" + b"line,7\n" * 500_000 + cells.encode() + b"last,9\n" * 500_000, KEY, b"i" * 16)

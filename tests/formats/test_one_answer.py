@@ -76,7 +76,7 @@ def staged(path, type_, _format):
 
 
 def answers(path, type_, format_=Format.CSV):
-    """What the three doors answer: values, or the code of a refusal, with its line where it tells one."""
+    """The answers of the three doors: values, or the refusal's code, with its line if there is one."""
     found = []
     for door in (delivered, fetched, staged):
         try:
@@ -89,7 +89,7 @@ def answers(path, type_, format_=Format.CSV):
 
 
 def shown(values):
-    """Values as texts, so that NaN is itself and no number a flag; instants in one zone object."""
+    """Values as texts, so that NaN equals itself, numbers are not flags, and zones are equal."""
     return [repr(each.astimezone(UTC) if isinstance(each, datetime) else each) for each in values]
 
 
@@ -149,7 +149,7 @@ FILES = [
 
 @pytest.mark.parametrize(("content", "answer"), FILES, ids=[ascii(content)[2:] for content, _ in FILES])
 def test_a_file(tmp_path, content, answer):
-    """P3, O26: RFC 4180 in full for every door, and what is not is refused with its line."""
+    """P3, O26: Every door reads full RFC 4180, and refuses anything else with its line."""
     (tmp_path / "s.csv").write_bytes(content)
     expected = list(answer[1:]) if isinstance(answer, tuple) else [answer] * 3
     assert answers(tmp_path / "s.csv", "text") == expected
@@ -231,7 +231,7 @@ DECIDED = [
 
 
 def cell_of(tmp_path, type_, text):
-    """What the doors say of one cell, quoted if it has to be."""
+    """The answers of the doors for one cell, quoted if necessary."""
     written = f'"{text}"' if "," in text else text
     path = tmp_path / "s.csv"
     path.write_text(f"k,a\n1,{written}\n")
@@ -240,7 +240,7 @@ def cell_of(tmp_path, type_, text):
 
 @pytest.mark.parametrize("type_", CELLS)
 def test_a_cell(tmp_path, type_):
-    """P3: what is a value of a type is one at every door, and the same."""
+    """P3: A value of a type is the same value at every door."""
     good, bad = CELLS[type_]
     told = {text: Decimal(value) if type_ == "decimal" else value for text, value in good.items()}
     for text, value in (told | dict.fromkeys(bad, REFUSED)).items():
@@ -249,7 +249,7 @@ def test_a_cell(tmp_path, type_):
 
 @pytest.mark.parametrize(("type_", "text", "option", "delivery", "source", "stage"), DECIDED)
 def test_a_cell_of_which_an_option_decides(tmp_path, type_, text, option, delivery, source, stage):
-    """F6, F11, F18, O27: the difference has a name."""
+    """F6, F11, F18, O27: The difference has an option."""
     assert option in __doc__
     assert cell_of(tmp_path, type_, text) == [delivery, source, stage]
 
@@ -327,7 +327,7 @@ DECIDED_STORED = [
 
 
 def stored_as(tmp_path, value, stored, type_):
-    """What the doors say of one value of a Parquet file."""
+    """The answers of the doors for one value of a Parquet file."""
     path = tmp_path / "s.parquet"
     pq.write_table(pa.table({"k": pa.array(["1"]), "a": pa.array([value], stored)}), path)
     return [found[0] if isinstance(found, list) else found for found in answers(path, type_, Format.PARQUET)]
@@ -335,7 +335,7 @@ def stored_as(tmp_path, value, stored, type_):
 
 @pytest.mark.parametrize(("value", "stored", "type_", "answer"), STORED, ids=str)
 def test_a_stored_value(tmp_path, value, stored, type_, answer):
-    """P3: a number is the same number or refused, and no type is guessed to be another."""
+    """P3: A number is the same number or refused, and no type is guessed."""
     assert shown(stored_as(tmp_path, value, stored, type_)) == shown([answer] * 3)
 
 
@@ -345,6 +345,6 @@ def test_a_stored_value(tmp_path, value, stored, type_, answer):
 def test_a_stored_value_of_which_an_option_decides(
     tmp_path, value, stored, type_, option, delivery, source, stage
 ):
-    """F6, F18, B25: the difference has a name."""
+    """F6, F18, B25: The difference has an option."""
     assert option in __doc__
     assert stored_as(tmp_path, value, stored, type_) == [delivery, source, stage]

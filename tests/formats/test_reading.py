@@ -1,4 +1,4 @@
-"""What no file of a format has a form for is refused before there is a file (section 1.6; R68)."""
+"""A type that a format cannot express is refused before a file is read (section 1.6; R68)."""
 
 import pytest
 from odf_files import declared, optional
@@ -14,7 +14,7 @@ BYTES, BYTE_LIST = "Binary", {"kind": "List", "itemType": optional("Binary")}
     "options", [CsvOptions(), JsonOptions(), JsonOptions(lines=True), ShapefileOptions()]
 )
 def test_a_type_that_text_has_no_form_for(options):
-    """Whatever the format is; those of JSON have lists of what text has a form for."""
+    """This holds for any format. JSON formats also have lists of text types."""
     for type_, name in ((BYTES, "`a`"), (BYTE_LIST, "`a")):
         with pytest.raises(UsageError) as refused:
             refuse_unwritable(options, declared(a=type_))

@@ -1,4 +1,4 @@
-"""What was written is what is read, on any text and in any time zone (requirements 54, 60, E3)."""
+"""Written text is read back exactly, in any time zone (requirements 54, 60, E3)."""
 
 import os
 import subprocess
@@ -34,7 +34,7 @@ NAMES = st.lists(ANY_TEXT | AWKWARD, min_size=1, max_size=4, unique=True)
 
 @st.composite
 def tables(draw) -> tuple[list[str], list[dict[str, object]]]:
-    """Column names that are not told from a header's, and rows of text, NULL and unmodified."""
+    """Distinct column names, and rows of text, NULL and unmodified."""
     names = draw(NAMES.filter(lambda names: names[0][:1] != "\ufeff"))
     cells = st.none() | st.just(UNMODIFIED) | CELLS
     rows = st.lists(st.fixed_dictionaries(dict.fromkeys(names, cells)), max_size=6)
@@ -42,7 +42,7 @@ def tables(draw) -> tuple[list[str], list[dict[str, object]]]:
 
 
 def by_jackson(names: list[str], rows: list[dict[str, object]], quoted: list[bool]) -> str:
-    """The CSV text as section 3.2 describes it: quotes where they must be, and elsewhere at will."""
+    """CSV text as in section 3.2: with quotes if needed, and at random elsewhere."""
 
     def field(value: object, *, quote: bool) -> str:
         text = {None: "(null)", UNMODIFIED: "(same)"}.get(value, value)
@@ -59,7 +59,7 @@ def by_jackson(names: list[str], rows: list[dict[str, object]], quoted: list[boo
 
 @given(tables(), st.lists(st.booleans(), max_size=30), st.randoms(use_true_random=False))
 def test_any_text_that_fivetran_writes_is_read(table, quoted, order):
-    """54, 55: whatever text, quoted or not, with the columns in any order."""
+    """54, 55: This holds for any text, quoted or not, with columns in any order."""
     names, rows = table
     order.shuffle(names)
     assert rows == read(by_jackson(names, rows, quoted), dict.fromkeys(names, "STRING"), MARKED)
@@ -68,7 +68,7 @@ def test_any_text_that_fivetran_writes_is_read(table, quoted, order):
 @given(tables(), st.sampled_from(ENCODINGS))
 @example((["v"], [{"v": "a\rb"}]), AS_FIVETRAN)
 def test_any_text_that_the_sender_writes_is_read(table, encoding):
-    """54: the sender of tests and demos writes files that hold what it was given."""
+    """54: The sender of tests and demos writes exact files."""
     names, rows = table
     with TemporaryDirectory() as folder:
         file = write_batch_file(Path(folder), rows, names, encoding)
@@ -114,7 +114,7 @@ NANOS = "1969-12-31,1969-12-31T23:59:59.123456789,1969-12-31T23:59:59.123456789,
 
 @pytest.fixture
 def folder(tmp_path) -> Path:
-    """The same instants in a CSV file, one that needs a closer look, and a Parquet file."""
+    """The same instants in a CSV file, in one that needs slower parsing, and in a Parquet file."""
     import pyarrow as pa
     import pyarrow.parquet as pq
 
@@ -152,7 +152,7 @@ STORED = {
 
 
 def test_the_time_zone_of_the_process_changes_nothing(folder):
-    """60, E3: in New York the same numbers are stored, on days on which clocks change too."""
+    """60, E3: In New York the stored numbers are the same, including on days when clocks change."""
     ran = subprocess.run(
         [sys.executable, "-c", PRINT_INSTANTS, str(folder)],
         env={**os.environ, "TZ": "America/New_York"},
@@ -166,7 +166,7 @@ def test_the_time_zone_of_the_process_changes_nothing(folder):
 
 
 def test_parquet_and_csv_agree(tmp_path):
-    """F2: the same rows give the same values in either format."""
+    """F2: The same rows give the same values in both formats."""
     rows = [{"id": 1, "v": "a,b\n"}, {"id": 2, "v": None}, {"id": 3, "v": UNMODIFIED}, {"id": 4, "v": ""}]
     columns = types({"id": "LONG", "v": "STRING"})
     got = []

@@ -1,4 +1,4 @@
-"""A file that others write while it is read gives no mixture of two states (law 8)."""
+"""A file that is written while it is read never gives a mixture of two states (law 8)."""
 
 import gzip
 import os
@@ -46,7 +46,7 @@ def rewritten(path, write):
 
 
 def replaced(path, write):
-    """Another file of the same size and time."""
+    """Replace the file with another one of the same size and time."""
     before, other = path.stat(), path.with_suffix(".new")
     write(other, "y")
     os.utime(other, ns=(before.st_atime_ns, before.st_mtime_ns))
@@ -63,7 +63,7 @@ CHANGES = [grown, rewritten, replaced, removed]
 @pytest.mark.parametrize("change", CHANGES)
 @pytest.mark.parametrize("format_", FORMATS)
 def test_rows_of_a_file_that_changes_are_refused(tmp_path, format_, change):
-    """Whatever the format, when the last of them is asked for; a file that stands still is read."""
+    """In any format, the error is raised at the last row. An unchanged file is read."""
     (write, options), path = FORMATS[format_], tmp_path / f"a.{format_}"
     write(path, "x")
     assert sum(len(each) for each in rows_of(path, "a", options, None).batches) == 100
@@ -77,7 +77,7 @@ def test_rows_of_a_file_that_changes_are_refused(tmp_path, format_, change):
 @pytest.mark.parametrize("change", CHANGES[:3])
 @pytest.mark.parametrize("ending", ["csv", "csv.gz", "csv.zip"])
 def test_what_was_delivered_is_what_was_listed(tmp_path, ending, change):
-    """The file of the source counts, not what was unpacked of it."""
+    """The source's file counts, not its unpacked content."""
     path = tmp_path / f"a.{ending}"
 
     def write(target, value):

@@ -1,4 +1,4 @@
-"""Rows that the driver holds are hashed as the rule in plain Python says (section 6.5)."""
+"""The driver hashes rows like the rule in plain Python (section 6.5)."""
 
 from datetime import UTC, datetime
 from decimal import Context, Decimal
@@ -45,7 +45,7 @@ ROW = some.tuples(some.integers(0, 2**40), *(some.none() | some_ for _, some_ in
 @given(rows=some.lists(ROW, min_size=1, max_size=6))
 @settings(max_examples=EXAMPLES[DEPTH], deadline=None)
 def test_it_is_the_rule_in_plain_python(times, piece, largest, rows):
-    """Every type, NULLs, NaN, the edges of each; values that repeat are told once."""
+    """This covers every type, NULL, NaN and extremes. Repeated values are hashed once."""
     table = pa.Table.from_pylist([dict(zip(SCHEMA.names, row, strict=True)) for row in rows * times], SCHEMA)
     struct = from_arrow_schema(SCHEMA, prefer_timestamp_ntz=True).jsonValue()
     by_rule = in_python(_stored(rows * times), struct)
@@ -73,7 +73,7 @@ ROWS_WITH_PARTS = [
 
 @pytest.mark.parametrize("first", range(len(ROWS_WITH_PARTS)))
 def test_parts_of_values_are_told_as_the_rule_tells_them(first):
-    """Structs by their fields' names, lists in their order, maps in one of their own; wherever memory begins."""
+    """Structs are hashed by field names, lists in order, maps in a fixed order, at any memory offset."""
     struct = from_arrow_schema(PARTS, prefer_timestamp_ntz=True).jsonValue()
     in_arrow = [(*row[:3], row[3] and [*row[3].items()]) for row in ROWS_WITH_PARTS]
     table = pa.Table.from_pylist([dict(zip(PARTS.names, row, strict=True)) for row in in_arrow], PARTS)
@@ -93,7 +93,7 @@ def test_no_rows_have_no_hash():
 
 
 def _stored(rows):
-    """The rows as a table has them: floats of 32 bits."""
+    """The rows as stored, with floats of 32 bits."""
     place = SCHEMA.names.index("small")
     return [
         (*row[:place], row[place] if row[place] is None else float(np.float32(row[place])), *row[place + 1 :])

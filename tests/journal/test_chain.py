@@ -1,4 +1,4 @@
-"""A block a commit, each naming the one before it by its hash (sections 6.2 and 6.5)."""
+"""One block per commit, with the hash of the previous one (sections 6.2 and 6.5)."""
 
 import json
 from dataclasses import replace
@@ -36,7 +36,7 @@ def snapshot(number, properties, parent=None):
 
 
 def table(*commits):
-    """A table whose newest commit is the last one; each is a number, its parent and its properties."""
+    """A table whose last commit is the newest. Each has a number, a parent and properties."""
     known = {number: snapshot(number, told, parent) for number, parent, told in commits}
     iceberg = SimpleNamespace(currentSnapshot=lambda: [*known.values()][-1], snapshot=known.get)
     return SimpleNamespace(iceberg=iceberg)
@@ -51,7 +51,7 @@ def chained(count):
 
 
 def test_a_hash_is_that_of_the_canonical_text():
-    """Sorted keys, no spaces, UTF-8, microseconds."""
+    """The text has sorted keys, no spaces, UTF-8 and microseconds."""
     block = Block(0, None, NOON, "AddData", {"b": "é", "a": 1})
     text = (
         '{"event":{"a":1,"b":"é"},"event_kind":"AddData","prev_block_hash":null,"sequence_number":0,'
@@ -76,7 +76,7 @@ def test_whatever_changes_changes_the_hash(change):
 
 
 def test_properties_can_be_read():
-    """R83: offsets, watermark, state, run and hash each have their own."""
+    """R83: Offsets, watermark, state, run and hash have separate properties."""
     told = {name.removeprefix("backstory.odf."): value for name, value in BLOCK.properties().items()}
 
     assert told.pop("event") == canonical(EVENT)
@@ -108,7 +108,7 @@ def test_what_is_not_there_is_an_empty_property():
     time=st.datetimes(timezones=st.just(UTC)),
 )
 def test_a_block_is_read_as_it_was_written(event, previous, time):
-    """R83: properties tell the whole block, hash included."""
+    """R83: The properties contain the whole block, including its hash."""
     block = Block(7, previous, time, "AddData", event)
 
     assert from_properties(block.properties()) == block
@@ -116,7 +116,7 @@ def test_a_block_is_read_as_it_was_written(event, previous, time):
 
 
 def test_half_a_surrogate_pair_is_kept():
-    """The name of a file that is no UTF-8."""
+    """A file name may be invalid UTF-8."""
     block = replace(BLOCK, event=EVENT | {"file": "a\udce9\\"})
 
     assert block.properties()["backstory.odf.event"].encode()
@@ -147,7 +147,7 @@ def test_broken_properties_are_told(broken):
 
 
 def test_blocks_are_walked_from_the_newest():
-    """A compaction between them is passed over."""
+    """Compactions in between are skipped."""
     first, second = chained(2)
     found = table((1, None, first.properties()), (2, 1, {}), (3, 2, second.properties()))
 
@@ -165,7 +165,7 @@ def test_a_table_without_commits_has_no_blocks():
 
 
 def test_columns_have_a_hash():
-    """Their order is no matter, their names and types are."""
+    """Their order does not matter, but names and types do."""
     columns = [("offset", "bigint"), ("a.b`", "string")]
 
     assert schema_hash(columns) == schema_hash(columns[::-1])

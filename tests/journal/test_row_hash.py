@@ -1,4 +1,4 @@
-"""A hash of what rows say, whichever files hold them (section 6.5)."""
+"""A hash of rows, independent of their files (section 6.5)."""
 
 import math
 from datetime import UTC, date, datetime
@@ -55,7 +55,7 @@ def hashed(frame):
 
 
 def test_it_is_the_rule_in_plain_python(frame, hashed):
-    """Every type, names with dots, backticks and blanks, NULLs, NaN, the edges of each."""
+    """This covers every type, names with dots, backticks and spaces, NULL, NaN and extremes."""
     rows = [
         (*row[:5], row[5] and float.fromhex("0x1.99999ap-4") if row is FULL else row[5], *row[6:])
         for row in ROWS
@@ -65,13 +65,13 @@ def test_it_is_the_rule_in_plain_python(frame, hashed):
 
 
 def test_what_the_driver_holds_has_the_hash_of_what_spark_reads(frame):
-    """Rows whose values have no parts."""
+    """This covers rows without nested values."""
     flat = frame.select(*(f"`{name.replace('`', '``')}`" for name in frame.columns[:12]))
     assert hash_of_table(flat.toArrow(), "offset") == logical_hash(flat, "offset")
 
 
 def test_rows_are_hashed_on_their_way(frame, hashed):
-    """What is written is what was there, and the hash is that of a reader."""
+    """The written rows are unchanged, and the hash equals a reader's."""
     seen = Observation()
 
     way = row_hash.observe_hash(frame, "offset", seen)
@@ -82,7 +82,7 @@ def test_rows_are_hashed_on_their_way(frame, hashed):
 
 
 def test_nothing_of_the_session_matters(spark, frame, hashed):
-    """Partitions, the order of rows and of columns, time zone, ANSI."""
+    """Partitions, the order of rows and columns, time zone and ANSI mode do not matter."""
     settings = {"spark.sql.session.timeZone": "Asia/Kathmandu", "spark.sql.ansi.enabled": "false"}
     before = {name: spark.conf.get(name) for name in settings}
     try:
@@ -96,7 +96,7 @@ def test_nothing_of_the_session_matters(spark, frame, hashed):
 
 
 def test_a_column_that_is_null_adds_nothing(frame, hashed):
-    """As a column does that a table gets later, and a field of a struct."""
+    """A later column, or field of a struct, does not change the hash."""
     wider = frame.selectExpr("CAST(NULL AS STRING) AS `new`", "*")
     wider = wider.withColumn("point", wider["point"].withField("new", wider["new"]))
 
@@ -104,7 +104,7 @@ def test_a_column_that_is_null_adds_nothing(frame, hashed):
 
 
 def test_wider_numbers_have_the_hash_of_narrow_ones(frame, hashed):
-    """Iceberg widens columns without a change of rows."""
+    """Iceberg widens columns without changing rows."""
     wider = {"whole": "bigint", "small": "double"}
 
     assert (
@@ -117,7 +117,7 @@ def test_no_rows_have_no_hash(frame):
 
 
 def test_slices_have_the_hashes_of_their_rows(spark):
-    """Slices that share buckets, one of many buckets, one that has no rows, and rows of none."""
+    """This covers shared buckets, several buckets, a slice without rows, and rows without a slice."""
     rows = spark.range(2, 30_002, numPartitions=3).selectExpr("id AS offset", "CAST(id * 7 AS STRING) AS v")
     slices = [(0, 2, 4), (1, 5, 25_000), (2, 25_001, 29_998), (3, 40_000, 40_001)]
 
@@ -133,7 +133,8 @@ def test_slices_have_the_hashes_of_their_rows(spark):
 
 
 def test_rows_differ_where_a_value_a_name_or_an_offset_does(spark):
-    """Among them those whose texts would be one if lengths and kinds were not told; -0.0 is 0.0, NaN is NaN."""
+    """This includes rows whose texts are equal without lengths and kinds. -0.0 equals 0.0, and NaN equals
+    NaN."""
     different = [
         "'ab' AS a, 'c' AS b",
         "'a' AS a, 'bc' AS b",

@@ -1,4 +1,4 @@
-"""Whether a dataset is what its commits said: R83, R85 and R86."""
+"""Whether a dataset agrees with its commits: R83, R85 and R86."""
 
 import itertools
 from dataclasses import replace
@@ -45,7 +45,7 @@ numbers = itertools.count()
 
 
 class Place:
-    """A dataset that is written by hand."""
+    """A dataset that the test writes."""
 
     def __init__(self, store, name="d", kind=FLAT):
         self.store = store
@@ -76,7 +76,7 @@ class Place:
         return existing(self.store, self.name)
 
     def pull(self, *values, **told):
-        """One commit of a row for each value; what it says can be another thing than the truth."""
+        """Make one commit with a row for each value. Its block may be wrong."""
         table = self.table
         head = newest_block(self.store, table)
         before = (
@@ -122,7 +122,7 @@ class Place:
 
 
 def verified_twice(store, name):
-    """What is found by Spark, and the same out of the dataset's files."""
+    """The result of Spark, which equals the result from the dataset's files."""
     found = verify(store, name, renamings)
     assert found == of_files(store, name, partial(verify_small, renamings=renamings))
     return found
@@ -130,13 +130,13 @@ def verified_twice(store, name):
 
 @pytest.fixture
 def place(store):
-    """Two commits of rows, one without rows between them, all of them in the log."""
+    """Two commits of rows, and one without rows in between, all in the log."""
     return filled(store)
 
 
 @pytest.fixture(scope="module")
 def kept(spark):
-    """One that is put back as it was after each change."""
+    """A place that is restored after each change."""
     return filled(IcebergStore(spark))
 
 
@@ -150,7 +150,7 @@ def filled(store, kind=FLAT):
 
 
 def chained(*events):
-    """Blocks of a row each, but for what the events say."""
+    """Blocks of one row each, unless the events differ."""
     found = []
     for number, told in enumerate(events):
         event = {
@@ -170,13 +170,13 @@ TOLD = [block.properties() for block in CHAIN[::-1]]
 
 
 def first(rows, told):
-    """The first block that is bad, and what differs there."""
+    """The first bad block, and its difference."""
     (found, *_) = read_history(rows, told)[1]
     return found.sequence, found.what
 
 
 def test_a_chain_is_whole_by_log_or_by_snapshots():
-    """Whichever has which blocks, and however many both have."""
+    """This holds for any division and overlap of blocks."""
     for logged_, expired in [(4, 0), (4, 4), (4, 2), (3, 0), (2, 2), (0, 0)]:
         assert (CHAIN, []) == read_history(ROWS[:logged_], TOLD[: 4 - expired])
 
@@ -185,7 +185,7 @@ def test_a_chain_is_whole_by_log_or_by_snapshots():
 @pytest.mark.parametrize("expired", [0, 2, 4])
 @pytest.mark.parametrize("number", [0, 1, 3])
 def test_r86_any_cell_of_the_log_is_found(column, expired, number):
-    """R86: with the commits beside them, and when these have expired."""
+    """R86: This holds with existing and with expired commits."""
     other = {TIME: NOON + timedelta(microseconds=1), NUMBER: 9}.get(column, f"{ROWS[number][column]} ")
     if column == EVENT:
         other = ROWS[number][EVENT].replace("watermark", "watermarks")
@@ -217,7 +217,7 @@ def test_rows_of_the_log_that_are_no_blocks_are_found(told):
 
 
 def test_rows_of_the_log_that_are_lost_or_twice_are_found():
-    """The newest ones may be missing: they are logged later."""
+    """The newest rows may be missing, because they are logged later."""
     lost = [ROWS[0], ROWS[2]]
 
     assert (1, "log") == first(lost, TOLD)
@@ -257,7 +257,7 @@ def test_changed_properties_are_found(name):
     ],
 )
 def test_a_chain_that_lies_is_found(told, what):
-    """Hashes that are right make no lie true."""
+    """Correct hashes do not make a wrong block valid."""
     found = chained({}, {"watermark": "2026-01-30"}, {"watermark": "2026-01-31"} | told)
 
     assert (2, what) == first([row_of(block) for block in found], [])
@@ -270,12 +270,12 @@ def test_system_time_does_not_go_back():
 
 
 def test_another_chain_is_found():
-    """A block that is whole, but follows on another one."""
+    """A valid block that follows another one is found."""
     assert (1, "chain") == first([], [replace(CHAIN[1], previous="0").properties(), TOLD[3]])
 
 
 def test_r85_a_dataset_stays_what_it_was(place):
-    """R85: after a rewrite, expired snapshots and a new column; then commits go on."""
+    """R85: The dataset verifies after a rewrite, expired snapshots and a new column, and new commits work."""
     assert Verdict(place.name, 3, 5) == place.verdict()
 
     place.procedure("rewrite_data_files", ", options => map('rewrite-all', 'true')")
@@ -292,7 +292,7 @@ def test_r85_a_dataset_stays_what_it_was(place):
 
 
 def test_r83_the_log_is_made_anew_of_the_commits(kept):
-    """R83: it is the same log again."""
+    """R83: The rebuilt log equals the former."""
     before = log_rows(kept.store, kept.name)
 
     drop(kept.store, log_of(kept.name))
@@ -304,7 +304,7 @@ def test_r83_the_log_is_made_anew_of_the_commits(kept):
 
 
 def test_r86_changed_rows_are_found(kept):
-    """R86: a value, a row that is gone, two offsets that swapped, a row that came, one that stands twice."""
+    """R86: This covers a changed value, a removed row, swapped offsets, an added row and a repeated one."""
     start = kept.table.iceberg.currentSnapshot().snapshotId()
     changes = {
         "UPDATE {} SET v = '' WHERE v IS NULL": (2, (3, 4), "rows"),
@@ -327,7 +327,7 @@ def test_r86_changed_rows_are_found(kept):
 
 
 def test_r86_edited_log_rows_are_found(kept):
-    """R86: edited where they lie."""
+    """R86: This covers every edit of a log row."""
     kept.sql(
         f"UPDATE {kept.log} SET event_json = replace(event_json, 'etag', 'gate') WHERE sequence_number = 2"
     )
@@ -340,7 +340,7 @@ def test_r86_edited_log_rows_are_found(kept):
 
 
 def test_a_block_is_logged_once(place):
-    """Also by a process that has an old copy of the table, and after the log was compacted and expired."""
+    """This includes a process with an old copy of the table, and a compacted and expired log."""
     old = place.table
     place.pull("e")
     place.log_it()
@@ -361,7 +361,7 @@ def test_a_block_is_logged_once(place):
 
 
 def test_two_processes_log_a_block_once(place, monkeypatch):
-    """The other one comes between reading and writing."""
+    """The other process logs it between reading and writing."""
     place.pull("e")
     commit = deliver.commit
 
@@ -377,7 +377,7 @@ def test_two_processes_log_a_block_once(place, monkeypatch):
 
 
 def test_a_dataset_that_was_rolled_back_is_told(place):
-    """What the log has of commits that are no longer stays there; what came instead is added."""
+    """The log keeps the former commits, and the later ones are added."""
     oldest = next(iter(place.table.iceberg.snapshots())).snapshotId()
     place.procedure("rollback_to_snapshot", f", snapshot_id => {oldest}")
 
@@ -390,7 +390,7 @@ def test_a_dataset_that_was_rolled_back_is_told(place):
 
 
 def test_system_columns_may_be_renamed(store, tmp_path):
-    """O22: rows that were written under other names are verified under these, before and after the next ones."""
+    """O22: Rows with former column names verify under the new ones, before and after later commits."""
     life = Dataset(store, tmp_path, "{kind: append}", "city STRING, b STRING")
     name = TableName(life.namespace, life.name)
     life.push("A,1")
@@ -415,7 +415,7 @@ def test_values_with_parts_are_hashed_by_spark_alone(store):
 
 
 def test_a_table_that_was_made_anew_lacks_the_rows_that_its_log_tells(place):
-    """It has no commit any more, and no row."""
+    """The new table has no commits and no rows."""
     drop(place.store, place.name)
     place.make()
 

@@ -1,4 +1,4 @@
-"""What holds of any delivery of files, from the door's request to the table; on tables in memory, many lives."""
+"""Laws of any delivery of files, from the door's request to the table, with tables in memory and many lives."""
 
 from itertools import groupby
 
@@ -38,7 +38,7 @@ def types(names):
 
 
 class Table:
-    """A table that keeps history or none, with a column that no delivery's definition names."""
+    """A live or history table, with a column that no delivery's definition names."""
 
     def __init__(self, folder, stored, *, keeps_history):
         self.folder, self.store, self.keeps_history = folder, MemoryStore(), keeps_history
@@ -54,7 +54,7 @@ class Table:
         commit(self.store, None, Change(into=shape, added=rows))
 
     def delivery(self, batch, *, by_row=False):
-        """The batch in files: one for rows that name the same columns, or one for each row."""
+        """The batch as files: one for rows with equal columns, or one per row."""
         found = {
             kind: [
                 write_batch_file(self.folder, rows, list(rows[0]), PLAIN)
@@ -94,7 +94,7 @@ def _parts(rows, kind, *, by_row, ends):
 
 @pytest.fixture(params=["live", "history"])
 def drawn(request):
-    """Tables of the kind, each with a batch of anything."""
+    """Tables of the kind, each with an arbitrary batch."""
     keeps_history = request.param == "history"
     return keeps_history, wild_batches() if keeps_history else live_batches()
 
@@ -102,7 +102,7 @@ def drawn(request):
 @ANY
 @given(st.data())
 def test_a_table_holds_what_the_rule_says(drawn, tmp_path, data):
-    """Whatever the delivery; and brought again in the same files it makes no commit."""
+    """This holds for any delivery, and the same files make no second commit."""
     keeps_history, histories = drawn
     history = data.draw(histories)
     table, (batch,) = Table(tmp_path, history.stored, keeps_history=keeps_history), history.batches
@@ -118,7 +118,7 @@ def test_a_table_holds_what_the_rule_says(drawn, tmp_path, data):
 @ANY
 @given(st.data())
 def test_files_may_be_parted_anyhow(drawn, tmp_path, data):
-    """A file for each row gives what one file gives."""
+    """One file per row gives the same result as one file."""
     keeps_history, histories = drawn
     history = data.draw(histories)
     (batch,) = history.batches
@@ -131,7 +131,7 @@ def test_files_may_be_parted_anyhow(drawn, tmp_path, data):
 @ANY
 @given(st.data())
 def test_keys_that_are_not_named_keep_their_rows(drawn, tmp_path, data):
-    """All of their columns, the one that the definition does not name too."""
+    """This includes the column that the definition does not name."""
     keeps_history, histories = drawn
     history = data.draw(histories)
     table, (batch,) = Table(tmp_path, history.stored, keeps_history=keeps_history), history.batches
@@ -148,7 +148,7 @@ def _key(row):
 @ANY
 @given(batches())
 def test_the_last_delivery_of_a_source_again_changes_nothing(tmp_path, history):
-    """In new files too: the table is the source's own history after each of its deliveries."""
+    """This includes new files. The table is the source's own history after each delivery."""
     table = Table(tmp_path, history.stored, keeps_history=True)
     for batch, expected in zip(history.batches, history.tables, strict=True):
         table.deliver(table.delivery(batch))

@@ -1,4 +1,5 @@
-"""A store whose tables are plain values in this process: slow and obvious; held to Iceberg's by `contracts`."""
+"""A store whose tables are plain values in this process, slow and obvious. `contracts` compares it with
+Iceberg's."""
 
 from backstory.stores import commit as of_stores
 from backstory.stores import tables

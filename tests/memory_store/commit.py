@@ -1,4 +1,4 @@
-"""A Change becomes one commit of a table in memory, by the words of the Change and nothing more."""
+"""A Change becomes one commit of a table in memory, exactly as the Change specifies."""
 
 from collections.abc import Mapping
 from dataclasses import replace
@@ -20,10 +20,10 @@ Value = TypeVar("Value", str, int)
 
 
 def commit(store: MemoryStore, table: MemoryTable | None, change: Change, note: Note) -> Commit:
-    """Make the one commit; without a table the change makes it.
+    """Make the one commit. Without a table, the change creates it.
 
-    Raises TryAgain if another writer came first, or if other rows come than were counted, and Refused for a
-    name that no table can have, or one that a table has. A commit that failed leaves nothing.
+    Raises TryAgain if another writer was first, or if the number of rows is unexpected. Raises Refused for an
+    invalid or existing name. A failed commit leaves nothing.
     """
     with store.lock:
         if table is None or change.recreate:
@@ -103,7 +103,7 @@ def _snapshot(state: TableState, number: int) -> WrittenRows:
 
 
 def _reshaped(state: TableState, into: Shape, renamed: Mapping[str, str]) -> TableState:
-    """The same rows under other columns: those that do not simply widen begin anew, with NULLs."""
+    """The same rows under other columns. A column that is not simply widened starts with NULLs."""
     stored = {renamed.get(each.name, each.name): each.type for each in state.shape.columns}
     known = {renamed.get(name, name): number for name, number in state.numbers.items()}
     numbers, newest = {}, state.newest_number
@@ -128,7 +128,7 @@ def _reshaped(state: TableState, into: Shape, renamed: Mapping[str, str]) -> Tab
 
 
 def _tagged(state: TableState, tags: Mapping[str, Tag | None]) -> Mapping[str, int | None]:
-    """The snapshots that are named, each of which there must be."""
+    """The tagged snapshots, which must exist."""
     return {
         name: None if tag is None else _snapshot(state, tag.snapshot).snapshot.id
         for name, tag in tags.items()
@@ -141,14 +141,14 @@ def _set(known: Mapping[str, Value], changes: Mapping[str, Value | None]) -> Map
 
 
 def _touches_rows(before: TableState, change: Change) -> bool:
-    """Whether a snapshot comes of it; no row of a table without any is written anew."""
+    """Whether the change makes a snapshot."""
     if change.whole:
         return bool(before.current and before.current.rows.num_rows) or change.snapshot
     return change.snapshot or change.added is not None or change.removed is not None
 
 
 def _rows_to_keep(state: TableState, change: Change) -> pa.Table:
-    """The rows that stay, under the new shape."""
+    """The rows that are kept, under the new shape."""
     rows = state.content
     if change.whole:
         return rows.slice(0, 0)

@@ -1,4 +1,4 @@
-"""An operation on a table in memory: the rule itself, row by row."""
+"""An operation on a table in memory: the rule, row by row."""
 
 import math
 from collections import Counter
@@ -30,7 +30,7 @@ Row = dict[str, object]
 
 @change_of.register(MemoryStore)
 def by_rule(store: MemoryStore, table: MemoryTable, operation: Operation) -> Change | None:
-    """The Change that the operation is, None if there is nothing to do."""
+    """The Change of the operation, or None if there is nothing to do."""
     if isinstance(operation, Reshape):
         return _reshaped(table, rows_of(store, table), operation)
     rows = rows_of(store, table).to_pylist()
@@ -44,7 +44,7 @@ def by_rule(store: MemoryStore, table: MemoryTable, operation: Operation) -> Cha
 
 
 def _touched(shape: Shape, rows: Sequence[Row], after: Sequence[Row], operation: Touching) -> Change | None:
-    """The rows that are not what they were, and what became of them."""
+    """The changed rows, before and after."""
     into = operation.into if isinstance(operation, AddInHistory) else None
     shape = into or shape
     became: dict[object, list[Row]] = {}
@@ -65,7 +65,7 @@ def _touched(shape: Shape, rows: Sequence[Row], after: Sequence[Row], operation:
 
 
 def _exactly(values: Iterable[object]) -> list[object]:
-    """Values that equal themselves: NaN does not."""
+    """Values in a form in which NaN equals itself."""
     return ["NaN" if isinstance(each, float) and math.isnan(each) else each for each in values]
 
 

@@ -1,6 +1,6 @@
 """Tables in memory: columns by number, rows as Arrow tables, every snapshot kept.
 
-A table's rows are never changed in place: whoever holds a table that he loaded goes on to see it as it was.
+A table's rows are never changed in place, so a loaded table does not change.
 """
 
 import math
@@ -31,7 +31,7 @@ _FILE = "memory"
 
 @dataclass(frozen=True, slots=True)
 class WrittenRows:
-    """The rows after a commit, their columns named by number, and what the commit said of itself."""
+    """The rows after a commit, with numbered columns, and the commit's properties."""
 
     snapshot: Snapshot
     rows: pa.Table
@@ -39,9 +39,9 @@ class WrittenRows:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class TableState:
-    """A table after a commit of any kind, and no other's equal: it is known by itself.
+    """A table after any commit, which equals only itself.
 
-    `numbers` are those of the columns: a column keeps its own under another name, and no other ever has it.
+    A column keeps its number under another name, and no other column ever has it.
     """
 
     shape: Shape
@@ -60,7 +60,7 @@ class TableState:
 
     @property
     def content(self) -> pa.Table:
-        """Every row, with the columns as they are now: NULL where a column is younger than the row."""
+        """Every row with the present columns, with NULL for columns newer than the row."""
         if self.current is None:
             return self.schema.empty_table()
         rows = self.current.rows
@@ -75,7 +75,7 @@ class TableState:
 
 @dataclass(frozen=True, slots=True)
 class MemoryTable:
-    """A table in the state in which it was loaded."""
+    """A table in its loaded state."""
 
     state: TableState
 
@@ -86,7 +86,7 @@ class MemoryTable:
 
     @property
     def schema_id(self) -> int:
-        """The number of its columns' state."""
+        """The number of the state of its columns."""
         return self.state.schema_id
 
     @property
@@ -96,12 +96,12 @@ class MemoryTable:
 
     @property
     def foreign_writes(self) -> Sequence[str]:
-        """None: nobody else reaches it."""
+        """None, because no other program can access it."""
         return ()
 
     @property
     def disorderly(self) -> bool:
-        """Whether a sender once brought versions of a key that do not stand one after the other."""
+        """Whether a sender delivered overlapping versions of a key."""
         return self.state.properties.get(DISORDER) == "true"
 
     @property
@@ -111,7 +111,7 @@ class MemoryTable:
 
     @property
     def properties(self) -> Mapping[str, str]:
-        """What commits have set of its own properties."""
+        """The table's own properties, as set by commits."""
         return self.state.properties
 
     @property
@@ -127,7 +127,7 @@ class MemoryTable:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class MemoryStore:
-    """Tables by name; `memory` is what deliveries may hold, by default anything."""
+    """Tables by name. `memory` limits deliveries, by default to nothing."""
 
     catalog: str = "memory"
     memory: Memory = field(default_factory=lambda: Memory(PLENTY))
@@ -146,7 +146,7 @@ class MemoryStore:
 
 
 def load(store: MemoryStore, table: TableName) -> MemoryTable | None:
-    """The table as it stands now, or None if there is none."""
+    """The present table, or None."""
     state = store.states.get(table)
     return None if state is None else MemoryTable(state)
 
@@ -179,12 +179,12 @@ def _values(rows: pa.Table) -> list[tuple[object, ...]]:
 
 
 def _exactly(value: object) -> object:
-    """A value that equals itself: NaN does not."""
+    """A value in a form in which NaN equals itself."""
     return "NaN" if isinstance(value, float) and math.isnan(value) else value
 
 
 def _may_be_touched(rows: pa.Table, since: int) -> pa.ChunkedArray:
-    """Versions that are active, end at `since` or a millisecond before it, or start at it or later."""
+    """Versions that are active, end at `since` or at most a millisecond before it, or start at it or later."""
     instant = pa.timestamp("us", tz="UTC")
     ends = pc.greater_equal(rows[END], pa.scalar(since - MILLISECOND, instant))
     starts = pc.greater_equal(rows[START], pa.scalar(since, instant))

@@ -36,7 +36,7 @@ def test_columns_and_layouts_that_go_are_told():
 
 
 def test_what_becomes_of_names_tags_and_rows_is_told():
-    """Each part of a change is a line of its own, in the words of a log."""
+    """Each part of a change has its own line, in the words of a log."""
     into = replace(SHAPE, table=TableName("crm", "b"))
     tags = {"x": None, "y": Tag(1, 1)}
 

@@ -1,4 +1,4 @@
-"""What other programs did to a table since its door last wrote."""
+"""Writes of other programs since the door's last write."""
 
 import pytest
 
@@ -22,7 +22,7 @@ OURS = (7, "overwrite", "native")
     ],
 )
 def test_commits_since_the_last_delivery_that_no_door_made_are_named(commits, words):
-    """Moves of rows between files are none of them; what lies before the last delivery was said then."""
+    """Moves of rows between files do not count. Writes before the last delivery were reported then."""
     told = foreign_writes(Layout.VERSIONS, commits, COLUMNS, COLUMNS)
     assert len(told) == len(words)
     assert all(word in each for word, each in zip(words, told, strict=True))
@@ -44,7 +44,7 @@ def test_columns_that_were_altered_are_named_by_their_ids(now, words):
 
 
 def test_a_table_of_an_earlier_version_says_nothing_of_its_columns():
-    """Nobody noted how its door left them."""
+    """The door did not record its columns."""
     assert foreign_writes(Layout.VERSIONS, [OURS], None, COLUMNS) == []
 
 

@@ -1,4 +1,4 @@
-"""What a history is, whichever door keeps it."""
+"""The meaning of a history, for every door."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -33,33 +33,33 @@ LAYOUTS = {
 
 @pytest.mark.parametrize("kept", LAYOUTS.values(), ids=LAYOUTS)
 def test_the_users_columns_are_those_that_the_source_sent(kept):
-    """Key and attributes are the same, whatever a layout keeps beside them."""
+    """Key and attributes are the same, whatever other columns a layout has."""
     assert ["k", "a"] == [each.name for each in kept.user_columns]
     assert ["a"] == [each.name for each in kept.attributes]
 
 
 def test_a_column_of_a_dataset_may_be_called_as_fivetran_calls_its_own():
-    """What the table itself says to be its own counts, and nothing else."""
+    """Only the table's own record of its columns counts."""
     kept = history(Layout.ODF, "c", "offset k _fivetran_x", "k", own=frozenset({"offset"}))
 
     assert ["k", "_fivetran_x"] == [each.name for each in kept.user_columns]
 
 
 def test_keys_go_by_the_names_of_the_tables():
-    """A model's history has a key of versions and one of records, called after history and base."""
+    """A model's history has a key of versions and a key of records, named after history and base."""
     kept = LAYOUTS["a model's"]
 
     assert ("c_hist_key", "c_key") == (kept.version_key, kept.record_key)
 
 
 def test_an_archive_has_its_name_before_it_is_there():
-    """And keeps a former one until it takes the new one."""
+    """It keeps its former name until it is renamed."""
     assert LAYOUTS["a model's"].archive_name == "c_hist_archive"
     assert history(Layout.HIST, "c", "k", "k", archive=Archive("b_archive")).archive_name == "b_archive"
 
 
 def test_what_may_be_pruned_is_not_told():
-    """A time before the watermark is refused, the watermark itself and all later ones are not."""
+    """A time before the watermark is refused. The watermark and later times are accepted."""
     kept = history(Layout.HIST, "c_hist", "k", "k", whole_since=NOON)
 
     assert NOON == kept.require_unpruned(NOON)

@@ -1,4 +1,4 @@
-"""How long things stay, in words."""
+"""Durations in words."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""Options that are declared once, for calls in Python and for commands."""
+"""Options that are declared once, for Python calls and commands."""
 
 from inspect import signature
 from typing import Literal, TypedDict, Unpack
@@ -34,7 +34,7 @@ class Cook:
 
 
 def test_a_method_shows_the_options_that_are_declared():
-    """In its signature with defaults, as `help` and notebooks show it, and in its text."""
+    """The signature has the defaults, as in `help` and notebooks, and so does the docstring."""
     assert str(signature(Cook.dish)) == (
         "(self, name: str, *, plate: str = 'deep', hot: bool = False, "
         "herb: Literal['basil', 'mint'] = 'basil', salt: int | None = None) -> object"
@@ -45,7 +45,7 @@ def test_a_method_shows_the_options_that_are_declared():
 
 
 def test_an_option_that_is_not_declared_is_a_type_error():
-    """As for any other function; the declared ones arrive as they were given."""
+    """Declared options are passed unchanged, as in any other function."""
     assert Cook().dish("soup", plate="flat", herb="mint") == ("soup", "flat", {"herb": "mint"})
     with pytest.raises(TypeError, match=r"dish\(\) got an unexpected keyword argument 'sweet'"):
         Cook().dish("soup", sweet=True)
@@ -77,7 +77,7 @@ def test_an_option_that_is_not_declared_is_a_type_error():
     ],
 )
 def test_a_command_has_the_options_of_its_call(command, method):
-    """With the same defaults, but that an empty list of words is no list."""
+    """The defaults are the same, except that an empty list of words means no list."""
     flags = {name: each.default or None for name, each in signature(command).parameters.items()}
     options = {
         name: each.default or None

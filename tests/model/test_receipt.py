@@ -1,4 +1,4 @@
-"""Receipts of every door: their errors, their exit codes, and what is printed of them."""
+"""Receipts of every door: errors, exit codes and output."""
 
 import json
 from datetime import UTC, datetime
@@ -18,7 +18,7 @@ REFUSED = refusal("rc_c", "r1", AT, Refused("NULL_KEY", "No key.", "Mend it.", [
 
 
 def test_an_error_is_one_in_every_receipt():
-    """Its fields are those of its JSON; the exit code is the error's, 0 without one."""
+    """The fields are those of its JSON. The exit code is the error's, or 0."""
     told = {"code": "NULL_KEY", "message": "No key.", "keys": ["a"], "remedy": "Mend it."}
     others = (Added(None, None, "failed", error=REFUSED.error), Maintained("a.b", "", error=REFUSED.error))
     for each in (REFUSED, DatasetReceipt("d", "failed", error=REFUSED.error), *others):
@@ -30,7 +30,7 @@ def test_an_error_is_one_in_every_receipt():
 
 
 def test_the_exit_code_of_a_batch():
-    """The highest-ranking failure's: wrong usage, then 3 before 75 before 1."""
+    """The most serious failure counts: wrong usage, then 3, then 75, then 1."""
     failed, later, wrong = (
         DatasetReceipt("d", "failed", error=error("x", "y")) for error in (Failed, TryAgain, UsageError)
     )
@@ -39,7 +39,8 @@ def test_the_exit_code_of_a_batch():
 
 
 def test_a_receipt_prints_its_fields():
-    """Instants in UTC, lists for tuples, and no field that is for people only; what is stored is read again."""
+    """Instants are in UTC, tuples are lists, and fields for people are left out. Stored receipts can be read
+    again."""
     pulled = DatasetReceipt("d", "updated", offsets=(0, 4), watermark=AT, before=AT, notes=("odd",), hint="h")
     assert list(pulled.to_dict()) == [
         "dataset", "status", "counts", "offsets", "watermark", "system_time", "error",
@@ -65,7 +66,7 @@ def test_a_receipt_prints_its_fields():
 
 
 def test_a_receipt_is_one_short_line_and_a_table_in_a_notebook():
-    """Fields and counts of nothing are left out, in every receipt; values are text and no HTML."""
+    """Empty fields and counts are left out in every receipt, and values are text, not HTML."""
     receipt = SnapshotReceipt("a.<b>", {"new": 2, "closed": 0}, snapshot_id=7)
     assert repr(receipt) == "SnapshotReceipt(table='a.<b>', counts={'new': 2}, snapshot_id=7)"
     assert "<td>a.&lt;b&gt;</td>" in receipt._repr_html_()

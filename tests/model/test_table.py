@@ -1,4 +1,4 @@
-"""A text names the table that lists of tables show under it; a dataset where there is none."""
+"""A text is the name of the table in a list of tables, or of a dataset if there is no such table."""
 
 import pytest
 

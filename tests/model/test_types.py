@@ -1,4 +1,4 @@
-"""One lattice of types, nested ones too."""
+"""One lattice of types, including nested ones."""
 
 import pyarrow as pa
 import pytest
@@ -94,7 +94,7 @@ def test_values_of_a_narrower_type_stand_in_a_wider_one():
 
 
 def test_a_float_is_no_double_as_it_is_stored():
-    """64 bits of a FLOAT show other digits than its 32: in a DOUBLE it is stored anew."""
+    """A FLOAT displays other digits than its 64 bits, so a DOUBLE must be written again."""
     assert not widens(ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE))
 
 

@@ -1,4 +1,4 @@
-"""When two values are one (native.md V16)."""
+"""The equality of two values (native.md V16)."""
 
 import pytest
 
@@ -21,5 +21,5 @@ NAN = float("nan")
     ],
 )
 def test_values_are_one_or_not(one, other, same):
-    """NaN is NaN, both zeros are one, maps have no order; NULL is nothing else."""
+    """NaN equals NaN, both zeros are equal, maps have no order, and NULL equals only NULL."""
     assert (comparison_key(one) == comparison_key(other)) is same

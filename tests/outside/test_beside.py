@@ -1,4 +1,4 @@
-"""A program of its own beside this one: its copy is overtaken, and a process is forked from it."""
+"""A separate program: its copy is overtaken, and it forks a process."""
 
 import json
 import subprocess
@@ -60,7 +60,7 @@ def rows(value, count):
 
 @pytest.mark.process
 def test_a_copy_that_was_overtaken_and_a_process_that_forked_off(spark, tmp_path):
-    """The older copy is not dated anew; the child is refused, and its end breaks nothing of its parent's."""
+    """The older copy gets no new time. The child is refused, and its end does not affect its parent."""
     warehouse = Warehouse(IcebergStore(spark), embedded=False)
     warehouse.snapshot(rows("first", 2), into=NAME, key="k")
     settings = {"spark.master": "local[1]", "spark.driver.memory": "700m"} | java.PLANS

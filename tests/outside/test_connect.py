@@ -32,7 +32,7 @@ def server(tmp_path_factory):
 
 @pytest.fixture(scope="module", params=["rest", "hadoop"][: deep(2, 1)])
 def act(request, server, tmp_path_factory):
-    """Does a deed of `connect_deeds.py` in a session of the server, which all deeds of a catalog share."""
+    """Run an action of `connect_deeds.py` in a session of the server, which all actions of a catalog share."""
     command = [sys.executable, TESTS / "connect_deeds.py", server, request.param]
     process = subprocess.Popen(
         command,
@@ -64,28 +64,29 @@ def test_the_contract_of_a_store_holds(act):
 
 
 def test_a_series_of_copies_gives_the_rules_rows_and_keeps_row_ids(act):
-    """Late and restated copies too; the same copy again makes no commit."""
+    """This includes late and restated copies. A repeated copy makes no commit."""
     for seed in range(deep(4, 1)):
         act("series", str(seed), str(3 - seed % 2))
 
 
 def test_all_readers_give_the_rows_of_snapshots_and_feeds(act):
-    """New columns, files, frames of the session; the caller's session reads what was committed."""
+    """New columns, files and frames of the session are included, and the caller's session reads the commits."""
     act("reads")
 
 
 def test_the_feed_of_changes_is_the_rules(act):
-    """Over a compaction, other columns and expired commits; with and without row ids."""
+    """The feed equals the rule's across a compaction, other columns and expired commits, with and without row
+    ids."""
     act("changes")
 
 
 def test_a_preview_is_published_as_it_was_delivered(act):
-    """Or refused, once the table has moved; a delivery to it meanwhile stays on it."""
+    """It is refused if the table has newer commits. A concurrent delivery to it stays on it."""
     act("previews")
 
 
 def test_a_project_runs_with_its_log_and_views_and_exports(act):
-    """Also frames of the server, and the function of a stream in another process."""
+    """This includes frames of the server, and a stream's function in another process."""
     act("runs")
 
 
@@ -106,7 +107,7 @@ def test_a_fivetran_destination_writes_its_tables(act):
 
 @pytest.mark.skipif(not deep(1, 0), reason="it makes two examinations, of some ten seconds each")
 def test_the_doctor_tries_each_statement_of_a_commit(act):
-    """An ability that fails is named, and the scratch tables are gone."""
+    """A failing ability is named, and the scratch tables are dropped."""
     act("doctor")
 
 
@@ -114,23 +115,23 @@ def test_the_doctor_tries_each_statement_of_a_commit(act):
     not deep(1, 0), reason="the server's process begins within ten seconds, or Spark gives up"
 )
 def test_a_stream_applies_each_batch(act):
-    """A stream that begins again with all batches makes no other commit."""
+    """A stream that starts again with all batches makes no other commit."""
     act("streams")
 
 
 def test_values_of_each_type_stay_exact(act):
-    """In tables and columns of any name; also when types widen, structs grow and columns get new names."""
+    """This holds for any names of tables and columns, widened types, larger structs and renamed columns."""
     for deed in ["types", "shapes"][: deep(2, 1)]:
         act(deed)
 
 
 def test_whatever_needs_java_is_refused_by_name(act):
-    """Nothing is written before it."""
+    """The refusal precedes every write."""
     act("refusals")
 
 
 def test_a_delivery_is_complete_or_absent_after_any_kill(act):
-    """The next delivery completes it, and drops the branch that it left."""
+    """The next delivery completes it, and drops the remaining branch."""
     columns = [COLUMNS_STATE, "RENAME COLUMN", " TYPE ", " COMMENT ", "ADD COLUMNS"]
     points = ["MERGE INTO", "CALL", "CREATE BRANCH", MEMORY_SINCE, "DROP BRANCH", *columns]
     for point in points[: deep(len(points), 2)]:
@@ -138,10 +139,10 @@ def test_a_delivery_is_complete_or_absent_after_any_kill(act):
 
 
 def test_two_writers_lose_nothing(act):
-    """Both are processes of their own."""
+    """Both are separate processes."""
     act("writers")
 
 
 def test_a_commit_of_others_is_planned_upon(act):
-    """Between plan and branch, branch and rows, rows and publication."""
+    """The commit occurs between plan and branch, branch and rows, or rows and publication."""
     act("conflicts")

@@ -1,4 +1,4 @@
-"""A real Debezium follows a real PostgreSQL, and the events leave what the database has (V61 to V63)."""
+"""A real Debezium follows a real PostgreSQL, and the events produce the database's rows (V61 to V63)."""
 
 from contextlib import ExitStack
 from decimal import Decimal
@@ -57,7 +57,7 @@ WAYS = {
 
 @pytest.mark.parametrize("way", WAYS if DEPTH == "laws" else [])
 def test_events_leave_what_the_database_has(postgresql_url, tmp_path, way):
-    """A snapshot and all kinds of changes, in each way in which Debezium writes values."""
+    """This covers a snapshot and all kinds of changes, in each format of Debezium."""
     properties, apart = WAYS[way]
     with empty_database(postgresql_url) as url:
         messages = record(url, tmp_path, **properties)
@@ -73,7 +73,7 @@ WAITS_FOR = "SELECT 1 FROM pg_locks WHERE locktype = 'transactionid' AND NOT gra
 
 @pytest.mark.parametrize("way", ["as it is", "without schemas"] if DEPTH == "laws" else [])
 def test_overlapping_transactions_have_the_order_of_a_triggers_history(postgresql_url, tmp_path, way):
-    """Those that are open while the snapshot is read among them, in its order and with its values."""
+    """This includes transactions that are open during the snapshot, with the trigger's order and values."""
     with empty_database(postgresql_url) as url, ExitStack() as kept:
         first, second, late, own = (kept.enter_context(psycopg.connect(url)) for _ in range(4))
         own.autocommit = True
@@ -119,7 +119,7 @@ def stored(url, table, key):
 
 
 def comparable(rows, apart):
-    """The rows without what is apart; a decimal that is a text is the same number."""
+    """The rows without certain columns. A decimal as text equals the number."""
 
     def cell(name, value):
         return Decimal(value) if name in DECIMALS and value is not None else value

@@ -1,4 +1,4 @@
-"""Fingerprints by the oldest DuckDB that is supported, and by one between it and the newest."""
+"""Fingerprints with the oldest supported DuckDB, and with one between it and the newest."""
 
 import os
 import subprocess

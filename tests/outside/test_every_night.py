@@ -1,4 +1,4 @@
-"""The page on nightly runs is followed as it is written: its file, its commands, its programs."""
+"""The page on nightly runs is followed as written: its file, its commands, its programs."""
 
 import json
 import os
@@ -27,7 +27,7 @@ FILES = {
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """A folder with the page's file, what it names, and a command that is found."""
+    """A folder with the page's file, the files it names, and the command on the path."""
     made = tmp_path_factory.mktemp("nightly")
     configure(made)
     for name, text in FILES.items():
@@ -39,7 +39,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def one_process():
-    """Where commands are found that share a process, as on pages that are typed."""
+    """The path of commands that share one process, as on typed pages."""
     with session() as first:
         yield first
 
@@ -52,7 +52,7 @@ def do(folder, *words, first=Path(BACKSTORY).parent):
 
 
 def test_the_commands_do_what_the_page_says(folder, one_process):
-    """They share a process; before a release each is one of its own."""
+    """They share one process. Before a release, each is a separate one."""
     commands = [words for each in blocks(PAGE) if each.language == "console" for words in each.commands]
     ended = [do(folder, *words, "--output", "json", first=one_process) for words in commands]
     assert [each.returncode for each in ended] == [0] * len(commands), [each.stderr for each in ended]
@@ -82,13 +82,13 @@ def test_a_source_that_returns_under_another_shape_is_reported_as_the_page_shows
 
 
 def _one_line(text):
-    """The text without line breaks of a terminal, and without the time of an archive."""
+    """The text without the terminal's line breaks, and without the time of an archive."""
     return " ".join(re.sub(r"_until_\d{8}_\d{6}", "_until_TIME", text).split())
 
 
 @pytest.mark.parametrize("number", [0, 1], ids=["other schedulers", "a Spark job"])
 def test_the_programs_run(folder, one_process, number):
-    """The first is a process of its own, whose command is one of the shared process."""
+    """The first one is a separate process, whose command uses the shared process."""
     (folder / "program.py").write_text(
         [each.text for each in blocks(PAGE) if each.language == "python"][number]
     )

@@ -1,4 +1,4 @@
-"""The store on the other Iceberg that is supported: one session has one Iceberg, so it is a process's own."""
+"""The store on the other supported Iceberg, in a separate process, because a session has only one Iceberg."""
 
 import os
 import subprocess
@@ -47,9 +47,9 @@ print("done", flush=True)
 
 @pytest.mark.parametrize("spark", [version("pyspark"), "3.5.9"], ids=lambda each: each[:3])
 def test_the_store_does_the_same_on_the_older_iceberg(tmp_path, spark):
-    """Iceberg's package among the settings takes the place of ours, and keeps the store's contract.
+    """The package in the settings replaces ours, and fulfils the contract of the store.
 
-    So does it in a session that caches: to this Iceberg tables of one name are equal, whatever their snapshot.
+    This includes a session that caches, where this Iceberg compares tables only by name.
     """
     assert ICEBERG != OTHER
     package = iceberg_package(spark).replace(ICEBERG, OTHER)

@@ -1,4 +1,4 @@
-"""Names beyond ASCII are the same to Python and to Java in every locale, cron's too, or are refused."""
+"""Names beyond ASCII are the same for Python and Java in every locale, including cron's, or are refused."""
 
 import json
 import os
@@ -50,7 +50,7 @@ def configured(folder):
 
 
 def test_a_warehouse_a_file_and_a_table_are_one_in_every_locale(tmp_path):
-    """Written in the locale C they lie where their names say, and are read there in UTF-8 and in C."""
+    """Names written in the locale C are correct on disk, and are read in UTF-8 and in C."""
     configured(tmp_path)
     (tmp_path / "öffnung.csv").write_text("größe,n\nä,1\n", "utf-8")
     warehouse = ("--warehouse", "données", "--output", "json")
@@ -68,7 +68,7 @@ def test_a_warehouse_a_file_and_a_table_are_one_in_every_locale(tmp_path):
 
 
 def test_a_folder_that_java_cannot_spell_is_refused(tmp_path):
-    """Nothing is written beside it."""
+    """Nothing is written next to it."""
     configured(tmp_path)
     (tmp_path / "a.csv").write_text("id,n\n1,1\n")
     words = (

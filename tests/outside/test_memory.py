@@ -1,4 +1,4 @@
-"""Memory that one delivery gave back is there for the next one, without asking the system for it (0013)."""
+"""Memory that one delivery released is reused by the next, without a request to the system (0013)."""
 
 import os
 import subprocess

@@ -1,6 +1,6 @@
-"""The way of a platform's owner: back up under writes, restore elsewhere, check, maintain, forget.
+"""The work of a platform's owner: back up during writes, restore elsewhere, check, maintain, forget.
 
-The commands of backing up and restoring are those of the page, in a shell, with its folders below the test's.
+The commands for backup and restore are the page's, in a shell, with folders below the test's.
 """
 
 import csv
@@ -37,7 +37,7 @@ with backstory.open("warehouse") as warehouse:
 
 
 class Platform:
-    """A warehouse in a folder, the folders of the page beside it, and the commands of one who looks after them."""
+    """A warehouse in a folder, the page's folders next to it, and an owner's commands."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
@@ -45,7 +45,7 @@ class Platform:
         (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
 
     def shell(self, line: str) -> str:
-        """What a line of the page prints; it ends well."""
+        """The output of a line of the page, which must succeed."""
         for place in ("/backup", "/srv"):
             line = line.replace(f"{place}/", f"{self.folder}{place}/")
         done = subprocess.run(
@@ -55,12 +55,12 @@ class Platform:
         return done.stdout
 
     def json(self, line: str):
-        """The document that a command answers with."""
+        """The document that a command returns."""
         return json.loads(self.shell(f"{line} --output json"))
 
 
 def shown(heading: str) -> list[str]:
-    """The lines of the first block of commands below a heading of the page."""
+    """The lines of the first block of commands below a heading."""
     begins = PAGE.read_text("utf-8").partition(f"## {heading}\n")[0].count("\n")
     return next(
         each for each in blocks(PAGE) if each.line > begins and each.language == "console"
@@ -68,13 +68,13 @@ def shown(heading: str) -> list[str]:
 
 
 def files(folder: Path) -> dict[str, str]:
-    """Digests of all files but the catalog's."""
+    """Digests of all files except the catalog's."""
     found = (each for each in folder.rglob("*") if each.is_file() and not each.name.startswith("catalog.db"))
     return {str(each.relative_to(folder)): sha256(each.read_bytes()).hexdigest() for each in found}
 
 
 def test_a_backup_under_writes_is_restored_elsewhere_and_lives_apart(tmp_path):
-    """It holds one whole copy; what is maintained and forgotten there is not in the original."""
+    """The backup is one complete copy, and maintenance and erasure there do not affect the original."""
     platform = Platform(tmp_path)
     (tmp_path / "backup").mkdir()
     (tmp_path / "srv").mkdir()

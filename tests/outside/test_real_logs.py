@@ -1,4 +1,5 @@
-"""Real logs against a trigger's history: sessions that overlap, clocks set back, writes beside a snapshot (V131)."""
+"""Real logs compared with a trigger's history: overlapping sessions, clocks set back, writes during a
+snapshot (V131)."""
 
 from contextlib import ExitStack
 
@@ -49,7 +50,7 @@ FOLLOWS = "SELECT 1 FROM information_schema.processlist WHERE command = 'Binlog 
 
 @pytest.mark.parametrize("way", WAYS)
 def test_a_mariadb_with_clocks_set_back_has_the_order_of_a_triggers_history(tmp_path, way):
-    """Statements that say that they are of long ago or of tomorrow, in transactions that overlap."""
+    """Statements claim to be from long ago or tomorrow, in overlapping transactions."""
     options = ("--log-bin=binlog", "--server-id=1", "--binlog-format=ROW", "--binlog-row-image=FULL")
     with mariadb_server(*options) as server, ExitStack() as kept:
         own, first, second, late = (kept.enter_context(Session(server)) for _ in range(4))
@@ -112,7 +113,7 @@ WAITS_FOR_GATE = "SELECT 1 FROM pg_locks WHERE locktype = 'advisory' AND NOT gra
 def test_writes_beside_a_postgresqls_snapshot_have_the_order_of_a_triggers_history(
     postgresql_url, tmp_path, way
 ):
-    """Reads are stamped later than changes that they do not show."""
+    """Reads have later times than changes that they do not show."""
     with empty_database(postgresql_url) as url, ExitStack() as kept:
         own, first, second = (kept.enter_context(psycopg.connect(url, autocommit=True)) for _ in range(3))
         own.execute(HISTORY_OF_POSTGRESQL)
@@ -140,10 +141,10 @@ def test_writes_beside_a_postgresqls_snapshot_have_the_order_of_a_triggers_histo
 
 
 def hold_to_history(messages, true, left):
-    """The messages in their order are the true changes; their versions end with what is left.
+    """Check that the messages in order are the true changes, and that their versions end with the final rows.
 
-    The first change that the trigger told of a record may be a read, or none at all: what is written beside
-    a snapshot is read, followed, or both. Where instants meet, the later change alone leaves a version.
+    The first change in the trigger's history may be a read, or missing: a row written during a snapshot is
+    read, followed, or both. If instants are equal, only the later change leaves a version.
     """
     events = unwrap_debezium(debezium_messages(*messages), ["id"])
     told = [

@@ -1,4 +1,4 @@
-"""`scripts/test.sh` tries files that failed once more, alone, and names the tests that pass then."""
+"""`scripts/test.sh` repeats failed files alone, and names the tests that then pass."""
 
 import os
 import subprocess
@@ -51,7 +51,7 @@ def test_fails_first():
 
 
 def tried(folder, text, **more):
-    """The exit code, the names that are flaky, and the whole output of the runner on two files of tests."""
+    """The exit code, the flaky names, and the output of the runner on two test files."""
     (folder / "conftest.py").write_text('pytest_plugins = ["second_try"]\n')
     (folder / "test_one.py").write_text(text)
     (folder / "test_other.py").write_text("def test_other():\n    pass\n")
@@ -70,7 +70,7 @@ def tried(folder, text, **more):
 
 @pytest.mark.process
 def test_tests_that_pass_alone_are_named_and_do_not_fail_the_run(tmp_path):
-    """One whose clean-up failed and one whose process crashed are among them; files that passed do not run again."""
+    """This includes a failed clean-up and a crashed process. Files that passed do not run again."""
     code, flaky, said = tried(tmp_path, TESTS + CRASHES)
     assert (code, flaky) == (0, {"test_fails_once", "test_leaves_once", "test_crashes_once"}), said
     again = said.partition("once more, alone")[2]
@@ -88,7 +88,7 @@ def test_tests_that_pass_alone_are_named_and_do_not_fail_the_run(tmp_path):
     ids=["always and on the second try alone", "collected never"],
 )
 def test_a_test_that_fails_on_the_second_try_fails_the_run(tmp_path, text, expected):
-    """So does a file that cannot be collected, which leaves all others untried."""
+    """The same holds for a file that cannot be collected, after which no other file is repeated."""
     code, flaky, said = tried(tmp_path, text)
     assert (code != 0, flaky) == (True, expected), said
 

@@ -1,4 +1,5 @@
-"""The page of one's own Spark job, followed as it stands; then its session does all that sessions of others do."""
+"""The page about one's own Spark job is followed as written, and its session then runs all foreign-session
+tests."""
 
 import os
 import subprocess
@@ -54,7 +55,7 @@ except backstory.UsageError as refusal:
 
 
 def run_page(folder, settings, *kinds):
-    """What a user's program prints, with these settings in the place of the page's packages."""
+    """The output of a user's program, with these settings instead of the page's packages."""
     (page,) = (each.text for each in blocks(PAGE) if each.language == "python")
     lines = "".join(
         f'    .config("{name}", "{value}")\n' for name, value in {**settings, **java.PLANS}.items()
@@ -86,20 +87,20 @@ def run_page(folder, settings, *kinds):
 
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
-    """What it prints where the jars are those that were fetched already."""
+    """Its output with jars that were already downloaded."""
     kinds = [*(["hadoop", "in-memory"] if deep(1, 0) else []), "spark_catalog", "jdbc"]
     return run_page(tmp_path_factory.mktemp("job"), jar_properties({}), *kinds), kinds
 
 
 def test_the_page_does_what_it_shows(job):
-    """Two copies of a frame become versions, in a session that its author configured alone."""
+    """Two copies of a frame become versions, in a session that only its author configured."""
     printed, _ = job
     assert "{'new': 1, 'changed': 1, 'closed': 1, 'reopened': 0, 'unchanged': 0}" in printed
     assert "Bonn → Köln" in printed
 
 
 def test_catalogs_of_each_type_do_the_same_in_it(job):
-    """Without extensions, not in ANSI mode, by the clock of New York, names without case."""
+    """The session has no extensions, no ANSI mode, New York's zone, and names that ignore case."""
     printed, kinds = job
     assert "extensions none" in printed
     assert [line for line in printed.splitlines() if line.startswith("walked")] == [
@@ -108,7 +109,7 @@ def test_catalogs_of_each_type_do_the_same_in_it(job):
 
 
 def test_views_name_the_setting_that_they_need(job):
-    """Nothing else needs Iceberg's extensions."""
+    """Only views need Iceberg's extensions."""
     printed, _ = job
     assert 'no-extensions Start the session with .config("spark.sql.extensions", ' in printed
 

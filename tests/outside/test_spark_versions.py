@@ -1,4 +1,4 @@
-"""Spark 3.5: laws of the store, of deliveries, readers and upkeep, run once more by a process with that Spark."""
+"""Spark 3.5: laws of the store, deliveries, readers and upkeep, run again in a process with that Spark."""
 
 import os
 import subprocess
@@ -93,7 +93,7 @@ def environ():
 
 
 def test_laws_hold_on_spark_3_5(environ):
-    """All in one process, which starts that Spark once."""
+    """One process runs them all, and starts that Spark once."""
     laws = LAWS + MORE if DEPTH == "laws" else LAWS
     paths = [TESTS / each for each in laws.split("\n") if each]
     command = [

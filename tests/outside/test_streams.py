@@ -1,4 +1,4 @@
-"""Streams of a real broker: killed, restarted, replayed, poisoned, beside others (V66 to V68)."""
+"""Streams from a real broker: killed, restarted, replayed, poisoned and concurrent (V66 to V68)."""
 
 import os
 import random
@@ -58,12 +58,12 @@ def versions(lake, into):
 
 
 def batches(lake, into):
-    """Of each commit the query and batch that made it."""
+    """The query and batch of each commit."""
     return [(each.get_property(STREAM), each.get_property(BATCH)) for each in ancestry(table_of(lake, into))]
 
 
 def at_once(lake, rows, into):
-    """The versions that all changes give when they come at once."""
+    """The versions if all changes arrive at once."""
     lake.apply(lake.spark.createDataFrame(rows, kafka_stream.CHANGE), into=into, **FEED)
     return versions(lake, into)
 
@@ -72,7 +72,7 @@ def at_once(lake, rows, into):
 def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_does(
     lake, broker, warehouse, tmp_path
 ):
-    """With the checkpoint that it has then; and no batch is committed twice."""
+    """It has its checkpoint of that moment, and no batch is committed twice."""
     topic, into, whole = "killed", "kafka.killed", "kafka.whole"
     rows = changes(COUNT, 17, SEED)
     send(lake.spark, broker, topic, rows)
@@ -100,7 +100,7 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
 
 
 def kill(stream, moment, chance, folder, into):
-    """Kill a program at such a moment of its first batch, or of one soon after it; the moment that it was."""
+    """Kill a program at this moment of its first batch, or soon after. Returns the moment."""
     lines = iter(stream.process.stdout.readline, "")
     for _ in range(chance.choice([1, 1, 3])):
         line = next(lines, None)
@@ -123,7 +123,7 @@ def kill(stream, moment, chance, folder, into):
 
 
 def test_whatever_a_checkpoint_remembers_nothing_is_committed_twice(lake, broker, tmp_path):
-    """Restarted with an older checkpoint, with none, and with two queries at once over more messages."""
+    """This holds with an older checkpoint, without one, and with two concurrent queries over more messages."""
     topic, into = "replayed", "kafka.replayed"
     rows = changes(6 * MOST, 9, SEED + 1)
     run = lambda name: start(lake, broker, topic, tmp_path / name, into, most=4 * MOST)  # noqa: E731
@@ -154,7 +154,8 @@ POISONS = [
 
 
 def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp_path):
-    """With the error's code and its key; the first comes to a query that had read others, each next to a new one."""
+    """The error has its code and key. The first poisoned message follows good ones, and others are next to
+    new ones."""
     into, topics = "kafka.poisoned", [f"poisoned-{number}" for number in range(len(POISONS))]
     send(lake.spark, broker, topics[0], [(5, "a", "b", kafka_stream.ZERO, 1, "U")])
     send(lake.spark, broker, topics[0], ['{"id": 5, "name": "a", "at": "2024-02-29T01:00:00Z", "seq": 1}'])
@@ -170,7 +171,7 @@ def test_a_poisoned_message_ends_the_query_and_changes_nothing(lake, broker, tmp
 
 @pytest.mark.process
 def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, warehouse, tmp_path):
-    """One of the two plans anew, and nothing is lost."""
+    """One of the two plans again, and nothing is lost."""
     topic, into = "beside", "kafka.beside"
     rows = changes(20 * MOST, 9, SEED + 2)
     others = [(1000 + each[0], *each[1:]) for each in changes(200, 9, SEED + 3)]
@@ -191,7 +192,7 @@ def test_a_file_that_is_applied_while_a_stream_runs_is_kept_too(lake, broker, wa
 
 
 def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path, monkeypatch):
-    """Its two blocks of Python, over recorded messages of a real Debezium in a topic of the broker."""
+    """Its two Python blocks run on recorded messages of a real Debezium in a topic."""
     keys, values = messages_of(RECORDED, "plain")
     rows = [tuple(each) for each in zip(keys.to_pylist(), values.to_pylist(), strict=True)]
     frame = lake.spark.createDataFrame(rows, "key STRING, value STRING").coalesce(1)
@@ -212,7 +213,7 @@ def test_the_page_on_debezium_and_kafka_runs_as_it_stands(lake, broker, tmp_path
 
 @pytest.mark.skipif(DEPTH != "laws", reason="a thousand batches take minutes")
 def test_memory_stays_level_over_a_thousand_batches(lake, broker, tmp_path):
-    """With `maintain` beside them."""
+    """`maintain` runs concurrently."""
     topic, into, many = "level", "kafka.level", 1000
     send(lake.spark, broker, topic, changes(2 * many, 40, SEED + 4))
     resident = []

@@ -1,4 +1,4 @@
-"""The tutorial, the how-to pages that go on with its table, and the notebook are followed as by a new user."""
+"""The tutorial, the how-to pages that use its table, and the notebook are followed as by a new user."""
 
 import subprocess
 import sys
@@ -13,7 +13,7 @@ PAGES = ("tutorial.md", "how-to/reading.md", "how-to/changes.md", "how-to/keepin
 
 
 def test_the_pages_do_what_they_show(tmp_path):
-    """Every command ends well, and the pictures are there."""
+    """Every command succeeds, and the pictures exist."""
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
     pages = [*(str(ROOT / "docs" / page) for page in PAGES), str(ROOT / "examples" / "countries.ipynb")]

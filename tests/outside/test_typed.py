@@ -1,4 +1,4 @@
-"""README, the demo and pages are typed as a reader types them, in one folder for each set and in this order."""
+"""README, the demo and pages are typed as by a reader, in one folder per set and in this order."""
 
 import fcntl
 import os
@@ -63,7 +63,7 @@ def test_each_page_with_commands_is_typed_or_says_why_not():
 
 
 def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, commands_of_one_process):
-    """README, the demo and the tutorial go on in one folder; before a release each command is a process."""
+    """README, the demo and the tutorial share one folder. Before a release, each command is a process."""
     begin(tmp_path)
     type_pages(FIRST, tmp_path)
     type_pages(NEXT, tmp_path, commands_of_one_process)
@@ -71,7 +71,7 @@ def test_what_the_first_pages_show_is_what_their_commands_print(tmp_path, comman
 
 @pytest.mark.parametrize("pages", TOGETHER.values(), ids=TOGETHER.keys())
 def test_what_how_to_pages_show_is_what_their_commands_print(tmp_path, pages, commands_of_one_process):
-    """Pages begin in an empty folder; all their commands and programs share one process."""
+    """Pages begin in an empty folder, and all their commands and programs share one process."""
     begin(tmp_path)
     type_pages(pages, tmp_path, commands_of_one_process)
 
@@ -83,13 +83,13 @@ def commands_of_one_process():
 
 
 def begin(folder):
-    """What a reader's folder has before the first page."""
+    """The content of a reader's folder before the first page."""
     (folder / "examples").symlink_to(ROOT / "examples")
     (folder / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
 
 
 def type_pages(pages, folder, first_on_path=None):
-    """Each command ends well, or with the error that the page shows; what the page shows is printed."""
+    """Each command succeeds, or fails with the page's error, and prints the page's output."""
     shell = Shell(folder, first_on_path)
     for page in pages:
         if not page.endswith(".md"):
@@ -110,7 +110,7 @@ def type_pages(pages, folder, first_on_path=None):
 
 
 def commands(block):
-    """The command lines of a block, each with the text that is shown below it."""
+    """The command lines of a block, each with the output below it."""
     if block.language not in ("", "console"):
         return
     text = block.text.replace("\\\n", " ")
@@ -127,7 +127,7 @@ def settled(text):
 
 
 class Shell:
-    """A terminal of a given width in a folder, which keeps what is exported."""
+    """A terminal of a given width in a folder, which keeps exported variables."""
 
     def __init__(self, folder, first_on_path=None):
         self.folder, self.exported, self.times = folder, [], {}
@@ -136,7 +136,7 @@ class Shell:
         self.settings = {**os.environ, "PATH": path, **TERMINAL}
 
     def type(self, line, where="", shown=""):
-        """Do what a line asks; hold what it prints, errors of one that fails included, to what is shown."""
+        """Execute a line, and compare its output, including errors, with the page."""
         if line.startswith("export "):
             self.exported.append(line)
         line = TIME.sub(lambda time: self.times.get(time[0], time[0]), line)

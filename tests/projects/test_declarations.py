@@ -1,4 +1,4 @@
-"""A project file says what is kept, once; what is wrong with it is told with line and column, before anything runs."""
+"""A project file declares the tables, and its errors have line and column, before anything runs."""
 
 import json
 from datetime import timedelta
@@ -25,7 +25,7 @@ target_datasets:
 
 @pytest.fixture
 def project(tmp_path):
-    """Reads a text as a project file."""
+    """Read a text as a project file."""
 
     def read(text):
         (tmp_path / "histories.yaml").write_text(HEAD + text)

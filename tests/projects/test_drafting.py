@@ -1,4 +1,4 @@
-"""`init` writes what a folder or a database tells, leaves the rest to a person, and no password."""
+"""`init` writes the declarations of a folder or a database, leaves the rest open, and writes no password."""
 
 import re
 import sqlite3

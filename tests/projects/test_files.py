@@ -1,4 +1,4 @@
-"""Files are taken in the order of their times, each once; a name that means a time and has none is refused."""
+"""Files are delivered in the order of their times, each once. An invalid time in a name is refused."""
 
 import os
 import shutil
@@ -94,7 +94,7 @@ ODD = ("[eu]", "a*b", "q?", "%41", "sp ace", "#x", "back\\slash", "{at:%Y}")
 
 @pytest.mark.parametrize("name", ODD)
 def test_the_name_of_a_projects_own_folder_is_no_pattern(tmp_path, name):
-    """B53: whatever letters it has; nor are folders of a source that are there as they are written."""
+    """B53: This holds for any name, and for folders of a source that exist as written."""
     folder = tmp_path / name
     touch(tmp_path, "e/f/c-2024.csv", "u/f/c-2024.csv", "aXb/f/c-2024.csv", "qq/f/c-2024.csv")
     touch(folder, "f/c-2024.csv", "f/d-2024.csv")
@@ -113,7 +113,8 @@ def test_the_name_of_a_projects_own_folder_is_no_pattern(tmp_path, name):
 
 
 def test_a_file_is_known_by_its_content_where_its_project_was_moved(tmp_path):
-    """A file of another project with the same name, size and time is another file; a moved one is not."""
+    """A moved file keeps its identity. Another project's file with the same name, size and time is another
+    file."""
     times, taken_ = times_of_copies("f/*.csv", "", "apply"), set[str]()
     for name, text in {"eu": "id\n1\n", "us": "id\n2\n"}.items():
         touch(tmp_path, f"{name}/f/1.csv")
@@ -141,7 +142,7 @@ def test_links_in_a_circle_deliver_a_file_once(tmp_path):
 
 
 def test_many_stars_end(tmp_path):
-    """In the form of a time, in names, and in folders: no more work than letters times stars."""
+    """In times, names and folders, the work is at most letters times stars."""
     name = "a" * 200
     touch(tmp_path, f"d/d/d/d/d/d/{name}-2024.csv")
     for source in ("a*" * 28 + "b-{at:%Y}.csv", "**/" * 28 + "*a" * 28 + "b-{at:%Y}.csv"):

@@ -1,4 +1,4 @@
-"""One entry for all tables of a database: later tables are delivered too, and what cannot be delivered fails alone."""
+"""One entry for all tables of a database: later tables are delivered too, and a failing one fails alone."""
 
 import sqlite3
 from contextlib import closing
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture
 def erp(team):
-    """A database of the team, to which statements are sent."""
+    """A database of the team, which executes statements."""
 
     def execute(script):
         with closing(sqlite3.connect(team.folder / "erp.db")) as connection:

@@ -1,4 +1,5 @@
-"""A table that returned under another shape restarts where its entry says so, and its former history stays."""
+"""A table whose source returns in another shape restarts if its entry allows it, and its former history is
+kept."""
 
 import json
 import re
@@ -24,7 +25,7 @@ SHAPES = {
 
 
 class BrokenOff(BaseException):
-    """What ends a run as a kill does."""
+    """An exception that ends a run like a kill."""
 
 
 def declare(team, key="id", source="a.csv", more="restart: true"):
@@ -32,7 +33,7 @@ def declare(team, key="id", source="a.csv", more="restart: true"):
 
 
 def names(team):
-    """The tables of the team, without the time of an archive."""
+    """The tables of the team, without the times of archives."""
     listed = (each.name for each in tables(team.warehouse.store, team.schema))
     return sorted(re.sub(r"\d{8}_\d{6}(_\d+)?", "T", name) for name in listed)
 
@@ -125,7 +126,7 @@ def test_a_late_file_of_a_former_shape_does_not_restart(team):
 
 
 def test_files_of_the_former_history_are_not_taken_again(team):
-    """Each change of shape among several files restarts, in the run of all files or file by file."""
+    """Each change of shape among several files restarts, in one run or file by file."""
     for number, text in enumerate(("id,name\n1,1\n", rows("Ann"), "id,name,b\n1,Ann,x\n", "id,b\n1,2\n"), 1):
         team.write(f"a-2024-01-0{number}.csv", text)
     declare(team, source="a-{at:%Y-%m-%d}.csv")
@@ -144,7 +145,7 @@ def test_files_of_the_former_history_are_not_taken_again(team):
 @pytest.mark.parametrize("source", ["a.csv", "a-{at:%Y-%m-%d}.csv"])
 @pytest.mark.parametrize("moment", ["planned", "archived", "renamed", "loaded"])
 def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch, source, moment):
-    """At each of its commits: nothing is lost, archived twice or delivered twice."""
+    """At each of its commits, nothing is lost, and nothing is archived or delivered twice."""
     first, second = ("a.csv",) * 2 if source == "a.csv" else ("a-2024-01-01.csv", "a-2024-01-02.csv")
     team.write(first, "id,name\n1,1\n2,2\n")
     declare(team, source=source)
@@ -223,7 +224,7 @@ def broken(*_arguments, **_options):
 
 
 def broken_after_one(deliver):
-    """A deliver that commits once and then ends as a kill does."""
+    """A deliver function that commits once and then ends like a kill."""
     calls = []
 
     def act(*arguments):

@@ -1,4 +1,4 @@
-"""A run delivers what is declared: each table by itself, in the order that they need, nothing twice."""
+"""A run delivers the declarations: each table separately, in the necessary order, nothing twice."""
 
 import json
 import re
@@ -118,7 +118,7 @@ def test_a_late_file_is_refused_with_its_name_and_those_before_it_stay(team):
 
 
 def test_a_late_file_without_a_place_holds_no_newer_one_back(team):
-    """Copies without a memory settle the time between them: what comes of it later is refused alone."""
+    """Copies without a memory settle the time in between. Only the late file is refused."""
     for day_, name in (("05", "Ann"), ("07", "Anne")):
         team.write(f"a-2024-01-{day_}.csv", rows(name))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")
@@ -278,11 +278,11 @@ def test_former_runs_and_what_is_late_are_told(team):
 
 
 class BrokenOff(BaseException):
-    """What ends a run as a kill does: without a record of its end."""
+    """An exception that ends a run like a kill, without a record of its end."""
 
 
 def break_off(team, after):
-    """Run one table after the other until this one has ended, and no further."""
+    """Run table by table until this one has ended, then stop."""
 
     def ended(receipt):
         if receipt.name == f"{team.schema}.{after}":
@@ -294,7 +294,7 @@ def break_off(team, after):
 
 
 def test_what_a_run_that_was_broken_off_did_not_deliver_has_failed(team):
-    """Its beginning is on record before it delivers, and its commits say what it did deliver."""
+    """The run records its beginning first, and its commits record the deliveries."""
     for name in "abc":
         team.write(f"{name}.csv", rows(name))
     team.declare(
@@ -338,7 +338,7 @@ def test_a_run_that_goes_on_has_not_failed(team):
 
 @pytest.mark.parametrize("taken", [1, 2])
 def test_tables_of_the_logs_names_hold_no_delivery_up(team, taken):
-    """The log has a second place; where that is taken too, the run says so and delivers."""
+    """The log has a second name. If that is also used, the run delivers with a warning."""
     store, sql = team.warehouse.store, team.warehouse.spark.sql
     for place in PLACES:
         sql(f"DROP TABLE IF EXISTS {store.sql_name(place)}")
@@ -376,7 +376,7 @@ def no_log(team):
 
 
 def test_a_view_of_the_logs_name_holds_no_delivery_up(team, no_log):
-    """The log has its second place; a table that has a view's name is refused, and not tried again."""
+    """The log uses its second name. A table with a view's name is refused without a retry."""
     ensure_schema(no_log, LOG.schema)
     create_view(no_log, LOG, [Column("id", ColumnType(Kind.INT))], "SELECT 1 AS id", {"of": "others"})
     team.write("a.csv", rows("Ann"))
@@ -389,7 +389,7 @@ def test_a_view_of_the_logs_name_holds_no_delivery_up(team, no_log):
 
 
 def test_a_table_of_the_project_may_have_the_logs_name(team, no_log):
-    """The log has its second place then, from the first run on."""
+    """The log uses its second name from the first run on."""
     team.write("a.csv", rows("Ann"))
     team.declare("tables: {meta.runs: {source: a.csv, key: id}}")
     assert team.status() == {"meta.runs": "changed"}
@@ -399,7 +399,7 @@ def test_a_table_of_the_project_may_have_the_logs_name(team, no_log):
 
 
 def test_an_error_of_one_of_several_files_counts_those_before_it(team):
-    """What was taken before it is not denied."""
+    """Earlier files are still counted."""
     for day in (1, 2):
         team.write(f"a-2024-01-0{day}.csv", rows(f"Ann{day}"))
     team.write("a-2024-01-03.csv", "id,name\n1,Ann\n1,Bob\n")
@@ -428,7 +428,7 @@ CHANGES = (
     ids=["copy", "feed"],
 )
 def test_a_run_reports_every_change_of_columns(team, delivery, file, options, memory):
-    """Columns that come and go are in the receipt, each once, whatever their names are."""
+    """Each added and removed column is in the receipt once, whatever its name."""
     team.warehouse = Warehouse(IcebergStore(team.warehouse.spark, memory=Memory(memory)), embedded=False)
     source = file.format(number="*")
     team.declare(f"tables: {{s.a: {{source: '{source}', key: id{options}}}}}")
@@ -442,7 +442,7 @@ def test_a_run_reports_every_change_of_columns(team, delivery, file, options, me
 
 
 def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
-    """Of `defaults`, unless the table itself accepts them; the report has the remedy in the words of the file."""
+    """`defaults` apply unless the table accepts changes itself. The remedy uses the terms of the file."""
     declared = "defaults: {on_schema_change: refuse, key: id}\ntables:\n  s.a: {source: a.csv}\n"
     feed = "  s.f: {source: f.csv, sequence_by: ts}\n  s.b: {source: a.csv, on-schema-change: accept}\n"
     team.declare(declared + feed)
@@ -465,7 +465,7 @@ def test_a_table_refuses_changes_of_columns_where_the_project_says_so(team):
 
 
 def test_a_rename_that_was_not_asked_for_is_one_after_a_rewind(team):
-    """The report names the rewind and the rename; done as it says, records have one life under the new name."""
+    """The report names the rewind and the rename. Afterwards, records have one life under the new name."""
     team.write("a.csv", "id,old\n1,Ann\n2,Bob\n")
     team.declare("tables: {s.a: {source: a.csv, key: id}}")
     team.run()
@@ -501,7 +501,7 @@ def test_what_is_refused_on_the_command_line_names_the_remedy_as_a_field_of_the_
 
 
 def test_a_run_on_a_branch_is_a_preview(team):
-    """Neither the tables nor the log of runs notice it; published, its files count as delivered."""
+    """Neither tables nor the log of runs change. After publication, its files count as delivered."""
     for day, names in ((1, ["Ann"]), (2, ["Anna"])):
         team.write(f"a-2024-01-0{day}.csv", rows(*names))
     team.declare("tables: {s.a: {source: 'a-{at:%Y-%m-%d}.csv', key: id}}")

@@ -1,4 +1,4 @@
-"""A database that changes from night to night, declared by one pattern: each night can be read again."""
+"""A database that changes every night, declared by one pattern: each night can be read again."""
 
 import random
 from collections import Counter
@@ -15,7 +15,7 @@ LIST = "SELECT relname FROM pg_class WHERE relkind = 'r' AND relnamespace = 'erp
 
 
 class Erp:
-    """A database with tables of several kinds, which changes by chance."""
+    """A database with tables of several kinds and random changes."""
 
     def __init__(self, url):
         self.connection, self.chance = psycopg.connect(url, autocommit=True), random.Random(4711)

@@ -1,4 +1,4 @@
-"""Lives as text, golden."""
+"""Lives as text, compared with fixed outputs."""
 
 from told_lives import CORRECTED, NOW, told
 
@@ -15,7 +15,7 @@ def drawn(lines):
 
 
 def test_a_life_with_a_gap():
-    """What changed is told, a gap reads as a gap, and what is still true ends in an arrow."""
+    """Changed values are shown, a gap is empty, and the present value ends in an arrow."""
     life = told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)")
     assert drawn(draw(life, ["v"], NOW)) == (
         """
@@ -33,7 +33,7 @@ def test_a_life_that_ended_is_gone_until_now():
 
 
 def test_v97_a_lane_for_each_known_time():
-    """What was new at a known time has a plus before it."""
+    """A plus marks the new versions of a known time."""
     assert drawn(draw_lanes(lanes(told(CORRECTED)), ["v"], NOW)) == (
         """
               2024-01                                  2024-04

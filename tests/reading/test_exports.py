@@ -1,4 +1,4 @@
-"""The whole history as one file: every version on either axis, in the file's own types, there at once or not at all."""
+"""The whole history as one file: every version on either axis, in the file's types, complete or absent."""
 
 import csv
 import json
@@ -35,7 +35,7 @@ def files_of(warehouse, name):
 
 
 def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, warehouse, tmp_path):
-    """On Spark and from its files: the same file; what `timeline` tells, in the order of key and times."""
+    """Spark and files produce the same file, with the rows of `timeline`, in order of key and times."""
     found = remembered(store, "exported", E13, value="known_from")
     for axis, rows in (("valid", 3), ("both", 5)):
         large, small = tmp_path / f"{axis}.parquet", tmp_path / f"{axis}-small.parquet"
@@ -52,7 +52,7 @@ def test_a_history_is_exported_on_either_axis_as_the_readers_tell_it(store, ware
 
 
 def test_a_table_without_a_history_gives_its_rows_and_no_second_axis(store, warehouse, tmp_path, capsys):
-    """With values of every kind; CSV has them as cells that files are read by."""
+    """Values of every kind are exported. CSV has cells that the readers of files accept."""
     name = TableName("reading", "exported_live")
     drop(store, name)
     store.spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.reading")
@@ -90,7 +90,7 @@ def test_a_table_without_a_history_gives_its_rows_and_no_second_axis(store, ware
     ],
 )
 def test_a_place_that_cannot_be_written_is_wrong_usage(tmp_path, file, axis, code):
-    """Before anything is read."""
+    """The error is raised before anything is read."""
     (tmp_path / "there.csv").write_text("mine")
     with pytest.raises(UsageError) as caught:
         place(tmp_path / file, axis)
@@ -100,7 +100,7 @@ def test_a_place_that_cannot_be_written_is_wrong_usage(tmp_path, file, axis, cod
 
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
 def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
-    """Also where the rows end in an error half way, and where it replaces another."""
+    """This holds if the rows end with an error halfway, and if the file replaces another."""
     file, batch = tmp_path / f"x.{ending}", pa.RecordBatch.from_pylist([{"k": "a", "n": None}], SCHEMA)
     file.write_text("mine")
 
@@ -117,7 +117,7 @@ def test_a_file_is_there_at_once_or_as_it_was(tmp_path, ending):
 
 
 def test_a_full_disk_is_told(tmp_path):
-    """The kernel says so of a device that is always full."""
+    """The kernel reports a device that is always full."""
     from backstory.errors import TryAgain
     from backstory.reading.exports import _write_error
 

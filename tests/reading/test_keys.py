@@ -1,4 +1,4 @@
-"""What is said of a key that names no record of the table."""
+"""Errors for a key that identifies no record of the table."""
 
 import pytest
 
@@ -54,5 +54,5 @@ def test_a_key_of_other_columns_or_types_is_told_the_right_ones(shape, given, me
 
 
 def test_a_text_may_have_an_equals_sign():
-    """It is a value of its column: no name before the sign is looked for."""
+    """If no key column has the name before the sign, it is a value."""
     assert key_of(NAMED, "kunde=17") == {"kunde_id": "kunde=17"}

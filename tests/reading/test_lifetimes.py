@@ -1,4 +1,4 @@
-"""Which rows are versions: the specification by worked examples, and the queries of each layout by the specification."""
+"""The rows that are versions: the specification by examples, and each layout's query by the specification."""
 
 import pyarrow as pa
 import pytest
@@ -38,7 +38,7 @@ FAR = (TMAX - EPOCH) // (TMAX.resolution)
 
 
 def remembered(text):
-    """The rows of `remembering`, their instants as they are written."""
+    """The rows of `remembering`, with their instants as written."""
     for place, line in enumerate(text.strip().splitlines()):
         words = [None if word == "~" else word for word in line.split()]
         start, end, recorded, ended, before = (each and int(each) for each in (*words[2:5], *words[6:8]))
@@ -65,7 +65,7 @@ def test_E13_what_did_we_know():
 
 
 def test_E14_what_was_rewound_stays_known():
-    """Facts and marks are read by nobody (V92)."""
+    """V92: Readers skip facts and marks."""
     assert sorted(told(E14, 3)) == ["a[10,20)", "x[20,)", "y[20,)"]
     assert sorted(told(E14, 4)) == ["a[10,)"]
     assert told(E14) == ["a[10,20)", "b[20,)"]
@@ -92,7 +92,7 @@ def test_neither_an_end_nor_a_flag_is_refused():
 
 
 def test_intervals_are_half_open():
-    """V99; without a start nothing tells."""
+    """V99: A row without a start is not a version."""
     assert [SpannedRow(0, 10, 20).holds(time) for time in (9, 10, 19, 20)] == [False, True, True, False]
     assert SpannedRow(0, None, None).holds(1) is None
 
@@ -112,7 +112,7 @@ KEYED = st.sampled_from("ab")
 
 
 def relation(rows, **types):
-    """Rows as a relation of a query of lifetimes."""
+    """Rows as a relation for a query of lifetimes."""
     columns = list(zip(*rows, strict=True)) or [()] * len(types)
     return {
         name if name == "record" else internal_name(name): pa.chunked_array([pa.array(list(each), type_)])
@@ -128,20 +128,20 @@ def query_spans(rows, query, columns=SPAN):
 
 
 def spans(found):
-    """The versions of an answer, and of statements while they were told."""
+    """The versions of an answer, and its statements with their known times."""
     columns = [found["place"].to_pylist()]
     columns += [found[name].cast(pa.int64()).to_pylist() for name in found.column_names[1:]]
     return sorted(zip(*columns, strict=True), key=repr)
 
 
 def expected(versions, *, stated=False):
-    """The same of the specification's."""
+    """The same by the specification."""
     return sorted((tuple(each) if stated else tuple(each[:3]) for each in versions), key=repr)
 
 
 @given(st.lists(REMEMBERED, max_size=8), MAYBE)
 def test_native_rows(rows, until):
-    """V3, V5, V6, V93, V97."""
+    """V3, V5, V6, V93, V97: Versions and statements of native rows equal the specification's."""
     types = {
         "start": TIME,
         "end": TIME,
@@ -191,7 +191,7 @@ OPS = st.sampled_from([0, 1, 2, 3, None])
 @pytest.mark.parametrize("log", LOGS)
 @given(st.lists(st.tuples(KEYED, OPS, MAYBE, INSTANTS), max_size=8), MAYBE)
 def test_events(log, rows, until):
-    """odf-ingest.md 2.10, native.md V97."""
+    """odf-ingest.md 2.10, native.md V97: Versions and statements of events equal the specification's."""
     rows = [(place, *row) for place, row in enumerate(rows)]
     held = relation(rows, offset=pa.int64(), record=pa.string(), op=pa.int64(), time=TIME, recorded=TIME)
     events = [

@@ -1,4 +1,4 @@
-"""What was known of a life, and when."""
+"""The known states of a life, by time."""
 
 from told_lives import CORRECTED, day, told
 

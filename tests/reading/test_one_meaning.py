@@ -1,8 +1,8 @@
-"""One life, whichever door told it: `current`, `as_of`, `diff` and a record's timeline give the same answers.
+"""One life through any door: `current`, `as_of`, `diff` and the timeline give the same answers.
 
-Copies of a source come at the instants 1 to 5: the capitals of a few countries in five of the real copies that
-the examples have. Each door is told of them in its own way and keeps its own layout; what it answers is written
-with the numbers of the copies again.
+Copies of a source have the instants 1 to 5: the capitals of a few countries in five real copies from the
+examples. Each door receives them in its own way and has its own layout. The answers use the numbers of the
+copies.
 """
 
 import csv
@@ -33,7 +33,7 @@ CODES = ("KAZ", "KOS", "SHN", "UNK")
 
 
 def copied(date):
-    """What a copy says of the countries: `KAZ:Astana KOS:Pristina`."""
+    """The countries in a copy: `KAZ:Astana KOS:Pristina`."""
     with (DATA / f"countries-{date}.csv").open(encoding="utf-8", newline="") as file:
         return " ".join(
             f"{row['code']}:{row['capital']}" for row in csv.DictReader(file) if row["code"] in CODES
@@ -63,7 +63,7 @@ LIVES = {
 
 
 def states():
-    """Each copy's number, what it has, and what the copy before it had."""
+    """The number of each copy, its content, and the content of the copy before it."""
     before = {}
     for number, text in COPIES.items():
         now = dict(word.split(":") for word in text.split())
@@ -84,7 +84,7 @@ def told(rows, zero, step):
 
 
 class InWarehouse:
-    """Answers of a table of a warehouse."""
+    """Answers from a table of a warehouse."""
 
     def __init__(self, table, zero, step):
         self.table, self.zero, self.step = table, zero, step
@@ -125,7 +125,7 @@ class InWarehouse:
 
 
 class InDatabase:
-    """Answers of a model's history in a database."""
+    """Answers from a model's history in a database."""
 
     def __init__(self, place):
         self.keep = Upkeep(place.model, place.folder, place.target, place.target._engine, "rc_c")
@@ -156,7 +156,7 @@ class InDatabase:
 
 @pytest.fixture
 def fivetran(sender, store, schema):
-    """Fivetran's history mode: starts and ends as the source tells them."""
+    """Fivetran's history mode, with the source's starts and ends."""
     place = Destination.made(sender, store, schema, "k:STRING* a synced start* end active")
     for number, before, now in states():
         changed = [(key, value) for key, value in now.items() if before.get(key) != value]
@@ -221,7 +221,7 @@ ON_SPARK = [
 
 @pytest.mark.parametrize("way", [*ON_SPARK, pytest.param("model_on_duckdb", marks=pytest.mark.database)])
 def test_one_life_has_one_meaning(request, way):
-    """The same at every instant, now, and for a record that went and came back."""
+    """Answers agree at every instant, now, and for a record that was removed and returned."""
     life = request.getfixturevalue(way)
 
     assert TRUE == {number: sorted(life.as_of(number)) for number in COPIES}

@@ -1,4 +1,4 @@
-"""Lives as pictures: well-formed, whole under the pointer, and nothing of a value is markup."""
+"""Lives as pictures: well-formed, with full values on hover, and no value as markup."""
 
 from xml.etree import ElementTree as ET
 

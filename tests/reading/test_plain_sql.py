@@ -1,4 +1,4 @@
-"""Engines that know nothing of backstory read native tables right: DuckDB, on the files that Iceberg wrote."""
+"""Engines without backstory read native tables correctly: DuckDB, on Iceberg's files."""
 
 import re
 from pathlib import Path
@@ -16,7 +16,7 @@ def queries():
 
 @pytest.mark.parametrize("rows", [E13, E14], ids=["E13", "E14"])
 def test_L4_L17_the_queries_of_the_docs_are_the_readers(store, rows):
-    """V5, V95: at every instant and every known time, and memory rows are seen by none of them."""
+    """V5, V95: At every instant and known time, results are equal, without memory rows."""
     found = remembered(store, "plain", rows)
     files = [
         row.file_path.removeprefix("file:")

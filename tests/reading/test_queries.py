@@ -1,4 +1,4 @@
-"""A query reads, and does nothing else: known by its plan, before Spark looks at it."""
+"""A query may only read, which its plan shows before Spark analyses it."""
 
 import pytest
 
@@ -35,7 +35,7 @@ def test_what_reads_is_answered(reader, query):
 
 
 def test_views_and_names_in_any_case_are_read(reader):
-    """Views of the catalog are no files; a WITH is known as the session knows names."""
+    """Views of the catalog are not files, and WITH names follow the session's case."""
     reader.spark.sql("CREATE OR REPLACE VIEW backstory.queries.v AS SELECT a FROM backstory.queries.t")
     assert [row[0] for row in reader.sql("SELECT a FROM queries.v").collect()] == [1]
     exact = reader.spark.conf.get("spark.sql.caseSensitive")
@@ -47,7 +47,7 @@ def test_views_and_names_in_any_case_are_read(reader):
 
 
 def test_an_answer_whose_file_is_gone_names_it(reader):
-    """The file by its own name, in the words of every question; not as an error of the query."""
+    """The error names the file as every other query does, not as an error of the query."""
     reader.spark.sql("CREATE OR REPLACE TABLE backstory.queries.lost USING iceberg AS SELECT 1 AS a")
     (file,) = reader.spark.table("backstory.queries.lost.files").collect()
     local_path(file.file_path).unlink()

@@ -1,4 +1,4 @@
-"""The specification of differences: of two states, of what happened in between, and of the order of rows."""
+"""The specification of differences: between two states, in between, and the order of rows."""
 
 from decimal import Decimal
 
@@ -24,7 +24,7 @@ def test_records_come_go_and_change_by_column():
 
 
 def test_values_are_alike_where_nothing_tells_them_apart():
-    """NULL and NULL, NaN and NaN, both zeros, maps in any order (V16)."""
+    """NULLs, NaNs, both zeros and maps in any order are equal (V16)."""
     before = {"k": None, "d": NAN, "z": 0.0, "m": {"a": {"x": {1: 1}}, "b": None}}
     after = {"k": None, "d": NAN, "z": -0.0, "m": {"b": None, "a": {"x": {1: 1}}}}
     assert told([before], [after]) == []
@@ -39,7 +39,8 @@ def test_without_a_key_rows_come_and_go_as_often_as_they_are():
 
 
 def test_rows_stand_in_the_order_of_spark():
-    """NULL first, NaN last, texts by their bytes, structs field by field, lists by what comes first."""
+    """NULL is first, NaN last, texts sort by bytes, structs field by field, and lists by their first
+    difference."""
     rows = [{"v": each} for each in (NAN, 2.0, None, -1.0)]
     assert repr([row["v"] for row in in_order(rows, ["v"])]) == "[None, -1.0, 2.0, nan]"
     rows = [{"v": each} for each in ("ä", "b", "", "Z", "\U0001f600", "\uffff")]
@@ -76,7 +77,7 @@ LIVES = {
 
 @pytest.mark.parametrize(("life", "told"), LIVES.items())
 def test_what_happened_in_between_is_told_once(life, told):
-    """By what the ends are, else by what was between; and whether the record was away and came back."""
+    """The ends decide, otherwise the time in between. It also shows whether the record was away."""
     found = passages(map(lived, life.split()), ["k"])
     assert [" ".join([each["change"], *(["away"] if each["away"] else [])]) for each in found] == [told][
         : bool(told)
@@ -84,7 +85,7 @@ def test_what_happened_in_between_is_told_once(life, told):
 
 
 def test_only_the_columns_that_are_compared_count():
-    """A record is told apart by its key alone."""
+    """Only the key identifies a record."""
     one, other = (Lived({"k": key}, 12, 14, before=False, after=False) for key in (1, 2))
     assert [each["key"] for each in passages([one, other], ["k"])] == [{"k": 1}, {"k": 2}]
 

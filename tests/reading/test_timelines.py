@@ -1,4 +1,4 @@
-"""A life as it is answered: printed, in a notebook, in a file."""
+"""Answers about a life: printed, in a notebook, in a file."""
 
 import pyarrow as pa
 import pytest

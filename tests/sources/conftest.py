@@ -1,4 +1,4 @@
-"""What the tests of fetching share: a server, and how a source is asked."""
+"""Fixtures for tests of fetching: a server, and requests to sources."""
 
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +16,7 @@ AT_ONCE = Policy(attempts=3, delay=0.001)
 
 @pytest.fixture(autouse=True)
 def no_proxies(monkeypatch):
-    """Loopback is asked, not a proxy of the machine that runs the tests."""
+    """Requests to loopback do not use the machine's proxy."""
     for name in ("http_proxy", "https_proxy", "all_proxy"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.upper(), raising=False)
@@ -30,13 +30,13 @@ def web():
 
 @pytest.fixture
 def asking(tmp_path):
-    """The first pull of a dataset whose manifest lies in the test's folder."""
+    """The first pull of a dataset whose manifest is in the test's folder."""
     return FetchContext(NOW, tmp_path, tmp_path / "cache" / "demo", {}, retry=AT_ONCE)
 
 
 @pytest.fixture
 def ask(asking):
-    """Ask a source: `ask(step, state=…)` or `ask(address)`, with the parts of FetchContext that differ."""
+    """Fetch a source: `ask(step, state=…)` or `ask(address)`, with different parts of FetchContext."""
 
     def asked(step, **differing):
         step = Resource(url=step) if isinstance(step, str) else step
@@ -47,5 +47,5 @@ def ask(asking):
 
 @pytest.fixture
 def glob():
-    """The files to ask for: `glob("data/*.csv", once=True)`."""
+    """The files of a fetch: `glob("data/*.csv", once=True)`."""
     return GlobOfFiles

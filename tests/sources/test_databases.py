@@ -1,4 +1,4 @@
-"""Remedies for what a database has: each can be followed where its message comes up."""
+"""Remedies for databases: each can be followed when its message appears."""
 
 import pytest
 
@@ -11,7 +11,7 @@ QUERY = "SELECT v::text FROM t"
 
 @pytest.mark.parametrize(("table", "bare"), [("?table=t", True), ("", False)])
 def test_a_column_that_has_no_type_is_cast_by_a_query_beside_an_address_without_a_table(table, bare):
-    """The file that `init` writes names the table in its address, which takes no query."""
+    """The file that `init` writes has the table in its address, which excludes a query."""
     database = parse_address(f"sqlite:///a.db{table}", None if table else QUERY)
     remedy = refuse_column(database, "v", "has no exact type").remedy
     assert ("a `source` without `?table=`" in remedy) is bare

@@ -1,4 +1,4 @@
-"""A file of this machine as the url of a source (B54): its modification is its state, and it stays in place."""
+"""A local file as the url of a source (B54): its modification time is its state, and it is used in place."""
 
 import os
 from datetime import UTC, datetime
@@ -29,7 +29,7 @@ def only(answer):
 
 @pytest.fixture
 def cities(tmp_path):
-    """A file beside the manifest, modified at `MODIFIED` and some microseconds."""
+    """A file next to the manifest, modified at `MODIFIED` and some microseconds."""
     path = tmp_path / "my cities.csv"
     path.write_text("A,1000\n")
     touch(path, MODIFIED)
@@ -115,7 +115,7 @@ def test_an_older_modification_is_new_as_well(ask, cities):
 
 
 def test_a_file_is_looked_at_anew_each_time(ask, asking, cities):
-    """A local file is never kept: what was mended is read (O20)."""
+    """O20: A local file is never cached, so a corrected one is read."""
     ask(cities.as_uri())
     cities.write_text("A,2000\n")
 

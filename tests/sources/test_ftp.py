@@ -1,4 +1,4 @@
-"""A file of an FTP server: its time is the run's, its state is never known (sections 1.3 to 1.5, 5.1)."""
+"""A file on an FTP server: it has the run's time, and its state is unknown (sections 1.3 to 1.5, 5.1)."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ def site():
 
 @pytest.fixture
 def get(asking):
-    """Ask an address, with other fields of the step and the parts of FetchContext that differ."""
+    """Fetch an address, with other fields of the step and parts of FetchContext."""
 
     def asked(address, *, step=None, **differing):
         step = Resource(address, **(step or {}))
@@ -61,7 +61,7 @@ def test_a_download_is_a_file_in_the_cache(site, get, asking):
     ],
 )
 def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
-    """1.4: the row `Url ftp`; what cannot be had is warned of."""
+    """1.4: the row `Url ftp`. An impossible setting causes a warning."""
     answer = get(site.play("a", BODY), step=step)
 
     check(Resource(site.url("a"), **step))
@@ -70,7 +70,7 @@ def test_the_event_time_is_the_runs_whatever_is_asked(site, get, step, warned):
 
 
 def test_later_pulls_pass_it_over_unless_they_insist(site, get):
-    """5.1, R74: uncacheable; the warning of the first pull says so."""
+    """5.1, R74: The source is uncacheable, as the first pull warns."""
     address = site.play("a", BODY)
     assert "refetch: always" in get(address).warnings[0]
     assert get(address, asked_before=True).status == "uncacheable"
@@ -82,7 +82,7 @@ def test_later_pulls_pass_it_over_unless_they_insist(site, get):
 
 
 def test_a_kept_download_is_taken_up(site, get, asking):
-    """R78: a run that failed later is not repeated, and `--refetch` asks again."""
+    """R78: After a failed run, the download is reused, and `--refetch` fetches again."""
     address = site.play("a", BODY)
     only(get(address))
     again = only(get(address))
@@ -95,7 +95,7 @@ def test_a_kept_download_is_taken_up(site, get, asking):
 
 
 def test_bytes_of_a_path_and_a_user_are_those_of_the_address(site, get):
-    """Templates fill in user and password, and no message shows them."""
+    """Templates fill in user and password, which no message contains."""
     site.users = {"me@work": "s3cret/pass"}
     site.play("in/ä b.csv", BODY)
     login = {"U": "me%40work", "P": "s3cret%2Fpass"}
@@ -127,7 +127,7 @@ def test_a_server_that_is_not_there(get):
 
 @pytest.mark.parametrize("end", ["226 That is all.", "426 Broken off."])
 def test_a_part_of_a_file_is_never_taken_for_it(site, get, end):
-    """Neither the server's word alone counts nor the number of bytes; the next attempt brings it all."""
+    """Neither the server's reply nor the number of bytes alone suffices. The next attempt is complete."""
     address = site.play("a", BODY * 500)
     site.cuts = [(100, end), (0, end)]
     assert only(get(address)).path.read_bytes() == BODY * 500

@@ -1,4 +1,4 @@
-"""Files that a glob finds, in an order that remembers the last (B53, D20, D30, R76)."""
+"""Files that match a glob, in an order that stores the last one (B53, D20, D30, R76)."""
 
 from datetime import UTC, datetime
 
@@ -13,7 +13,7 @@ FROM_PATH = PathTime(PATTERN)
 
 @pytest.fixture
 def put(tmp_path):
-    """Bring files into the manifest's folder: `put("a.csv", "b/c.csv")`."""
+    """Create files in the manifest's folder: `put("a.csv", "b/c.csv")`."""
 
     def put(*names):
         for name in names:
@@ -86,7 +86,7 @@ class TestByName:
         assert names(answer) == ["z/a.csv", "m.csv", "a/z.csv"]
 
     def test_files_of_one_name_are_not_lost_silently(self, put, ask, glob):
-        """They stand in the order of their folders."""
+        """They are in the order of their folders."""
         put("2023/a.csv", "2024/a.csv", "2025/a.csv")
 
         assert names(ask(glob("*/a.csv"))) == ["2023/a.csv", "2024/a.csv", "2025/a.csv"]
@@ -123,7 +123,7 @@ class TestFinding:
         assert names(ask(glob(".*.csv"))) == [".hidden.csv"]
 
     def test_a_file_counts_once_whatever_links_lead_to_it(self, put, ask, glob, tmp_path):
-        """By its own path where that matches, too; links to a folder above itself end."""
+        """Its own path counts too if it matches. Links to a parent folder end."""
         put("in/a.csv", "in/2024/b.csv", "in/.kept/c.csv")
         for link, target in {
             "latest": ".",
@@ -139,7 +139,7 @@ class TestFinding:
         assert names(ask(glob("in/current/*.csv"))) == ["b.csv"]
 
     def test_a_file_that_came_by_a_link_is_the_same_by_its_own_path(self, put, ask, glob, tmp_path):
-        """What it was known by before counts."""
+        """The earlier path counts."""
         put("2024/b.csv")
         (tmp_path / "current").symlink_to("2024")
 
@@ -148,7 +148,7 @@ class TestFinding:
 
     @pytest.mark.parametrize("pattern", ["in/*.csv", "in/**/*.csv", "in/*/*.csv", "in/far.csv"])
     def test_a_link_out_of_the_folder_is_refused(self, put, ask, glob, tmp_path, pattern):
-        """Whether to a file or to a folder; the folder itself may be a link."""
+        """This applies to files and folders. The folder itself may be a link."""
         put("private/a.csv", "in/b.csv", "here/c.csv")
         (tmp_path / "in" / "far.csv").symlink_to("../private/a.csv")
         (tmp_path / "in" / "far").symlink_to(tmp_path / "private")
@@ -324,7 +324,7 @@ class TestByEventTime:
 
 
 def test_many_stars_end(put, ask, glob):
-    """B53: several `**` that follow each other are one, and stars in a name take no time of their own."""
+    """B53: Consecutive `**` count as one, and stars in a name add no time."""
     put("d/d/d/d/d/d/" + "a" * 100 + "-1.csv")
     assert names(ask(glob("**/" * 28 + "*a" * 28 + "-1.csv"))) == ["d/d/d/d/d/d/" + "a" * 100 + "-1.csv"]
     with pytest.raises(Failed, match="No file matches"):
@@ -333,7 +333,7 @@ def test_many_stars_end(put, ask, glob):
 
 @pytest.mark.parametrize("pattern", ["**/*/" * 14 + "*.csv", "*/" * 28 + "*.csv"])
 def test_patterns_of_many_folders_end(put, ask, glob, tmp_path, pattern):
-    """Each folder counts once at each part, whatever links lead to it: a file is delivered, and soon."""
+    """Each folder counts once at each part, despite links, so the search ends quickly."""
     put(*(f"{'f/' * depth}x/a.csv" for depth in range(9)))
     for link in ("round", "circle"):
         (tmp_path / link).symlink_to(".")
@@ -342,7 +342,7 @@ def test_patterns_of_many_folders_end(put, ask, glob, tmp_path, pattern):
 
 
 def test_the_name_of_the_manifests_own_folder_is_no_pattern(put, ask, glob, tmp_path):
-    """B53: its files are found, whatever letters it has, and no other folder's."""
+    """B53: Only its own files are found, whatever its name."""
     for folder in ("[eu]", "e", "a*b", "#x", "%41", "q?"):
         put(f"{folder}/in/1.csv")
         found = list(ask(glob("in/*.csv"), folder=tmp_path / folder).deliveries)

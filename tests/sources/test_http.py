@@ -1,4 +1,4 @@
-"""A resource of an HTTP server: conditional requests, event time, and what each answer means (5.1 and 5.2)."""
+"""A resource of an HTTP server: conditional requests, event time, and each response (5.1 and 5.2)."""
 
 import logging
 import socket
@@ -114,7 +114,7 @@ def test_last_modified_is_the_event_time_also_beside_an_etag(web, ask, etag, eve
 
 
 def test_the_event_time_of_other_sources(web, ask, asking):
-    """Without Last-Modified there is none, FromSystemTime is the run's, FromPath is an error."""
+    """Without Last-Modified there is no time. FromSystemTime is the run's time, and FromPath is an error."""
     address = web.play("/a", Play(BODY, etag='"one"', modified=DATE))
     bare = web.play("/bare", Play(BODY, etag='"one"'))
 
@@ -216,7 +216,7 @@ def test_a_server_that_does_not_speak_http_is_unreachable(ask):
 
 
 def test_a_server_that_lingers_is_not_waited_for(web, ask):
-    """The body ends where the headers say; whoever waited for the end of the connection would give up."""
+    """The headers define the end of the body, so the end of the connection is not needed."""
     assert only(ask(web.play("/a", Play(BODY, linger=3600)))).path.read_bytes() == BODY
 
 
@@ -270,7 +270,7 @@ def test_a_user_agent_of_the_manifest_wins(web, ask):
 
 
 def test_private_headers_stay_with_their_host(web, ask):
-    """A redirect to another host loses keys and passwords; what is harmless goes along."""
+    """A redirect to another host loses keys and passwords, but keeps harmless headers."""
     with serving() as other:
         target = other.play("/b", Play(BODY))
         web.play("/here", Play(b"", 302, headers=(("Location", target),)))
@@ -358,7 +358,7 @@ class TestUncacheable:
 
 
 class TestForever:
-    """`cache: Forever` asks a source no more that was ingested once (D29)."""
+    """`cache: Forever` never contacts a source again after it was ingested (D29)."""
 
     def test_there_is_no_request_after_the_first_success(self, web, ask):
         step = Resource(web.play("/a", Play(BODY, etag='"one"')), once=True)
@@ -381,7 +381,7 @@ def everything(error: BackstoryError) -> str:
 
 
 class TestSecrets:
-    """No message and no line of a log shows what an address, a header or a variable keeps secret (R8)."""
+    """No message and no log line contains the secrets of an address, a header or a variable (R8)."""
 
     ENVIRONMENT: ClassVar = {"TOKEN": "t0ken-value", "PLACE": "hidden-folder"}
     HEADERS = (("Authorization", "Bearer ${{ env.TOKEN }}"),)
@@ -406,7 +406,7 @@ class TestSecrets:
         assert web.url("/${{ env.PLACE }}/a.csv") in told
 
     def test_what_the_process_asks_by_itself_is_logged_as_it_wishes(self, web, ask, caplog):
-        """A library changes no level of a log, and keeps nobody's lines but its own."""
+        """A library changes no log level, and handles only its own lines."""
         caplog.set_level(0)
         web.play("/a.csv", Play(BODY))
         ask(web.url("/a.csv"))

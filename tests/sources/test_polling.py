@@ -1,4 +1,4 @@
-"""Each scheme goes its way; what cannot be had is known without asking (5.2)."""
+"""Each scheme is fetched in its own way, and an impossible one is refused without a request (5.2)."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""The retry policy: what is attempted again, after which waits, and who sees it (R80)."""
+"""The retry policy: the retried failures, the waits and the log (R80)."""
 
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -16,7 +16,7 @@ QUICK = Policy(attempts=4, delay=0.001)
 
 
 def failing(*errors):
-    """An act that fails so, one by one, and then gives `done`."""
+    """A function that fails in these ways in sequence, and then returns `done`."""
     left = list(errors)
 
     def act():
@@ -86,7 +86,7 @@ def test_every_attempt_is_seen():
 
 @pytest.fixture
 def pauses(monkeypatch):
-    """The pauses that are made, none of them waited for."""
+    """The pauses, which are not really waited for."""
     made = []
     monkeypatch.setattr("backstory.sources.retries.time", SimpleNamespace(sleep=made.append))
     return made

@@ -1,4 +1,4 @@
-"""A download is kept until its rows are committed (R78), and never taken for what it is not."""
+"""A download is kept until its rows are committed (R78), and never used for anything else."""
 
 import json
 import os
@@ -126,7 +126,7 @@ def test_the_system_time_is_that_of_the_run(web, ask, asking):
 
 
 def test_who_insists_without_a_state_asks(web, ask):
-    """A kept download without a state cannot be told from one that was ingested (5.3)."""
+    """5.3: Without a state, a kept download cannot be distinguished from an ingested one."""
     address = web.play("/a", Play(b"first"), Play(b"second"))
     ask(address, asked_before=True, fetch_uncacheable=True)
 
@@ -175,7 +175,7 @@ def test_what_is_not_whole_is_not_taken_up(web, ask, asking, spoil):
 
 
 def test_a_savepoint_speaks_of_its_own_folder_only(web, ask, asking, tmp_path):
-    """A savepoint that somebody bent cannot make a file of elsewhere a delivery, or have it removed."""
+    """A manipulated savepoint can neither deliver nor remove a file elsewhere."""
     address = web.play("/a", FIRST, SECOND)
     ask(address)
     outside = tmp_path / "outside.data"
@@ -202,7 +202,7 @@ def test_without_links_the_data_themselves_are_read(web, ask, asking, monkeypatc
 
 
 class TestTwoAtOnce:
-    """Two processes that fetch the same do not break each other."""
+    """Two processes that fetch the same source do not disturb each other."""
 
     def test_one_commits_while_the_other_reads(self, web, ask, asking):
         address = web.play("/a", FIRST)
@@ -256,7 +256,7 @@ class TestTwoAtOnce:
 
 
 class TestKilled:
-    """A process that is killed leaves nothing that is taken for a download."""
+    """After a kill, no file is treated as a download."""
 
     PROGRAM = """
 import os, signal, sys
@@ -307,7 +307,7 @@ fetch(Resource(sys.argv[1]), FetchContext(datetime.now(UTC), folder, folder, {},
 
 
 def test_a_cache_that_takes_no_savepoint_fails(web, ask, asking, monkeypatch):
-    """A folder stands where the savepoint should: the download is not handed out as if it were kept."""
+    """If a folder blocks the savepoint, the download is not returned as if it were kept."""
     address = web.play("/a", FIRST)
     place = savepoint.place_of(Resource(address), asking)
     (place / "full").mkdir(parents=True)

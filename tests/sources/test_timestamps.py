@@ -1,4 +1,4 @@
-"""The time that a path tells: formats of strftime and of Java (D27)."""
+"""The time in a path: formats of strftime and Java (D27)."""
 
 from datetime import UTC, datetime
 

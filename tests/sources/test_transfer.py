@@ -1,4 +1,4 @@
-"""Transfers that break off: taken up in the middle where the server can, else started anew; never half."""
+"""Interrupted transfers: resumed if the server supports this, otherwise restarted, never partial."""
 
 import gzip
 import resource
@@ -49,7 +49,7 @@ def test_a_busy_server_in_between_loses_nothing(web, ask):
 
 
 def test_metadata_are_those_of_the_first_answer(web, ask):
-    """The rest of a body need not repeat what the first part said (RFC 9110, 15.3.7)."""
+    """The rest of a body need not repeat the first metadata (RFC 9110, 15.3.7)."""
     answer = ask(web.play("/a", CUT, replace(WHOLE, modified=None)))
 
     [fetched] = answer.deliveries
@@ -83,7 +83,7 @@ def test_another_part_than_the_rest_is_not_taken(web, ask, part):
 
 
 def test_a_rest_that_is_not_all_of_it_is_not_the_end(web, ask):
-    """The answer itself is whole, but brings fewer bytes than are missing."""
+    """The response is complete, but has fewer bytes than are missing."""
     some = Play(BODY[4000:6000], 206, headers=(("Content-Range", "bytes 4000-5999/10240"),))
 
     assert data(ask(web.play("/a", CUT, some, WHOLE))) == BODY
@@ -133,7 +133,7 @@ def test_an_empty_body_is_a_delivery(web, ask):
 
 
 class TestEncodings:
-    """Nobody asks for compression; a server may send it all the same."""
+    """Compression is not requested, but a server may use it."""
 
     COMPRESSED = gzip.compress(BODY)
     GZIP = (("Content-Encoding", "gzip"),)
@@ -174,7 +174,7 @@ class TestEncodings:
 
 
 def test_a_full_disk_fails(web, ask, asking):
-    """The cache takes no more: that is no matter of trying again."""
+    """If the cache is full, a retry does not help."""
     soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
     resource.setrlimit(resource.RLIMIT_FSIZE, (5000, hard))
     try:

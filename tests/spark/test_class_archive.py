@@ -1,4 +1,4 @@
-"""Java's classes are kept for the next start, for their own Java and their owner alone."""
+"""Java's classes are cached for the next start, only for the same Java and owner."""
 
 import os
 import shutil
@@ -78,7 +78,7 @@ def test_another_java_and_other_jars_have_their_own(place):
 
 
 def test_with_a_folder_of_settings_none_is_made_or_used(place, tmp_path, monkeypatch):
-    """HotSpot ends with an error where it is to keep classes beside such a folder."""
+    """HotSpot fails if it must archive classes next to such a folder."""
     java, jars = place
     whole(archive_of(options(java, jars)))
     (tmp_path / "conf").mkdir()  # beside the jars, as Spark's own
@@ -117,7 +117,7 @@ def test_nothing_is_kept_where_others_may_write_or_nobody_can(place, tmp_path, m
 
 
 def start(folder, day, options=""):
-    """A first command as a user gives it, with the cache that is in the folder; Java compiles as in other tests."""
+    """A first command of a user with the folder's cache. Java compiles as in other tests."""
     own = {"XDG_CACHE_HOME": str(folder / "cache"), "JAVA_TOOL_OPTIONS": f"{SHORT} {options}"}
     environment = {name: value for name, value in os.environ.items() if name != VARIABLE} | own
     command = [BACKSTORY, "snapshot", "copy.csv", "--into", "a.b", "--key", "id", "--at", day]
@@ -126,7 +126,7 @@ def start(folder, day, options=""):
 
 @pytest.fixture(scope="module")
 def after_a_start(tmp_path_factory):
-    """A folder in which a command left its classes; tests go on in copies of it."""
+    """A folder with a command's cached classes, which tests copy."""
     folder = tmp_path_factory.mktemp("started")
     (folder / "copy.csv").write_text("id,name\n1,Ada\n")
     start(folder, "2026-01-01")
@@ -137,7 +137,7 @@ def after_a_start(tmp_path_factory):
 
 @pytest.fixture
 def again(after_a_start, tmp_path):
-    """A copy of that folder, and its archive; the copy's warehouse is another one."""
+    """A copy of that folder and its archive, with another warehouse."""
     folder = shutil.copytree(after_a_start, tmp_path / "again", ignore=shutil.ignore_patterns("warehouse"))
     (archive,) = (folder / "cache" / "backstory" / "java").glob("*.jsa")
     assert launch._is_whole(archive)
@@ -166,7 +166,7 @@ def shorten(archive):
 # One that is shorter than it was is seen before Java starts: `test_one_that_is_shorter_than_it_was_is_made_anew`.
 @pytest.mark.parametrize("spoil", [flip, shorten][: deep(2, 1)])
 def test_a_start_outlives_a_spoilt_archive(again, spoil):
-    """It comes to its end without the archive, whether or not its size was known."""
+    """The command succeeds without the archive, whether or not its size was known."""
     folder, archive = again
     archive.chmod(0o600)
     spoil(archive)

@@ -1,4 +1,4 @@
-"""A process that forks off after Spark was started: it is refused, and its parent goes on."""
+"""A process that forks after Spark started is refused, and its parent continues."""
 
 import gc
 import json
@@ -16,7 +16,7 @@ NAME = "forks.kept"
 
 
 def in_a_child(calls):
-    """What each call was refused for in a process that forked off, and came to its end."""
+    """The refusal of each call in a forked process, which then ended."""
     reading, writing_end = os.pipe()
     child = os.fork()
     if not child:
@@ -39,7 +39,7 @@ def in_a_child(calls):
 
 
 class Working(threading.Thread):
-    """A thread with a connection to Java, which it uses before and after."""
+    """A thread with a connection to Java, used before and after."""
 
     def __init__(self, ask):
         super().__init__(daemon=True)
@@ -53,7 +53,8 @@ class Working(threading.Thread):
 
 
 def test_a_process_that_forked_off_is_refused_and_its_parent_goes_on(store, spark):
-    """Every call that needs the parent's Java, also of a table that is being written; and Spark's own."""
+    """Every call that needs the parent's Java is refused, including for a table being written, and Spark's
+    own."""
     warehouse = Warehouse(store, embedded=False)
     rows = pa.table({"k": [1], "v": ["a"]})
     warehouse.snapshot(rows, into=NAME, key="k", at="2026-01-01")

@@ -1,4 +1,4 @@
-"""Which frames have the same rows each time, and whether their files have changed."""
+"""The frames with the same rows each time, and checks of their files."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""What an interrupt makes of calls that it meets."""
+"""The effect of an interrupt on calls."""
 
 import os
 import signal
@@ -13,7 +13,7 @@ from backstory.spark.process import time as clock
 
 @pytest.fixture
 def handled(spark, monkeypatch):
-    """Spark's handler of interrupts, for the length of a test; what fails after it was not interrupted."""
+    """Spark's interrupt handler for the length of a test. Later failures are not interrupts."""
     monkeypatch.setattr(process, "_came", [float("-inf")])
     before = signal.getsignal(signal.SIGINT)
     allow_interrupts()
@@ -22,7 +22,7 @@ def handled(spark, monkeypatch):
 
 
 def test_what_fails_soon_after_an_interrupt_is_the_interrupt(handled, monkeypatch):
-    """Java may answer nothing to what tidies up; a failure long after it is a failure."""
+    """Java may not answer calls that clean up. A much later failure is a failure."""
     with pytest.raises(KeyboardInterrupt):
         os.kill(os.getpid(), signal.SIGINT)
     with pytest.raises(KeyboardInterrupt), raise_interrupts():
@@ -34,11 +34,11 @@ def test_what_fails_soon_after_an_interrupt_is_the_interrupt(handled, monkeypatc
 
 
 class Thing:
-    """Something that can be let go."""
+    """An object that can be released."""
 
 
 def test_an_interrupt_of_a_callback_that_swallows_it_comes_again(handled):
-    """Python ignores what is raised while py4j lets an object of Java's go."""
+    """Python ignores exceptions while py4j releases a Java object."""
     passed = []
 
     def _garbage_collect_object(_):

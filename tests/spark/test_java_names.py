@@ -1,4 +1,4 @@
-"""What Java is asked to answer, call by call."""
+"""The requests to Java, call by call."""
 
 import pytest
 
@@ -8,7 +8,7 @@ from backstory.stores.iceberg.jvm import texts_of
 
 @pytest.fixture
 def asked(spark, monkeypatch):
-    """The session's Java, and the commands that it was sent."""
+    """The session's Java, and the commands that were sent to it."""
     commands, client = [], type(spark._jvm._gateway_client)
     send = client.send_command
 
@@ -21,12 +21,12 @@ def asked(spark, monkeypatch):
 
 
 def questions(commands):
-    """Those that ask for a name."""
+    """The commands that request a name."""
     return [command for command in commands if command.startswith("r\n")]
 
 
 def test_a_name_is_asked_for_once(asked):
-    """A class by its parts, one by its bare name, and a method: what is known is not asked for again."""
+    """A class by its parts, one by its bare name, and a method are requested once."""
     jvm, commands = asked
     counts = []
     for _ in range(2):
@@ -38,7 +38,7 @@ def test_a_name_is_asked_for_once(asked):
 
 
 def test_a_field_is_read_at_each_use(asked):
-    """It may have another value by then."""
+    """Its value may have changed."""
     jvm, commands = asked
     long = java_class(jvm, "java.lang.Long")
     assert long.MAX_VALUE == long.MAX_VALUE == 2**63 - 1
@@ -46,7 +46,7 @@ def test_a_field_is_read_at_each_use(asked):
 
 
 def test_what_java_lists_ends_without_an_exception(asked):
-    """Lists, sets and maps are walked to their end; pyspark would compare an exception with a dozen kinds."""
+    """Lists, sets and maps are read to their end. pyspark would compare an exception with a dozen kinds."""
     jvm, commands = asked
     words = java_class(jvm, "java.util.ArrayList")()
     for word in ("a", "b"):
@@ -58,7 +58,7 @@ def test_what_java_lists_ends_without_an_exception(asked):
 
 
 def test_a_class_that_is_not_there_is_told_at_its_use(asked):
-    """Nothing is kept of it."""
+    """The missing class is not cached."""
     from py4j.protocol import Py4JError
 
     jvm, _ = asked
@@ -68,7 +68,7 @@ def test_a_class_that_is_not_there_is_told_at_its_use(asked):
 
 @pytest.mark.parametrize("texts", [{}, {"a": "1"}, {"a": "1", "b": "", "": "3\n"}, {"a\0b": "1\0", "c": "2"}])
 def test_a_map_of_texts_is_asked_for_at_once(asked, texts):
-    """As py4j has it, whatever is in its texts."""
+    """The result equals py4j's, for any texts."""
     jvm, commands = asked
     told = jvm.java.util.HashMap()
     for name, value in texts.items():

@@ -1,4 +1,4 @@
-"""Spark starts for what needs it, and for nothing else."""
+"""Spark starts only if it is needed."""
 
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -33,7 +33,7 @@ from backstory.warehouse import Warehouse
 
 @pytest.fixture
 def late(spark, tmp_path, monkeypatch):
-    """A warehouse of its own, in the Java that is there."""
+    """A separate warehouse, in the running Java."""
     monkeypatch.setenv("BACKSTORY_PEPPER", PEPPER)
     found = backstory.open(tmp_path / "warehouse")
     yield found
@@ -58,7 +58,7 @@ def test_a_copy_that_the_driver_holds_needs_none(late, tmp_path):
 
 
 def test_copies_without_rows_need_none(late):
-    """A table may be without rows from its first copy on, and become so."""
+    """A table may be empty from its first copy on, or become empty."""
     sources = {
         "empty": pa.table({"id": pa.array([], pa.int64()), "name": pa.array([], pa.string())}),
         "full": pa.table({"id": [1], "name": ["a"]}),
@@ -73,7 +73,7 @@ def test_copies_without_rows_need_none(late):
 
 
 def test_a_table_that_remembers_needs_none(late):
-    """Copies behind and between others, of a scope and of a time that is stored, and feeds among them."""
+    """This covers copies behind and between others, scoped and restated ones, and feeds."""
 
     def copy(at, *values, **options):
         rows = pa.table({"id": list(range(len(values))), "name": list(values)})
@@ -117,7 +117,7 @@ ASKED = {
 
 
 def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
-    """Spark knows no column before there is a session: each question may be the first of its process."""
+    """Spark has no columns without a session, and each query may be the first of its process."""
     store = IcebergStore(spark)
     native = written(store, "asleep", Layout.VERSIONS, "k v from to recorded\na x T1 - T1\n")
     recorded(store, native, "2024-02-29T00:00:05Z")
@@ -147,7 +147,7 @@ def test_whatever_names_columns_starts_it_first(spark, warehouse, tmp_path):
 
 
 def _polling(folder):
-    """A manifest, and a file that it asks for."""
+    """A manifest, and a file that it fetches."""
     (folder / "towns.csv").write_text("city,n\nA,1\n")
     source = polling("{kind: snapshot, primaryKey: [city]}", fetch="{kind: url, url: towns.csv}", read=READ)
     (folder / "towns.yaml").write_text(manifest(source).replace("name: cities", "name: asleep"))
@@ -159,7 +159,7 @@ def _of_table(name, ask, late):
 
 
 def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
-    """In the place of a context something waits that becomes one; what ends unasked leaves no trace."""
+    """A placeholder for the context starts the session on first use. Unused, it leaves no trace."""
     unasked = Sleeping(spark, warehouse)
     unasked.stop()
     assert SparkContext._active_spark_context is None
@@ -171,7 +171,7 @@ def test_a_column_that_is_named_too_early_starts_it(spark, warehouse):
 
 
 def test_a_thread_that_is_older_than_the_session_has_its_settings(spark, tmp_path):
-    """Spark asks the thread's Java for them: Iceberg's own catalog, by which frames are written, is one."""
+    """Spark reads the settings from the thread's Java, including Iceberg's catalog for writing frames."""
     java = spark._jvm
     sessions = java_class(java, sessions_class())
 

@@ -1,4 +1,4 @@
-"""A command loads no pandas, until Spark asks for it."""
+"""A command does not load pandas until Spark needs it."""
 
 import subprocess
 import sys
@@ -14,7 +14,7 @@ BACKSTORY = Path(sys.executable).parent / "backstory"
 
 @pytest.mark.parametrize(("memory", "loaded"), [("1g", False), ("0m", True)])
 def test_pandas_is_loaded_for_spark_alone(tmp_path, memory, loaded):
-    """What the driver plans needs none, and half a second less; what is left to Spark's tasks gets it."""
+    """Plans on the driver do not need it, which saves half a second. Spark's tasks get it."""
     settings = f'[delivery]\ndriver-memory = "{memory}"\n[spark]\n{java.in_toml(java.PLANS)}'
     (tmp_path / "backstory.toml").write_text(settings)
     command = [sys.executable, "-X", "importtime", BACKSTORY, "snapshot", "copy.csv", "--into", "a.b"]

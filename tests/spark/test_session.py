@@ -1,4 +1,4 @@
-"""The embedded session: whom it answers, and what others see of it."""
+"""The embedded session: its clients, and its visibility to others."""
 
 import sqlite3
 import sys
@@ -18,7 +18,7 @@ from backstory.spark.session import session_properties, start_session
 
 
 def test_settings_reach_java_and_stand_on_no_command_line(spark):
-    """Whatever letters they hold: catalogs' secrets are among them."""
+    """This holds for any characters, including catalogs' secrets."""
     name = "spark.backstory.secret"
     secret = spark.conf.get(name)
     assert spark._jvm.java.lang.System.getProperty(name) == secret
@@ -26,7 +26,7 @@ def test_settings_reach_java_and_stand_on_no_command_line(spark):
 
 
 def test_a_stranger_is_not_answered(spark):
-    """Spark's own ports ask for a secret, on the loopback interface, too."""
+    """Spark's own ports require a secret, including on loopback."""
     from py4j.protocol import Py4JJavaError
 
     jvm, conf = spark._jvm, spark.sparkContext.getConf()
@@ -56,14 +56,14 @@ def test_a_stranger_is_not_answered(spark):
     ],
 )
 def test_only_an_embedded_session_keeps_to_itself(tmp_path, own, bound, authenticated):
-    """A cluster must reach its driver; what the configuration says comes last."""
+    """A cluster must reach its driver. The configuration takes precedence."""
     found = session_properties(Settings(tmp_path, spark=own))
     assert (found.get("spark.driver.bindAddress"), found.get("spark.authenticate")) == (bound, authenticated)
 
 
 @pytest.mark.parametrize("content", [None, b"this is no database\n" * 9, b"SQLite format 2"])
 def test_what_is_no_catalog_is_told_before_java_starts(tmp_path, monkeypatch, content):
-    """7.1: a folder or a file of something else in the place of the catalog's database."""
+    """7.1: A folder or another file in the place of the catalog's database is an error."""
     monkeypatch.setattr(session, "launch", lambda *_, **__: pytest.fail("Java was started"))
     catalog = tmp_path / CATALOG_FILE
     catalog.mkdir() if content is None else catalog.write_bytes(content)
@@ -73,14 +73,14 @@ def test_what_is_no_catalog_is_told_before_java_starts(tmp_path, monkeypatch, co
 
 
 def columns(folder):
-    """The tables of a catalog, and what SQLite knows of their columns and keys."""
+    """The tables of a catalog, with SQLite's description of columns and keys."""
     with closing(sqlite3.connect(folder / CATALOG_FILE)) as catalog:
         names = [name for (name,) in catalog.execute("SELECT name FROM sqlite_master WHERE type = 'table'")]
         return {name: list(catalog.execute(f"PRAGMA table_info({name})")) for name in names}
 
 
 def test_a_new_catalog_has_the_tables_that_iceberg_would_make(spark, warehouse, tmp_path):
-    """They are there before Java starts: two first programs that made them would meet."""
+    """They exist before Java starts, so that two first programs do not both create them."""
     embedded(spark, "made_by_iceberg", tmp_path)
     spark.sql("CREATE NAMESPACE made_by_iceberg.one")
     made, ours = columns(tmp_path), columns(warehouse)
@@ -89,7 +89,7 @@ def test_a_new_catalog_has_the_tables_that_iceberg_would_make(spark, warehouse, 
 
 
 def test_workers_of_python_look_for_no_modules_in_jars(spark):
-    """Reading the directories of those that the resolver fetched takes a second of every job."""
+    """Reading the directories of downloaded jars takes a second per job."""
 
     def paths(batches):
         import sys
@@ -105,7 +105,7 @@ def test_workers_of_python_look_for_no_modules_in_jars(spark):
 
 
 def test_a_jar_with_modules_stays_on_the_path(tmp_path):
-    """Packages such as GraphFrames bring their Python so."""
+    """Packages such as GraphFrames contain Python modules."""
     for name, entries in (("with", ["org/a.class", "graph/frames.py"]), ("without", ["org/a.class"])):
         with zipfile.ZipFile(tmp_path / f"{name}.jar", "w") as jar:
             for each in entries:

@@ -1,4 +1,4 @@
-"""Whatever a session of the caller's is set to: names are exact, instants are UTC, and its settings stay."""
+"""With any settings of the caller's session, names are exact, instants are UTC, and settings are kept."""
 
 import pytest
 
@@ -14,7 +14,7 @@ THEIRS = {
 
 
 def test_columns_that_differ_by_case_alone_are_refused_whatever_a_session_takes_them_for(store):
-    """No engine that ignores case could read the table; the settings of the session stay as they are."""
+    """Engines that ignore case could not read the table. The session's settings do not change."""
     spark = store.spark
     before = {name: spark.conf.get(name) for name in THEIRS}
     for name, value in THEIRS.items():

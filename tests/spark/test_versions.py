@@ -1,4 +1,4 @@
-"""What differs between the versions of Spark: each way means the same, and what one cannot do is refused."""
+"""Differences between Spark versions: each way has the same meaning, and missing features are refused."""
 
 from datetime import date, datetime
 from decimal import Decimal
@@ -115,7 +115,7 @@ def test_a_value_that_cannot_be_cast_is_null(spark):
 
 
 def test_a_snapshot_is_read_in_its_own_columns(spark, store):
-    """Also where nothing was written since its table got another column."""
+    """This includes a table that got a column after its last write."""
     spark.sql("CREATE NAMESPACE IF NOT EXISTS backstory.versions")
     spark.sql("CREATE TABLE backstory.versions.t USING iceberg AS SELECT 1 AS k")
     name = TableName("versions", "t")
@@ -126,7 +126,7 @@ def test_a_snapshot_is_read_in_its_own_columns(spark, store):
 
 
 def test_casts_fail_in_a_session_that_is_held_whatever_session_is_active(spark):
-    """Without ANSI mode a text that is no number would be NULL, and nobody would hear of it."""
+    """Without ANSI mode, an invalid number would silently become NULL."""
     other, own = spark.newSession(), spark.newSession()
     for each in (other, own):
         each.conf.set("spark.sql.ansi.enabled", "false")
@@ -144,7 +144,7 @@ def test_casts_fail_in_a_session_that_is_held_whatever_session_is_active(spark):
 
 
 def test_sparks_own_defaults_hold_beside_ours(tmp_path):
-    """spark-submit of Spark 4 reads them by an option; else they come first in our file."""
+    """spark-submit of Spark 4 reads them by an option. Otherwise they are first in our file."""
     assert not own_defaults({"SPARK_CONF_DIR": str(tmp_path)})
     (tmp_path / "spark-defaults.conf").write_text("spark.eventLog.enabled  false\n", "utf-8")
     told = own_defaults({"SPARK_CONF_DIR": str(tmp_path)})

@@ -123,7 +123,7 @@ def _until(row: StoredRow, instant: Instant) -> bool:
 
 
 def _same(table: StoredVersions, one: Values | None, other: Values | None, columns: Sequence[str]) -> bool:
-    """Whether two states are alike in those of the columns that are tracked."""
+    """Whether two states are equal in the tracked ones of these columns."""
     if one is None or other is None:
         return one is other
     return equal_in((name for name in columns if name in table.tracked), one, other)

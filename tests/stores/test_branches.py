@@ -9,7 +9,7 @@ from backstory.stores.branches import BRANCH, DELIVERY, PENDING, finished_delive
 
 
 def metadata(main, *snapshots, **branches):
-    """Snapshots `id:parent`, and `id:parent:name` for the commit of a delivery; heads of branches by name."""
+    """Snapshots `id:parent`, or `id:parent:name` for a delivery's commit, and the heads of branches by name."""
     parts = [text.split(":") for text in snapshots]
     pending = json.dumps({"p": "new"})
     return {
@@ -51,7 +51,7 @@ def test_properties_are_pending_from_publication_to_completion(state, pending, f
 
 
 def test_a_delivery_that_is_unclear_is_refused():
-    """The commits between it and the table have expired."""
+    """The commits between the branch and the table have expired."""
     with pytest.raises(Refused, match="unclear whether the delivery") as caught:
         pending_in(metadata(9, "9:8", "2:1:a", a=2))
     assert caught.value.code == "delivery-unclear"

@@ -1,4 +1,4 @@
-"""Where a file opens, in how few requests, and with which of the properties that Iceberg's Java takes."""
+"""Where a file is opened, with how few requests, and with which of the Java FileIO's properties."""
 
 import random
 
@@ -16,7 +16,7 @@ ROWS, GROUP = 90_000, 30_000
 
 
 class Counted:
-    """A file of this machine that tells which parts were asked for; Arrow's files allow no such thing."""
+    """A local file that records the requested parts, which Arrow's files cannot do."""
 
     def __init__(self, path):
         self.file, self.parts = pa.OSFile(str(path)), []
@@ -29,7 +29,7 @@ class Counted:
 
 @pytest.fixture
 def large(tmp_path):
-    """A file of three row groups, larger than what is read whole."""
+    """A file of three row groups that is too large to be read whole."""
     numbers = random.Random(1)
     texts = [numbers.randbytes(20).hex() for _ in range(ROWS)]
     parts = pa.array([{"x": n, "y": str(n)} for n in range(ROWS)])
@@ -40,7 +40,8 @@ def large(tmp_path):
 
 
 def test_rows_are_those_of_the_file_and_each_part_is_asked_for_once(large):
-    """Column after column and group after group: the same rows, in a request for the ending and few for the rest."""
+    """Column by column and group by group, rows are equal, with one request for the footer and few for the
+    rest."""
     counted, whole = Counted(large), pq.read_table(large)
     file = RemoteFile(counted)
     assert not file.is_whole
@@ -57,7 +58,7 @@ def test_rows_are_those_of_the_file_and_each_part_is_asked_for_once(large):
 
 
 def test_a_small_file_is_asked_for_once(tmp_path):
-    """Whoever reads it afterwards, as bytes, as a stream or as Parquet."""
+    """This holds for a later read as bytes, as a stream or as Parquet."""
     pq.write_table(pa.table({"k": [1, 2]}), tmp_path / "f.parquet")
     counted = Counted(tmp_path / "f.parquet")
     file = RemoteFile(counted)
@@ -71,7 +72,7 @@ def test_a_small_file_is_asked_for_once(tmp_path):
 
 
 def test_a_large_file_reads_as_a_stream_does(large):
-    """At any place, to its end, and not beyond it."""
+    """Reads at any position return the same bytes, up to the end."""
     content, file = large.read_bytes(), RemoteFile(Counted(large))
     with file.open() as stream:
         for place in (0, 17, 1 << 20, len(content) - 3):
@@ -83,7 +84,7 @@ def test_a_large_file_reads_as_a_stream_does(large):
 
 
 def test_parts_that_lie_close_together_are_one_request():
-    """What lies between them costs less than a request more; what lies far apart is asked for alone."""
+    """A small gap costs less than another request. Distant parts are requested separately."""
     assert merge_spans(
         [(10, 20), (0, 5), (20 + HOLE, 30 + HOLE), (100 + 3 * HOLE, 101 + 3 * HOLE)], HOLE
     ) == [
@@ -93,7 +94,7 @@ def test_parts_that_lie_close_together_are_one_request():
 
 
 def test_a_piece_larger_than_a_request_comes_in_several_and_is_whole(large, monkeypatch):
-    """Requests are of a bounded size, side by side; a column may lie across them."""
+    """Requests have a limited size and run in parallel. A column may span several."""
     monkeypatch.setattr(table_files, "PIECE", 100_000)
     counted = Counted(large)
     with open_parquet(RemoteFile(counted)) as opened:
@@ -116,7 +117,7 @@ def test_a_piece_larger_than_a_request_comes_in_several_and_is_whole(large, monk
     ],
 )
 def test_what_has_no_counterpart_is_left_to_java(more):
-    """A property that could change which bytes a name stands for, or who may read them, is none that is passed over."""
+    """A property that could change the bytes or the access is never ignored."""
     told = {name: value for name, value in {**REACHED, **more}.items() if value is not None}
     assert s3_options(told) is None
     with pytest.raises(OpensElsewhere):
@@ -124,7 +125,7 @@ def test_what_has_no_counterpart_is_left_to_java(more):
 
 
 def test_what_changes_writing_or_speed_alone_is_no_hindrance():
-    """Retries, encryption by the server, sizes of parts: the bytes are the same."""
+    """Retries, server encryption and part sizes do not change the bytes."""
     more = {
         "s3.sse.type": "kms",
         "s3.retry.num-retries": "9",
@@ -138,7 +139,7 @@ def test_what_changes_writing_or_speed_alone_is_no_hindrance():
 
 
 def test_no_secret_is_in_a_representation_or_an_error():
-    """Of what opens a file, and of what is wrong with it, nobody reads a credential."""
+    """Neither the representation of an opener nor its errors contain a credential."""
     options = s3_options(REACHED | {"s3.session-token": SECRET})
     assert SECRET not in repr(options)
     with pytest.raises(OSError, match="canary-bucket") as wrong:
@@ -148,13 +149,13 @@ def test_no_secret_is_in_a_representation_or_an_error():
 
 @pytest.mark.parametrize("location", ["gs://b/f", "hdfs://h/f", "s3://b/f?x=1", "s3://b/f#x"])
 def test_other_storages_and_names_that_java_cuts_short_open_elsewhere(location):
-    """They are nobody's guess."""
+    """They are never guessed."""
     with pytest.raises(OpensElsewhere):
         TableFiles(lambda: REACHED)(location)
 
 
 def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
-    """An error of one moment is not kept for the next."""
+    """A temporary error is not cached."""
     content = tmp_path / "f"
     tries = []
 
@@ -176,7 +177,7 @@ def test_a_file_that_could_not_be_opened_is_tried_again(tmp_path):
 
 
 def test_no_more_than_a_bounded_number_of_bytes_is_kept(tmp_path, monkeypatch):
-    """What is beyond it is read again."""
+    """Bytes beyond the limit are read again."""
     (tmp_path / "f").write_bytes(bytes(100))
     monkeypatch.setattr(table_files, "KEPT", 150)
     tries = []

@@ -1,4 +1,4 @@
-"""What is said of tables that are not there."""
+"""The errors for missing tables."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""An embedded warehouse knows whether it stands where its tables were put."""
+"""An embedded warehouse detects whether its folder is the one of its tables."""
 
 import shutil
 import sqlite3
@@ -25,7 +25,7 @@ ROWS = pa.table({"id": [1, 2]})
 
 
 def made(folder, name="crm.t", location=None, spelled="file://"):
-    """A warehouse with a table, written by another program, which remembers nothing."""
+    """A warehouse with a table from another program, without a recorded folder."""
     folder.mkdir(parents=True, exist_ok=True)
     address = f"sqlite:///{quote(str(folder))}/catalog.db"
     with SqlCatalog("backstory", uri=address, warehouse=f"{spelled}{folder}") as catalog:
@@ -56,7 +56,7 @@ def copied(folder, to):
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize("original", ["stands", "gone", "another"])
 def test_a_warehouse_in_another_folder_is_refused(tmp_path, remembers, original):
-    """Copied or moved, told by what it remembers or by its tables' places, whatever is in the former folder."""
+    """A copy or move is detected by recorded folders or table locations, whatever is in the former folder."""
     old = made(tmp_path / "a b%20ü")
     if remembers:
         remember(old)
@@ -79,7 +79,7 @@ def test_a_warehouse_in_another_folder_is_refused(tmp_path, remembers, original)
 
 @pytest.mark.parametrize("remembers", [True, False])
 def test_a_table_that_its_owner_put_elsewhere_is_read(tmp_path, remembers):
-    """It lies in no folder where the warehouse stood, before the move and after it."""
+    """It is in no former folder of the warehouse, before and after a move."""
     old = made(tmp_path / "old")
     made(old, "crm.far", f"file://{tmp_path}/far/crm/far")
     if remembers:
@@ -91,7 +91,7 @@ def test_a_table_that_its_owner_put_elsewhere_is_read(tmp_path, remembers):
 
 
 def test_one_folder_has_many_names(tmp_path):
-    """A link to the folder, detours in its path and a slash behind it are the folder itself."""
+    """A link to the folder, detours in its path and a trailing slash mean the same folder."""
     real = made(tmp_path / "real")
     (tmp_path / "link").symlink_to(real)
     (tmp_path / "x").mkdir()
@@ -104,7 +104,7 @@ def test_one_folder_has_many_names(tmp_path):
 
 
 def test_a_link_that_leads_to_the_copy_is_no_way_to_the_original(tmp_path):
-    """Tables are of the folder that their spelling leads to now, not of that which it led to once."""
+    """The present target of a link counts, not its former one."""
     real, link = made(tmp_path / "real"), tmp_path / "link"
     link.symlink_to(real)
     made(link, "crm.by_link")
@@ -122,7 +122,7 @@ def test_a_link_that_leads_to_the_copy_is_no_way_to_the_original(tmp_path):
 
 
 def test_a_copy_of_a_copy_is_refused(tmp_path):
-    """Every folder that tables were put below is remembered, whichever of them is left."""
+    """Every folder with tables is recorded, whichever of them still exists."""
     first = made(tmp_path / "1")
     remember(first)
     second = copied(first, tmp_path / "2")
@@ -139,7 +139,7 @@ def test_a_copy_of_a_copy_is_refused(tmp_path):
 @pytest.mark.parametrize("remembers", [True, False])
 @pytest.mark.parametrize(("old", "new"), [("a", "a/b"), ("a/b", "c")])
 def test_a_warehouse_within_another_is_one_of_its_own(tmp_path, old, new, remembers):
-    """The deepest folder that a table lies below is the one that it was put in."""
+    """The deepest recorded folder above a table counts."""
     made(tmp_path / old)
     if remembers:
         remember(tmp_path / old)
@@ -156,7 +156,7 @@ def test_a_warehouse_within_another_is_one_of_its_own(tmp_path, old, new, rememb
 
 
 def test_a_copy_taken_while_somebody_wrote_is_refused_all_the_same(tmp_path):
-    """Metadata newer than the copied files tells by the older ones where it lay."""
+    """If the metadata is newer than the copied files, the older files show the location."""
     old = made(tmp_path / "old")
     new = tmp_path / "new"
     copied(old, new)
@@ -168,7 +168,7 @@ def test_a_copy_taken_while_somebody_wrote_is_refused_all_the_same(tmp_path):
 
 
 def test_what_is_remembered_does_not_disturb_other_programs(tmp_path):
-    """pyiceberg reads and writes the catalog; nothing is made where no catalog is, or where it is read-only."""
+    """pyiceberg reads and writes the catalog. Nothing is created without a catalog, or in a read-only one."""
     folder = made(tmp_path / "w")
     remember(folder)
     assert read_catalog(folder).folders == [str(folder)]

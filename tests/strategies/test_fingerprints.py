@@ -1,4 +1,5 @@
-"""Fingerprints: two rows have one exactly where all their values are one (E9, V16), on the driver and on Spark."""
+"""Two rows have the same fingerprint exactly if all their values are equal (E9, V16), on the driver and in
+Spark."""
 
 import math
 from datetime import UTC, date, datetime
@@ -99,13 +100,13 @@ def nested(type_, values):
 
 
 def here(rows):
-    """The fingerprint of each row, by the driver."""
+    """The driver's fingerprint of each row."""
     _, (one, other) = Fingerprints().of(rows, [], rows.column_names)
     return list(zip(one.tolist(), other.tolist(), strict=True))
 
 
 def by_spark(store, rows):
-    """The same by Spark."""
+    """Spark's fingerprint of each row."""
     from pyspark.sql.functions import col
 
     frame = frame_of(store, rows)
@@ -119,7 +120,7 @@ def test_every_kind_is_in_the_table():
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_no_two_values_have_one_fingerprint(store, kind):
-    """Neither at the top of a row nor within a list, a map and a struct; and NULL is no value's twin."""
+    """This includes values in lists, maps and structs, and NULL."""
     values = [*VALUES[kind], None]
     for type_, each in [(type_of(kind), values), *nested(type_of(kind), values)]:
         rows = pa.table({"x": column(type_, [*each, None] if each is not values else each)})
@@ -128,7 +129,7 @@ def test_no_two_values_have_one_fingerprint(store, kind):
 
 
 def test_what_is_one_value_has_one_fingerprint_on_the_driver():
-    """Of the other way a plan only has more to look at."""
+    """In Spark, a difference would only make a plan read more rows."""
     nan = np.array([0x7FF8000000000001], np.uint64).view(np.float64)[0]
     pairs = [
         (pa.array([0.0, math.nan]), pa.array([-0.0, nan])),
@@ -143,7 +144,7 @@ def test_what_is_one_value_has_one_fingerprint_on_the_driver():
 
 
 def test_a_null_that_moves_to_another_column_is_seen(store):
-    """Hashes pass over NULL, so that these rows would be one."""
+    """A hash that ignores NULL would make these rows equal."""
     texts = pa.table({"x": ["a", None, "", "a"], "y": [None, "a", "a", ""]})
     numbers = pa.table({"x": pa.array([1, None, 0, 1]), "y": pa.array([None, 1, 1, 0])})
     for rows in (texts, numbers):
@@ -199,7 +200,7 @@ SCHEMA = pa.schema(
 
 @given(st.lists(st.tuples(ROW, ROW), min_size=1, max_size=8), st.integers(0, 3))
 def test_rows_have_one_fingerprint_exactly_where_all_values_are_alike(pairs, first):
-    """Wherever a table begins in memory, and whatever other rows have."""
+    """The place in memory and the other rows do not matter."""
     sides = [pa.Table.from_pylist([pair[side] for pair in pairs], SCHEMA).slice(first) for side in (0, 1)]
     same = np.ones(len(sides[0]), bool)
     for name in SCHEMA.names:

@@ -1,4 +1,4 @@
-"""How much may go at once: the ratio is the decimal that is written, wherever it is asked (P7, R46)."""
+"""The share that may be removed at once: the ratio is the written decimal, in every place (P7, R46)."""
 
 import pytest
 from specification.event_log import Arrival as Arrived
@@ -23,13 +23,13 @@ GUARDS = [
 
 @pytest.mark.parametrize(("part", "whole", "ratio", "refused"), GUARDS)
 def test_a_guard_is_exact(part, whole, ratio, refused):
-    """P7, R46: as much as the ratio is allowed, one more is not."""
+    """P7, R46: Exactly the ratio is allowed, and one more is not."""
     assert exceeds(part, ratio, whole) == refused
 
 
 @pytest.mark.parametrize(("gone", "refused"), [(29, False), (30, True)])
 def test_rules_count_as_the_guard_does(gone, refused):
-    """P7, R46: 29 of 100 at 0.29 are loaded and ingested; 30 are not."""
+    """P7, R46: At 0.29, 29 of 100 are loaded and ingested, and 30 are not."""
     keys = range(100)
     history, _ = historize([], [BaseRow(key, "h") for key in keys], 1, "r1", lambda key, at: (key, at))
     left = [BaseRow(key, "h") for key in keys[gone:]]

@@ -1,4 +1,4 @@
-"""The keys of whole rows are those of the rule, and rows have one key exactly where they are equal."""
+"""The keys of whole rows equal the rule's, and are the same exactly if the rows are equal."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -48,7 +48,7 @@ def as_table(rows):
 
 @given(ROWS)
 def test_the_keys_are_the_rules_in_any_order_of_columns_and_rows(rows):
-    """A row's key is of its values alone, wherever it stands."""
+    """A row's key depends only on its values, not on its position."""
     table = as_table(rows)
     assert row_keys(table).to_pylist() == [row_key(row) for row in rows]
     turned = table.select(SCHEMA.names[::-1]).take(pa.array(range(len(rows)), pa.int64())[::-1])
@@ -58,14 +58,15 @@ def test_the_keys_are_the_rules_in_any_order_of_columns_and_rows(rows):
 
 @given(ROWS.filter(lambda rows: len(rows) > 1))
 def test_rows_have_one_key_exactly_where_they_are_equal(rows):
-    """NULL, missing columns, NaN, zeros and the order of maps as V16 has them; else no two rows have one key."""
+    """V16 defines equality for NULL, missing columns, NaN, zeros and maps. All other rows have different
+    keys."""
     one, other = rows[:2]
     assert (row_key(one) == row_key(other)) is are_equal(one, other)
 
 
 @given(ROWS)
 def test_equal_rows_are_counted(rows):
-    """The records of a copy are its different rows, with their numbers."""
+    """The records of a copy are its distinct rows, with their numbers."""
     table = as_table(rows)
     keyed = table.append_column(COPIES, pa.array([1] * len(rows), pa.int64()))
     keyed = keyed.append_column(ROW_KEY, row_keys(table))
@@ -96,7 +97,7 @@ def test_a_float_has_the_key_of_the_double_that_shows_the_same_number():
 
 
 def test_a_key_never_changes():
-    """It is stored: another text for a value would close and open every row."""
+    """Keys are stored, so another text for a value would close and open every row."""
     table = pa.table(
         {"id": pa.array([7]), "name": ["Ann"], "paid": [1.5], "note": pa.array([None], pa.string())}
     )

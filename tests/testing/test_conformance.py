@@ -1,4 +1,4 @@
-"""The examination of dialects: ours pass it, and each fault is found and named (section 5.4, R44)."""
+"""The examination of dialects: ours pass, and each fault is found and named (section 5.4, R44)."""
 
 import contextlib
 import inspect
@@ -18,14 +18,14 @@ SCHEMAS = "SELECT schema_name FROM information_schema.schemata WHERE schema_name
 
 @pytest.mark.parametrize("dialect", [DuckDB, Postgres, Spark, SqlServer])
 def test_our_dialects_conform_in_writing(dialect):
-    """R44, R11: every statement of ours is whole, parsed, and has aligned lists and its placeholders."""
+    """R44, R11: Every statement is complete and parsed, with aligned lists and placeholders."""
     assert_dialect_conforms(dialect())
 
 
 @pytest.mark.parametrize("dialect", [DuckDB, Postgres])
 def test_our_databases_conform(dialect, request):
-    """R4, R14 to R18, R22, A23 to A27, A31: vectors, literals, scenarios and schema changes hold where
-    they run, and nothing of the examination stays behind."""
+    """R4, R14 to R18, R22, A23 to A27, A31: Vectors, literals, scenarios and schema changes hold, and nothing
+    of the examination is left."""
     url = request.getfixturevalue(f"{dialect.DIALECT_NAME}_url")
     with dialect().get_execution_engine(url) as engine:
         before = engine.fetch_all(SCHEMAS)
@@ -36,7 +36,7 @@ def test_our_databases_conform(dialect, request):
 
 
 def test_it_runs_after_an_examination_that_broke_off(duckdb_url):
-    """A schema that was left behind is taken over."""
+    """A schema that was left behind is reused."""
     with DuckDB().get_execution_engine(duckdb_url) as engine:
         engine.execute(f"CREATE SCHEMA {SCHEMA}")
         engine.execute(f"CREATE TABLE {SCHEMA}.rc_c (wrong INT)")
@@ -44,7 +44,7 @@ def test_it_runs_after_an_examination_that_broke_off(duckdb_url):
 
 
 def test_it_needs_no_pytest_and_no_asserts():
-    """Anybody's test tool may call it, under `python -O` too."""
+    """Any test tool may call it, including under `python -O`."""
     code = (
         "import sys\n"
         "from backstory.dialects import DuckDB, assert_dialect_conforms\n"
@@ -60,7 +60,7 @@ def test_it_needs_no_pytest_and_no_asserts():
 
 
 def wrong(method, change, base=DuckDB):
-    """A dialect of which one method does something else to what ours gives."""
+    """A dialect with one method that differs from ours."""
 
     def changed(self, *arguments, **more):
         return change(getattr(base, method)(self, *arguments, **more))
@@ -105,20 +105,20 @@ STATEMENTS = {
 
 @pytest.mark.parametrize("method", IN_WRITING)
 def test_a_fault_that_shows_in_writing_is_named(method):
-    """Each method of the contract is looked at: a fault of it fails the examination by its name."""
+    """Each method of the contract is examined, and the error names the faulty one."""
     with pytest.raises(AssertionError, match=f"^{method}"):
         assert_dialect_conforms(wrong(method, IN_WRITING[method]))
 
 
 @pytest.mark.parametrize("step", STATEMENTS)
 def test_a_fault_of_a_statement_is_named_by_its_step(step):
-    """A placeholder that is lost, a list that is not aligned, a merge that brings too little."""
+    """A lost placeholder, a misaligned list and an incomplete merge are found."""
     with pytest.raises(AssertionError, match=rf"^{step} \("):
         assert_dialect_conforms(wrong(*STATEMENTS[step]))
 
 
 def test_another_signature_is_named():
-    """R44: a method that takes other arguments is a fault, although Python would let it be."""
+    """R44: A method with other parameters is a fault, although Python would allow it."""
     kind = type("Wrong", (DuckDB,), {"render_drop_column": lambda _, table: f"ALTER TABLE {table}"})
     with pytest.raises(
         AssertionError, match=r"^register_dialect: render_drop_column takes arguments that differ"
@@ -156,7 +156,7 @@ def canonical(datatype, change):
     ],
 )
 def test_every_canonical_text_is_held_to_the_reference(datatype, change):
-    """R4: a type that one database prints in its own way is found by its name."""
+    """R4: The error names the type that a database prints differently."""
     with (
         DuckDB().get_execution_engine("duckdb://") as engine,
         pytest.raises(
@@ -200,13 +200,13 @@ def test_every_canonical_text_is_held_to_the_reference(datatype, change):
     ],
 )
 def test_a_fault_that_shows_when_run_is_named(method, change, told):
-    """What only a database can tell: hashes, NULLs, backslashes, conditions, changes of tables."""
+    """Hashes, NULLs, backslashes, conditions and table changes can only be checked in a database."""
     with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=told):
         assert_dialect_conforms(wrong(method, change), engine)
 
 
 class Guardless(DuckDB):
-    """Inserts also where a version is open."""
+    """A dialect that inserts even if a version is open."""
 
     def render_insert_select_guarded(
         self, target: str, columns: Sequence[str], select: Sequence[str], source: str, alias: str, where: str
@@ -216,7 +216,7 @@ class Guardless(DuckDB):
 
 
 class Closing(DuckDB):
-    """Closes every open version."""
+    """A dialect that closes every open version."""
 
     def render_update_exists(
         self, target: str, alias: str, assignments: Mapping[str, str], where: str
@@ -229,13 +229,13 @@ class Closing(DuckDB):
     [(Guardless, r"^A26, the same run again, four steps"), (Closing, r"^A24, .*, four steps")],
 )
 def test_a_step_that_does_too_much_fails_its_scenario(kind, told):
-    """D7 to D9: guards that are left out show in the scenarios."""
+    """D7 to D9: Scenarios reveal missing guards."""
     with DuckDB().get_execution_engine("duckdb://") as engine, pytest.raises(AssertionError, match=told):
         assert_dialect_conforms(kind(), engine)
 
 
 def test_an_engine_that_takes_nothing_back_is_found(monkeypatch):
-    """R19: a dialect that declares transactions has them."""
+    """R19: A dialect that declares transactions must support rollback."""
     with DuckDB().get_execution_engine("duckdb://") as engine:
         monkeypatch.setattr(engine, "transaction", contextlib.nullcontext)
         with pytest.raises(AssertionError, match=r"^transaction"):
@@ -243,7 +243,7 @@ def test_an_engine_that_takes_nothing_back_is_found(monkeypatch):
 
 
 def test_a_lock_that_is_not_given_is_found(monkeypatch):
-    """R31: an engine that never lets a name be held could load nothing."""
+    """R31: Without locks, no load could run."""
     with DuckDB().get_execution_engine("duckdb://") as engine:
         monkeypatch.setattr(engine, "lock", lambda _: contextlib.nullcontext(False))
         with pytest.raises(AssertionError, match=r"^lock"):

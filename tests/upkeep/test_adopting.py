@@ -1,4 +1,5 @@
-"""`adopt`: rows that dbt, dlt and SQLMesh wrote answer as ours do (`outside/adopt/other_tools.py` wrote them)."""
+"""`adopt`: rows of dbt, dlt and SQLMesh have the same results as ours (written by
+`outside/adopt/other_tools.py`)."""
 
 import json
 from pathlib import Path
@@ -37,7 +38,7 @@ RENAMED = {"_dlt_valid_from": "__START_AT", "_dlt_valid_to": "__END_AT"}
 
 
 def foreign(store, tool):
-    """A table of another tool's rows, written by Spark."""
+    """A table with another tool's rows, written by Spark."""
     told = json.loads((FOLDER / f"{'dlt' if tool == 'autocdc' else tool}.json").read_text())
     names = [RENAMED.get(name, name) if tool == "autocdc" else name for name in told["columns"]]
     types = [TYPES.get(each, each) for each in told["columns"].values()]
@@ -59,7 +60,7 @@ def told(frame):
 
 @pytest.mark.parametrize("tool", ANSWERS)
 def test_a_history_of_another_tool_answers(store, tool):
-    """Only properties are set: the same rows, current, as of, checked; the second time nothing changes."""
+    """Only properties are set. The same rows can be read and checked, and a second call changes nothing."""
     table = foreign(store, tool)
     before = existing(store, table).iceberg.currentSnapshot().snapshotId()
 
@@ -78,7 +79,7 @@ def test_a_history_of_another_tool_answers(store, tool):
 
 
 def test_what_is_spoilt_in_it_is_mended(store):
-    """An end of the year 9999 is none; of versions that overlap the first ends where the second begins."""
+    """An end in year 9999 is open. Of overlapping versions, the first ends where the second begins."""
     table = foreign(store, "dbt")
     adopt(store, table, "dbt", ["id"])
     name = store.sql_name(table)
@@ -94,7 +95,7 @@ def test_what_is_spoilt_in_it_is_mended(store):
 
 
 def test_what_cannot_be_adopted_is_refused(store):
-    """Each by what is missing, and by what would do; nothing is changed."""
+    """Each error has the missing part and a remedy, and nothing changes."""
     table = foreign(store, "dlt")
     cases = [
         (table, "dbt", ["id"], "missing-columns", "`layout='dlt'`"),
@@ -115,7 +116,7 @@ def test_what_cannot_be_adopted_is_refused(store):
 
 
 def test_a_sequence_that_is_no_time_is_refused(store):
-    """AUTO CDC may order versions by numbers, which answer no question about times."""
+    """AUTO CDC may order versions by numbers, which have no time."""
     table = TableName("adopted", "numbered")
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.adopted")
     drop(store, table)
@@ -128,7 +129,7 @@ def test_a_sequence_that_is_no_time_is_refused(store):
 
 
 def test_a_table_of_a_door_stays_what_it_is(store):
-    """Whoever adopts a table that backstory writes would lock its door out."""
+    """Adopting it would block its door."""
     table = foreign(store, "sqlmesh")
     store.spark.sql(
         f"ALTER TABLE {store.sql_name(table)} SET TBLPROPERTIES ('backstory.layout' = 'versions')"
@@ -139,7 +140,7 @@ def test_a_table_of_a_door_stays_what_it_is(store):
 
 
 def test_a_layout_of_another_backstory_is_told():
-    """A property that nobody here knows is an error with a remedy."""
+    """An unknown property is an error with a remedy."""
     with pytest.raises(UsageError) as stop:
         layout_of("rectangles", "t", frozenset())
 

@@ -1,4 +1,4 @@
-"""What is told of an erasure: never the key."""
+"""The report of an erasure never contains the key."""
 
 import pytest
 
@@ -20,7 +20,7 @@ FILE = "/lake/crm/customer/part-0.parquet"
     ],
 )
 def test_a_name_that_may_tell_the_key_is_told_by_its_digest(key, name, told):
-    """Spelt in any way, as a whole word where it is short, and folders of partitions always."""
+    """This holds for any spelling, for short keys as whole words, and always for partition folders."""
     record = ForgottenRecord({"id": key})
     shown = record.show(name)
     assert (shown == name) is told
@@ -28,7 +28,7 @@ def test_a_name_that_may_tell_the_key_is_told_by_its_digest(key, name, told):
 
 
 def test_a_mark_is_of_one_record():
-    """Without naming it, and whatever salt another call has."""
+    """The mark does not name the record, and is valid for any salt."""
     mark = ForgottenRecord({"id": "anna"}).mark
     assert "anna" not in mark
     assert ForgottenRecord({"id": "anna"}).is_marked(mark)
@@ -37,7 +37,7 @@ def test_a_mark_is_of_one_record():
 
 
 def test_folders_of_the_layout_itself_tell_no_key():
-    """A native table lies apart by the year in which its versions end; a user's partitions may be the key's."""
+    """A native table is partitioned by the year of ends. A user's partitions may be the key's."""
     record = ForgottenRecord({"id": "anna"}, Layout.VERSIONS.folders)
     own, users = "/lake/c/data/valid_to_year=2024/f.parquet", "/lake/c/data/valid_to_year=2024/k=an/f.parquet"
     assert [record.show(own) == own, record.show(users) == users] == [True, False]

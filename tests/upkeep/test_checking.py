@@ -1,4 +1,4 @@
-"""`check`: each law of each layout is found broken where it is, and nowhere else; one scan a table."""
+"""`check`: each law of each layout is reported exactly where it is broken, with one scan per table."""
 
 import pytest
 from histories_as_text import written
@@ -54,7 +54,7 @@ BROKEN_HIST = {
 
 
 def test_every_law_of_versions(store):
-    """V114, V116: all laws at once, on one table with many spoilt keys."""
+    """V114, V116: One table with many damaged keys breaks all laws."""
     table = written(store, "versions", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
 
@@ -68,21 +68,21 @@ def test_every_law_of_versions(store):
 
 
 def test_every_law_of_fivetran(store):
-    """What ends within a millisecond of its successor is healthy; flag and end agree."""
+    """An end within a millisecond of the successor is valid, and flag and end agree."""
     table = written(store, "fivetran", Layout.FIVETRAN_HISTORY, FIVETRAN)
 
     assert broken(checked_twice(store, table)) == BROKEN_FIVETRAN
 
 
 def test_every_law_of_a_model(store):
-    """States of a model's own words are no violation; a hash is one, or tells of erasure."""
+    """A model's own state labels are valid. A hash is valid, or records an erasure."""
     table = written(store, "c_hist", Layout.HIST, HIST)
 
     assert broken(checked_twice(store, table)) == BROKEN_HIST
 
 
 def test_every_law_of_live_rows(store):
-    """A key stands once, and no part of it is NULL."""
+    """A key occurs once, without NULLs."""
     table = written(store, "live", Layout.FIVETRAN_LIVE, LIVE)
 
     found = broken(checked_twice(store, table))
@@ -97,7 +97,7 @@ EVENTS = """
 
 
 def test_every_law_of_a_log(store):
-    """Offsets without a gap, operations that follow on one another, no event after the watermark."""
+    """Offsets have no gap, operations follow each other, and no event is after the watermark."""
     spark, name = store.spark, store.sql_name(TableName("spoilt", "log"))
     names = '{"offset":"offset","op":"op","system_time":"system_time","event_time":"at","observed":null,"events":false}'
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.spoilt")
@@ -125,7 +125,7 @@ def test_every_law_of_a_log(store):
 
 
 def test_an_empty_table_keeps_every_law(store):
-    """Nothing is read where there are no rows."""
+    """Without rows, nothing is read."""
     table = written(store, "empty", Layout.VERSIONS, "k from to\na T1 -\n")
     store.spark.sql(f"DELETE FROM {store.sql_name(table)}")
 
@@ -133,7 +133,7 @@ def test_an_empty_table_keeps_every_law(store):
 
 
 def test_properties_agree_with_columns(store):
-    """A key that is no column, settings that name none, and an interval that ends before it begins."""
+    """A missing key column, settings for unknown columns, and a reversed interval break the law."""
     table = written(store, "properties", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
     properties = {
         "backstory.key": '["gone"]',
@@ -149,7 +149,7 @@ def test_properties_agree_with_columns(store):
 
 
 def test_a_table_of_no_known_layout_is_told(spark, tmp_path):
-    """Named, it is an error; among all of a catalog, it is told apart."""
+    """By name it is an error. Among all tables of a catalog, it is listed separately."""
     store, name = lake(spark, "checked_lake", tmp_path), TableName("spoilt", "foreign")
     written(store, "known", Layout.VERSIONS, "k from to recorded\na T1 - T1\n")
     spark.sql(f"CREATE TABLE {store.sql_name(name)} (a INT) USING iceberg")
@@ -172,7 +172,7 @@ def test_a_property_that_somebody_garbled_is_named(store):
 
 
 def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
-    """It is raised once all were checked, with the records of all: nobody takes it for healthy."""
+    """The error is raised after all checks, with all records, so that nobody takes the table for healthy."""
     store = lake(spark, "lost_lake", tmp_path)
     names = [written(store, each, Layout.VERSIONS, "k from to recorded\na T1 - T1\n") for each in "ab"]
     for row in spark.table(store.sql_name(names[0], "files")).collect():
@@ -193,7 +193,7 @@ def test_a_table_that_lost_a_file_is_told_of_among_the_others(spark, tmp_path):
 
 
 def test_a_table_is_read_once(store):
-    """V115: the plan of all laws scans the table in one place."""
+    """V115: The plan of all laws scans the table once."""
     table = written(store, "once", Layout.VERSIONS, VERSIONS)
     found = existing(store, table)
     judged = terms_in_table(store, found)

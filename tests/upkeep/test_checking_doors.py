@@ -1,4 +1,4 @@
-"""L8: whatever a door wrote keeps every law of its layout; a false alarm would be believed once."""
+"""L8: The rows of every door keep every law of their layout, because a false alarm would be believed."""
 
 import pytest
 from datasets import Dataset
@@ -17,9 +17,9 @@ pytestmark = pytest.mark.spark
 
 @pytest.fixture(scope="module")
 def records(spark, tmp_path_factory):
-    """The records of every table that the doors wrote; how many rows were read for them, and stored.
+    """The records of all tables that the doors wrote, and the numbers of read and stored rows.
 
-    Records came, changed, went and came back.
+    Records were added, changed, removed and returned.
     """
     store, folder = IcebergStore(spark), tmp_path_factory.mktemp("checked")
     model = SparkPlace(store, folder)
@@ -60,7 +60,7 @@ def test_what_doors_wrote_keeps_every_law(records):
 
 
 def test_each_row_is_read_once_for_all_laws(records):
-    """V115; beside the events of a log the numbers are read that their offsets should be, and its blocks."""
+    """V115: For an event log, the expected offsets and its blocks are read too."""
     read, stored = records[1]["lives"]
     assert read == sum(stored) > 0
     read, stored = records[1]["logs"]

@@ -1,4 +1,4 @@
-"""A history ends by its plan first: dropped with its files, or archived, which everyone reads and nobody writes."""
+"""A history ends after a preview: dropped with its files, or archived, which is readable and not writable."""
 
 from pathlib import Path
 
@@ -29,7 +29,7 @@ def keep(python, into):
 
 
 def names(python):
-    """The tables of the schema: a list of the whole warehouse would read every table of other tests."""
+    """The tables of the schema, because a list of the warehouse would read other tests' tables."""
     catalog = python.store.catalog
     return {f"ends.{each.tableName}" for each in python.spark.sql(f"SHOW TABLES IN {catalog}.ends").collect()}
 
@@ -54,7 +54,7 @@ def test_a_dropped_history_leaves_no_file(python):
 
 
 def test_an_archive_is_read_and_not_written(python):
-    """Every delivery and every deed that changes rows is refused, and the old name begins anew."""
+    """Every delivery and every change of rows is refused. A delivery to the old name begins a new table."""
     table, _ = keep(python, "ends.old")
     ended = table.drop(archive="older", apply=True)
     assert (ended.archive, ended.cursors) == ("ends.older", [])
@@ -80,7 +80,7 @@ def test_an_archive_is_read_and_not_written(python):
 
 
 def test_an_end_that_was_interrupted_is_completed(python):
-    """Killed between its two commits, the table is archived under its old name: nobody writes it."""
+    """After a kill between its two commits, the table is archived under its old name and cannot be written."""
     table, _ = keep(python, "ends.halfway")
     python.spark.sql(
         f"ALTER TABLE {python.store.sql_name(table.name)} SET TBLPROPERTIES ('{ARCHIVED}' = '2026-01-01T00:00:00Z')"
@@ -103,7 +103,7 @@ def test_a_run_names_the_archive(python, tmp_path):
 
 
 def test_what_belongs_to_others_does_not_end_here(python):
-    """A table of another program, and a name that is taken."""
+    """A table of another program, and a name in use, are refused."""
     table, _ = keep(python, "ends.taken")
     python.spark.sql(f"CREATE TABLE {python.store.catalog}.ends.foreign (id INT) USING iceberg")
     with pytest.raises(Refused) as refused:

@@ -1,4 +1,4 @@
-"""Nothing ever deletes a file outside of a table's own folder: not the original's, and not of a commit that failed."""
+"""No file outside of a table's own folder is deleted, neither the original's nor that of a failed commit."""
 
 import pytest
 from copied_warehouses import copy_of, digests, embedded
@@ -26,7 +26,7 @@ def folder(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def original(spark, folder):
-    """A table whose rows are outside of its folder, those of its first copy within."""
+    """A table whose rows are outside of its folder, except those of its first copy."""
     warehouse = embedded(spark, "outer", folder / "original")
     warehouse.snapshot(frame(spark, (1, "a"), (2, "b")), into="crm.c", key="id", at="2026-01-01")
     spark.sql(ALTER.format("outer", "write.data.path", folder / "rows"))
@@ -36,7 +36,8 @@ def original(spark, folder):
 
 
 def test_a_copy_deletes_nothing_of_the_original(spark, original, folder, tmp_path):
-    """Forget, maintain and drop on the relocated copy name the files that both have; the original reads all."""
+    """Forget, maintain and drop on the relocated copy name the shared files, and the original reads
+    everything."""
     rows = folder / "rows"
     before, shared = digests(original.store.home), digests(rows)
     told = sorted(map(str, original.table("crm.c").as_of("2026-01-02").collect()))
@@ -66,7 +67,7 @@ def test_a_copy_deletes_nothing_of_the_original(spark, original, folder, tmp_pat
 
 
 def test_a_commit_that_failed_leaves_what_it_wrote_outside(spark, original, folder, monkeypatch):
-    """Its files within the folder go, also those that a roll-back made; those outside are left as orphans."""
+    """Files within the folder are deleted, including those of a rollback. Files outside stay as orphans."""
 
     def lost(*_):
         raise conflict(NAME)

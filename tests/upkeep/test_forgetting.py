@@ -1,4 +1,4 @@
-"""Forget a record: no byte of it is left, and what is said of that is true (native.md V87 to V89, L18)."""
+"""Forget a record: no byte of it is left, and the report is true (native.md V87 to V89, L18)."""
 
 import gzip
 import json
@@ -34,14 +34,14 @@ TEXT = ColumnType(Kind.STRING)
 
 
 def old(file):
-    """The same file, written more than a day ago."""
+    """Make the file more than a day old."""
     os.utime(file, (0, 0))
     return file
 
 
 @pytest.fixture(scope="module", autouse=True)
 def neighbours_are_readable(spark):
-    """What another test left unreadable in the catalog is taken out of it: nothing is proven beside it."""
+    """Remove tables that another test damaged, because they would prevent a proof."""
     from backstory.stores.iceberg.store import IcebergStore
 
     store = IcebergStore(spark)
@@ -54,7 +54,8 @@ def neighbours_are_readable(spark):
 
 @pytest.fixture(scope="module")
 def forgotten(spark, tmp_path_factory):
-    """A record that stood in commits, statistics, deletes, a compaction and a stray file, and its certificate."""
+    """A record in commits, statistics, deletes, a compaction and a stray file, after its erasure, and its
+    certificate."""
     from backstory.stores.iceberg.store import IcebergStore
 
     store = IcebergStore(spark)
@@ -83,7 +84,7 @@ def forgotten(spark, tmp_path_factory):
 
 
 def test_L18_no_file_below_the_table_holds_the_key_or_its_values(forgotten):
-    """Data, deletes, orphans, bounds in manifests, statistics, properties and former metadata."""
+    """This covers data, deletes, orphans, bounds in manifests, statistics, properties and former metadata."""
     _, _, folder, *_, certificate = forgotten
     assert certificate.applied
     assert holding(folder, KEY, VALUE) == {}
@@ -133,7 +134,8 @@ def test_a_second_time_there_is_nothing_and_no_commit(forgotten):
 
 
 def test_who_reads_what_was_is_asked_first(forgotten):
-    """A cursor that is behind, or a branch or tag of somebody's; a cursor that has read all follows."""
+    """A cursor that is behind, and a foreign branch or tag, block it. A cursor that has read everything
+    moves."""
     store, name, folder, *_ = forgotten
     sql, table = store.spark.sql, Table(store, name)
     ((tag,),) = sql(f"SELECT snapshot_id FROM backstory.{name}.refs WHERE name LIKE 'backstory-%'").collect()
@@ -165,13 +167,13 @@ def test_an_event_log_is_chained_and_forgets_nothing(store, tmp_path):
 
 
 def written_by_a_writer(folder):
-    """The data, and the manifest that names it: a writer has both when it commits."""
+    """A data file, and a manifest that names it, as a writer has before its commit."""
     manifests = [file for file in folder.rglob("*.avro") if not file.name.startswith("snap-")]
     return [next(folder.rglob("*.parquet")), manifests[0]]
 
 
 def following(metadata):
-    """A file of metadata as a writer leaves it that read this one, and which no catalog has named yet."""
+    """A metadata file as written by a concurrent writer that read this one, before the catalog names it."""
     file = Path(metadata.removeprefix("file:"))
     zipped = ".gz." in file.name
     told = json.loads(gzip.decompress(file.read_bytes()) if zipped else file.read_bytes())
@@ -183,10 +185,10 @@ def following(metadata):
 
 
 def test_the_only_record_leaves_an_empty_table(store):
-    """Also a record of another table's layout, whose key several columns make.
+    """This includes a record of another layout with a composite key.
 
-    New files that nobody names may be those of a writer at work, which would name them in the end; not so
-    metadata of a writer that another came before.
+    New files without a reference may belong to an active writer, except metadata of a writer that lost the
+    race.
     """
     columns = tuple(Column(name, TEXT) for name in ("id", "part", "v"))
     name = TableName("lifecycle", "only")
@@ -220,7 +222,7 @@ def test_the_only_record_leaves_an_empty_table(store):
 
 
 def test_a_history_forgets_with_its_base(store, tmp_path):
-    """The next load goes on without the record, and the runs before are known."""
+    """The next load continues without the record, and earlier runs stay known."""
     place = SparkPlace(store, tmp_path)
     place.use(document(dataset(input="stage.csv")))
     try:

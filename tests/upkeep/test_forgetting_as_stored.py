@@ -1,4 +1,4 @@
-"""Forget a record wherever Iceberg finds it, and nothing that is another's (native.md V87 to V89)."""
+"""Forget a record wherever Iceberg finds it, and delete no file of another owner (native.md V87 to V89)."""
 
 import json
 import os
@@ -25,7 +25,7 @@ LIVE = """'backstory.layout' = 'fivetran-live', 'backstory.key' = '["id"]'"""
 
 
 class Place:
-    """A table as another program made it, in a schema of its own."""
+    """A table of another program, in a separate schema."""
 
     def __init__(self, store, name, columns="id STRING, v STRING", more="", schema=None):
         self.store, self.name = store, TableName(schema or f"stored_{uuid4().hex[:8]}", name)
@@ -60,13 +60,13 @@ class Place:
         return Table(self.store, self.name).forget(key, apply=True, **how)
 
     def age(self):
-        """Everything in the folder was written long ago."""
+        """Make everything in the folder old."""
         for file in self.folder.rglob("*"):
             os.utime(file, (0, 0))
 
 
 def refused(place, code):
-    """Refused with this code, at once: nothing was written; a look alone says so, too."""
+    """Check that it is refused with this code at once, without writing, including without apply."""
     before = place.metadata
     for apply in (False, True):
         with pytest.raises(Refused) as caught:
@@ -77,9 +77,9 @@ def refused(place, code):
 
 
 def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
-    """Of columns that were renamed and widened since; an owner's file stays, and is named as left.
+    """Columns were renamed and widened. An owner's file is kept, and listed as left.
 
-    By each erasure of a record that it holds, as long as it is there.
+    Every erasure of a record in it lists it, as long as it exists.
     """
     pq.write_table(
         pa.table({"k": pa.array([1, 2, 3], pa.int32()), "v": ["a", "b", "c"]}), tmp_path / "f.parquet"
@@ -104,7 +104,7 @@ def test_files_without_ids_are_read_by_the_mapping_of_names(store, tmp_path):
 
 
 def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
-    """The constant of a partition, of files that do not have the column; the certificate names it nowhere."""
+    """The key is the partition constant of files without the column. The certificate does not contain it."""
     (tmp_path / f"id={ANNA}").mkdir()
     pq.write_table(pa.table({"v": ["a"]}), tmp_path / f"id={ANNA}" / "f.parquet")
     place = Place(store, "constants", more="PARTITIONED BY (id)")
@@ -120,7 +120,7 @@ def test_a_key_that_stands_in_the_path_alone_is_found(store, tmp_path):
 
 
 def test_a_value_that_a_column_has_by_default_is_found(store):
-    """In files that were written before the column was added."""
+    """Files from before the column was added have its default."""
     place = Place(store, "defaults", more="")
     place.sql("ALTER TABLE {0} SET TBLPROPERTIES ('format-version' = '3')")
     place.insert((ANNA, "a"), (BERT, "b"))
@@ -135,7 +135,7 @@ def test_a_value_that_a_column_has_by_default_is_found(store):
 
 
 def test_folders_named_after_the_key_go_with_the_record(store):
-    """Of a table that its owner partitioned by it, also out of what hides rows of several files."""
+    """The table is partitioned by the key, including in deletes for several files."""
     place = Place(store, "parted", more="PARTITIONED BY (id)")
     place.sql(
         "ALTER TABLE {0} SET TBLPROPERTIES ('format-version' = '3', 'write.delete.mode' = 'merge-on-read')"
@@ -151,7 +151,7 @@ def test_folders_named_after_the_key_go_with_the_record(store):
 
 
 def test_no_table_in_or_over_another_forgets(store):
-    """A nested namespace, a folder within, and one name in another's folder after Spark renamed that."""
+    """Nested namespaces, a folder within, and a name in another's folder after a rename in Spark are refused."""
     outer = Place(store, "customer").insert((ANNA, "a"))
     inner = Place(store, "notes", schema=outer.name.schema, more=f"LOCATION '{outer.folder}/notes'")
     inner.insert((ANNA, "n"))
@@ -173,7 +173,7 @@ def test_no_table_in_or_over_another_forgets(store):
 
 
 def test_who_reads_the_files_of_a_table_keeps_it_from_forgetting(store):
-    """A table elsewhere to which they were added."""
+    """The files were added to a table elsewhere."""
     place = Place(store, "source").insert((ANNA, "a"))
     reader = Place(store, "reader", schema=place.name.schema)
     reader.add_files(place.folder / "data")
@@ -182,7 +182,8 @@ def test_who_reads_the_files_of_a_table_keeps_it_from_forgetting(store):
 
 
 def test_an_owners_files_stay_and_are_named_where_they_may_hold_the_record(store):
-    """In any folder below the table's, in a schema called metadata, too; so do those of another table's past."""
+    """They may be in any folder below the table's, including in a schema called metadata, and from another
+    table's past."""
     place = Place(store, "t", schema="metadata").insert((ANNA, "a"), (BERT, "b"))
     export = place.folder / "export" / "metadata"
     export.mkdir(parents=True)
@@ -205,7 +206,8 @@ def test_an_owners_files_stay_and_are_named_where_they_may_hold_the_record(store
 
 
 def test_files_elsewhere_are_searched_and_named(store, tmp_path):
-    """Where a property or a former location has put them: none is deleted, not those that the table wrote."""
+    """Files in other locations by property or former location are never deleted, even if the table wrote
+    them."""
     place = Place(store, "elsewhere").insert((ANNA, "a"), (BERT, "b"))
     former = place.folder
     place.sql(f"ALTER TABLE {{0}} SET LOCATION '{tmp_path}/now'")
@@ -250,11 +252,12 @@ def test_what_cannot_be_searched_or_deleted_is_told_at_once(store):
 
 
 class Killed(BaseException):
-    """The end of a process."""
+    """An exception that ends the process."""
 
 
 def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypatch, tmp_path):
-    """At any file, and by that of another record, too; until then a look says so, and there is no certificate."""
+    """This holds at any file, and for another record's erasure. Until then, a search reports it, without a
+    certificate."""
     place, delete = Place(store, "killed", more="PARTITIONED BY (id)"), maintenance.delete_files
     elsewhere = tmp_path / f"id={ANNA}"
     elsewhere.mkdir()
@@ -287,7 +290,7 @@ def test_an_erasure_that_was_interrupted_is_finished_by_the_next(store, monkeypa
 
 
 def test_a_dropped_and_an_expired_table_leave_the_files_of_others(store, tmp_path):
-    """Deletion ends at the table's own folder; what is left is named."""
+    """Only files in the table's own folder are deleted, and the others are listed."""
     pq.write_table(pa.table({"id": [ANNA], "v": ["a"]}), tmp_path / "f.parquet")
     place = Place(store, "dropped")
     place.add_files(tmp_path)

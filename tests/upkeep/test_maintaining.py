@@ -1,4 +1,4 @@
-"""Maintain: few files, few snapshots, and every answer as before (native.md V33, V34, V90, V91)."""
+"""Maintain: few files, few snapshots, and the same query results (native.md V33, V34, V90, V91)."""
 
 import pytest
 from datasets import Dataset
@@ -32,7 +32,7 @@ def files(store, name, kind):
 
 
 def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_answer(store):
-    """With compaction, expiry, and a cursor that keeps what it has to read: rows keep ids and last updates."""
+    """With compaction, expiry and a cursor, rows keep ids and last updates."""
     gone = version(1, None, 30, role="fact", kind="delete")
     silent = [
         version(2, None, 10, role="fact", kind="upsert"),
@@ -71,7 +71,7 @@ def test_E17_settling_removes_what_is_remembered_up_to_a_time_and_changes_no_ans
 
 
 def test_V34_what_copies_settled_stays_settled_when_an_earlier_time_is_asked_for(store):
-    """The interval grows down from its end, or not at all."""
+    """Settling within the interval extends it to all earlier times, and never moves its end back."""
     name = kept(store, "settled_by_copies")
     rows = [version(1, "a", 10, 20), version(1, "b", 20), version(2, None, 5, role="fact", kind="delete")]
     put(
@@ -90,7 +90,7 @@ def _fact(row):
 
 
 def test_V90_pruning_takes_what_was_known_before_and_nothing_after(store):
-    """Of much memory a time to settle is proposed; a table may say itself how long it remembers."""
+    """If there is much memory, a time to settle is proposed. A table may specify the age of its memory."""
     rows = life(
         [version(1, "a", 10)], [version(1, "a", 10, 20)], [version(1, "a", 10, 15)], [version(2, "b", 1)]
     )
@@ -114,7 +114,7 @@ def test_V90_pruning_takes_what_was_known_before_and_nothing_after(store):
 
 
 def test_runs_are_known_after_their_commits_have_gone(store, tmp_path):
-    """What a log tells of may expire; a run that only a commit tells of stays, and so does a lease's base."""
+    """Logged commits may expire. A run that only its commit records, and a lease's base, are kept."""
     place = SparkPlace(store, tmp_path)
     place.use(document(dataset(input="stage.csv")))
     try:

@@ -1,4 +1,4 @@
-"""A delivery to a branch changes the branch alone; publishing makes it the table by one commit, or refuses."""
+"""A delivery to a branch changes only the branch. Publishing makes it the table in one commit, or is refused."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ NUMBERS = iter(range(1, 1000))
 
 @pytest.fixture
 def copies(lake, tmp_path):
-    """A function that brings a copy of names by id into a table of its own, and that table."""
+    """A function that delivers names by id into a separate table, and that table."""
     into = f"preview_{next(NUMBERS)}.customer"
 
     def bring(day, rows, **options):
@@ -45,7 +45,7 @@ WAYS = {"whole": None, "parts": 50_000, "tasks": 0}
 
 
 def of(rows, day):
-    """The copy in which these ids have names of a day."""
+    """The copy with these ids, whose names are of one day."""
     return {key: f"{key} of {day}" for key in rows}
 
 
@@ -80,7 +80,7 @@ def test_a_published_preview_is_what_the_deliveries_leave(lake, tmp_path, monkey
 
 
 def versions(table):
-    """The versions of a table without the times at which they were recorded."""
+    """The versions of a table without their recorded times."""
     left_out = {"recorded_at", "_memory"}
     rows = table.store.spark.table(table.store.sql_name(table.name)).collect()
     return sorted(str({k: v for k, v in row.asDict().items() if k not in left_out}) for row in rows)

@@ -1,4 +1,4 @@
-"""R55: pruning, archives and erasure, on databases, against a row-by-row reference."""
+"""R55: Pruning, archives and erasure in databases, compared with a row-by-row reference."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -46,7 +46,7 @@ RULES = {"allow_prune": True}
 
 @pytest.fixture(params=["duckdb", "postgres"])
 def place(request, tmp_path):
-    """An empty database of either kind; DuckDB in memory, because each example changes schemas."""
+    """An empty database of either kind. DuckDB is in memory, because each example changes schemas."""
     url = "duckdb://" if request.param == "duckdb" else request.getfixturevalue("postgres_url")
     found = Place(request.param, url, tmp_path)
     yield found
@@ -58,7 +58,7 @@ def upkeep(place: Place, name="rc_p") -> Upkeep:
 
 
 def empty(place: Place) -> Upkeep:
-    """The place as it was before anything was pruned."""
+    """The place before any pruning."""
     for kind, name in (("VIEW", "rc_p_hist_all"), ("TABLE", "rc_p_hist_archive")):
         place.sql(f"DROP {kind} IF EXISTS rawcore.{name}")
     place.lock("rc_p").unlink(missing_ok=True)
@@ -66,7 +66,7 @@ def empty(place: Place) -> Upkeep:
 
 
 def may_go(history, before, keep_last, hold):
-    """The reference: which versions are pruned."""
+    """The versions that the reference prunes."""
 
     def later(one):
         return any(v.key == one.key and v.started > one.started for v in history)
@@ -92,7 +92,7 @@ def table_of(place: Place, history, name):
 
 
 def holds(place: Place, law, *strategies):
-    """The law is true of random histories."""
+    """Check that the law holds for random histories."""
     settings(max_examples=EXAMPLES[place.name], deadline=None, derandomize=True)(given(*strategies)(law))()
 
 
@@ -100,7 +100,8 @@ HOLDS = st.sets(st.sampled_from(KEYS), max_size=1)
 
 
 def test_what_is_pruned_stands_in_the_archive(place):
-    """R55: candidates go into the archive as they were, all else stays; the watermark is the last end that went."""
+    """R55: Candidates are archived unchanged, and all others are kept. The watermark is the last archived
+    end."""
     history = prepare(place, **RULES)["rc_p"]
 
     def law(life, before, keep_last, hold):
@@ -124,7 +125,7 @@ def test_what_is_pruned_stands_in_the_archive(place):
 
 
 def test_answers_are_the_same_or_refused(place):
-    """R51, R55: after pruning each question is answered as before, or refused; effective time loses nothing."""
+    """R51, R55: After pruning, each query returns the same rows or is refused. Effective time loses nothing."""
     ask = prepare(place, **RULES)["rc_p"]
     dating = Dating("since")
     words = Labels(reappeared="again")
@@ -168,7 +169,7 @@ def test_answers_are_the_same_or_refused(place):
 
 
 def test_pruning_again_goes_on(place):
-    """R55: the same cut again changes nothing, a later one moves the watermark on, an earlier one never back."""
+    """R55: A repeated cut changes nothing, a later one moves the watermark, and an earlier one does not."""
     history = prepare(place, **RULES)["rc_p"]
 
     def law(life, cuts):
@@ -193,7 +194,7 @@ def test_pruning_again_goes_on(place):
 
 @pytest.mark.parametrize("steps", [1, 2, 3, 4])
 def test_an_interrupted_prune_is_resumed(place, steps):
-    """R55: after a stop behind any statement, each committed, pruning again ends in the same tables."""
+    """R55: After an interruption at any committed statement, a repeated prune gives the same tables."""
     history = prepare(place, **RULES)["rc_p"]
     cut = Cut(second(6))
 
@@ -224,7 +225,7 @@ def test_an_interrupted_prune_is_resumed(place, steps):
 
 
 def test_a_version_on_its_way_is_seen_once(place):
-    """R55: between copy and delete all versions are still told once."""
+    """R55: Between copy and delete, each version is returned once."""
     history = prepare(place, **RULES)["rc_p"]
 
     def law(life):
@@ -249,13 +250,13 @@ TWO = """
 
 @pytest.fixture
 def two(place):
-    """Two records; `a` has two closed versions and an open one."""
+    """Two records. `a` has two closed versions and an open one."""
     place.use(document(dataset(historization=RULES)))
     return place.base("a:3").put(TWO)
 
 
 def test_pruning_must_be_allowed(two):
-    """R55: without allow_prune in the model nothing is pruned; the plan is shown all the same."""
+    """R55: Without allow_prune in the model nothing is pruned, but the plan is shown."""
     two.use(document(dataset()))
     before = two.dump()
 
@@ -268,7 +269,7 @@ def test_pruning_must_be_allowed(two):
 
 
 def test_a_copy_that_is_not_equal_is_not_deleted(two):
-    """R55: what does not come into the archive as it was stays in the history, and the run fails."""
+    """R55: A version that is not archived exactly stays in the history, and the run fails."""
     history = upkeep(two, "rc_c").history()
     pruning.prepare_archive(history, two.target._engine)
     before = two.dump()
@@ -284,7 +285,7 @@ def test_a_copy_that_is_not_equal_is_not_deleted(two):
 
 
 def test_the_lock_file_has_the_watermark(two):
-    """R55: the watermark stands in the lock file; without the file the archive tells it."""
+    """R55: The lock file contains the watermark. Without the file, it is read from the archive."""
     upkeep(two, "rc_c").prune(second(9), apply=True)
     lock = two.lock()
 
@@ -294,7 +295,7 @@ def test_the_lock_file_has_the_watermark(two):
 
 
 def test_pruning_is_logged(two):
-    """R55: a prune and an erasure each leave a row in the step log."""
+    """R55: A prune and an erasure each have a row in the step log."""
     upkeep(two, "rc_c").prune(second(9), run_id="p", apply=True)
     upkeep(two, "rc_c").erase("b", run_id="e", apply=True)
 
@@ -303,7 +304,7 @@ def test_pruning_is_logged(two):
 
 
 def test_loads_go_on_after_pruning(two):
-    """R55: a load after pruning knows every record as before, and keeps the watermark."""
+    """R55: After pruning, a load recognises every record, and keeps the watermark."""
     two.base("a:3").load("r5", 5)
     upkeep(two, "rc_c").prune(second(9), apply=True)
 
@@ -315,7 +316,8 @@ def test_loads_go_on_after_pruning(two):
 
 
 def test_the_archive_follows_the_history(place, tmp_path):
-    """R55: after a column came, one went, and the dataset was renamed, the archive is read and written on."""
+    """R55: After columns are added and removed and the dataset is renamed, the archive is still read and
+    written."""
 
     def load(number, columns, name="rc_c", **more):
         rows = {"k": "x", "a": number, "b": number, "n": number}
@@ -350,7 +352,7 @@ def test_the_archive_follows_the_history(place, tmp_path):
 
 
 def test_views_are_made_by_the_columns_of_now(place, tmp_path):
-    """R52, R53, R55: the views that the model asks for can be made anew after the columns changed."""
+    """R52, R53, R55: The model's views can be recreated after columns changed."""
     rules = {**RULES, "effective_dating": {"column": "day"}, "state_labels": {"new": "N"}}
 
     def load(number, columns, header):
@@ -381,7 +383,7 @@ def test_views_are_made_by_the_columns_of_now(place, tmp_path):
 
 @pytest.mark.parametrize("rows", [False, True])
 def test_a_record_is_erased_everywhere(place, rows):
-    """R55: erasure empties a record's values, or takes its rows, in history and archive, and nothing else."""
+    """R55: Erasure clears a record's values or deletes its rows, in history and archive, and nothing else."""
     history = prepare(place, **RULES)["rc_p"]
 
     def law(life, before, key):
@@ -406,7 +408,7 @@ def test_a_record_is_erased_everywhere(place, rows):
 
 
 def test_a_record_that_the_base_has_is_not_erased(two):
-    """R55: erasure is refused while the next load would bring the record back, and writes nothing."""
+    """R55: If the next load would add the record again, erasure is refused and writes nothing."""
     before = two.dump()
 
     with pytest.raises(Refused) as refused:
@@ -417,7 +419,7 @@ def test_a_record_that_the_base_has_is_not_erased(two):
 
 
 def test_a_record_that_is_flagged_as_deleted_can_be_erased(place, tmp_path):
-    """R54, R55: a softly deleted record of the base is excluded from the history, so it can be erased."""
+    """R54, R55: A softly deleted record of the base is not part of the history's input, so it can be erased."""
     soft = {"soft_delete": {"column": "gone", "deleted_values": ["X"]}}
     place.use(document(dataset("k* a gone", input="stage.csv", historization=soft)))
     for number, flag in enumerate(["", "X"], start=1):
@@ -442,7 +444,7 @@ def test_a_record_that_is_flagged_as_deleted_can_be_erased(place, tmp_path):
     ],
 )
 def test_wrong_usage(tmp_path, call, code):
-    """R55: a naive time, another key, an unknown dataset and a history that is not loaded yet are usage errors."""
+    """R55: A naive time, another key, an unknown dataset and a missing history are wrong usage."""
     place = Place("duckdb", f"duckdb://{tmp_path / 'x.duckdb'}", tmp_path)
     prepare(place, **RULES)
     place.sql("DROP TABLE rawcore.rc_c_hist")
@@ -456,7 +458,7 @@ def test_wrong_usage(tmp_path, call, code):
 
 @pytest.mark.parametrize("name", ["spark", "sqlserver", "duckdb", "postgres"])
 def test_every_dialect_can_be_parsed(name):
-    """R55: the statements of pruning and erasure are good SQL in every dialect."""
+    """R55: The statements of pruning and erasure are valid SQL in every dialect."""
     dialect = get_dialect(name)
     history = in_dialect(dialect)["rc_p"]
     cut = Cut(second(3), legal_hold=("o'x", {"k": None}))

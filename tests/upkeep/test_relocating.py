@@ -1,4 +1,4 @@
-"""A copied warehouse is refused, then made whole: nothing of the original is read, written or deleted."""
+"""A copied warehouse is refused, then relocated: no file of the original is read, written or deleted."""
 
 import json
 import shutil
@@ -24,7 +24,7 @@ VERSIONS = {"crm.three": 3, "crm.two": 2}
 
 
 def delivered(warehouse, path, number):
-    """How many rows a delivery brought to the dataset."""
+    """The number of rows that a delivery added to the dataset."""
     rows = path.with_suffix(".ndjson")
     rows.write_text(json.dumps({"id": number, "event_time": f"{AT[0]}T00:00:00Z"}))
     receipt = warehouse.ingest("cities", rows)
@@ -38,7 +38,7 @@ def frame(spark, rows):
 
 @pytest.fixture(scope="module")
 def original(spark, tmp_path_factory):
-    """Tables of both versions of Iceberg's format, with all that metadata can have."""
+    """Tables of both format versions, with all kinds of metadata."""
     folder = tmp_path_factory.mktemp("home") / "a b%20ü"
     warehouse = embedded(spark, "home", folder)
     for name, version in VERSIONS.items():
@@ -64,7 +64,7 @@ def original(spark, tmp_path_factory):
 
 
 def answers(warehouse):
-    """What the tables tell in all ways: every snapshot, branches, row ids, changes, life, files."""
+    """The results of all readers: snapshots, branches, row ids, changes, lives, files."""
     found = {}
     store = warehouse.store
     for name, version in VERSIONS.items():
@@ -121,7 +121,7 @@ def raised(error):
 
 
 def used(copy, spark, tmp_path):
-    """A copy that was made whole takes deliveries, moves cursors, forgets its own files, and keeps the laws."""
+    """A relocated copy accepts deliveries, moves cursors, forgets only its own files, and keeps the laws."""
     assert copy.sql("SELECT * FROM crm.none").collect() == []
     view = copy.store.iceberg().loadView(copy.store.identifier(TableName("crm", "three_current")))
     assert view.location().startswith(
@@ -142,7 +142,7 @@ def used(copy, spark, tmp_path):
 
 
 def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
-    """Nothing of it is read, written or deleted; what its owner put elsewhere is; afterwards all is as in it."""
+    """No table of it is read or written, except tables outside. Afterwards, everything is as in the original."""
     home = original.store.home
     before, told = digests(home), answers(original)
     copy = copy_of(spark, "copied", original, tmp_path)
@@ -189,7 +189,7 @@ def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
 
 
 def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
-    """A file that the copy lacks is named, and nothing changes; with it the same call ends well."""
+    """A missing file is named and nothing changes. With the file, the same call succeeds."""
     copy = copy_of(spark, "torn", original, tmp_path)
     folder = copy.store.home
     lost = next(folder.glob("crm/two/data/**/*.parquet"))
@@ -206,7 +206,7 @@ def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
 
 
 def test_what_is_linked_to_another_warehouse_is_not_made_whole(spark, original, tmp_path):
-    """A catalog with two names, a folder that leads out, a folder where nothing lies: refused, nothing written."""
+    """A catalog with two links, a folder that leads out and a missing folder are refused without a write."""
     copy = copy_of(spark, "linked", original, tmp_path)
     folder, before = copy.store.home, digests(original.store.home)
     (tmp_path / "other.db").hardlink_to(folder / "catalog.db")
@@ -230,7 +230,7 @@ def test_what_is_linked_to_another_warehouse_is_not_made_whole(spark, original, 
 def test_while_another_program_writes_the_catalog_nothing_is_made_whole(
     spark, original, tmp_path, monkeypatch
 ):
-    """The catalog is held by one writer at a time."""
+    """Only one writer at a time locks the catalog."""
     copy = copy_of(spark, "busy", original, tmp_path)
     monkeypatch.setattr("backstory.stores.embedded_catalog.PATIENCE", 0)
     with closing(sqlite3.connect(copy.store.home / "catalog.db")) as other:

@@ -1,4 +1,4 @@
-"""`repair`: after it `check` finds nothing, healthy records are untouched, and the commit tells of itself."""
+"""`repair`: afterwards `check` finds nothing, healthy records are unchanged, and the commit is marked."""
 
 import json
 
@@ -16,7 +16,7 @@ from backstory.upkeep.repairing import REPAIR, repair, repair_small
 
 
 def lives(store, table, names):
-    """The rows of each key in the order of their starts."""
+    """The rows of each key in order of their starts."""
     rows = store.spark.table(store.sql_name(table)).select("k", *names).orderBy("k", names[0]).collect()
     found = {}
     for key, *rest in rows:
@@ -25,21 +25,21 @@ def lives(store, table, names):
 
 
 def _short(value):
-    """`T10` for an instant of the text tables; the open end is `TMAX`."""
+    """`T10` for an instant of the text tables. The open end is `TMAX`."""
     if not hasattr(value, "second"):
         return value
     return "TMAX" if value.year == 9999 else f"T{value.minute * 60 + value.second}"
 
 
 def healthy(store, table, *more):
-    """Where the rows of the healthy records are, and which they are; and of rows with these keys the oldest."""
+    """The places and ids of the healthy records' rows, and the oldest of rows with these keys."""
     rows = store.spark.sql(f"SELECT _file, _pos, _row_id, k FROM {store.sql_name(table)}").collect()
     found = {row["k"]: row for row in sorted(rows, key=lambda row: -row["_row_id"]) if row["k"] in more}
     return sorted([*found.values(), *(row for row in rows if str(row["k"]).startswith("good"))])
 
 
 def test_versions_are_mended(store):
-    """V117, V118: per violating key, in one commit that tells of itself; dry by default, and never twice."""
+    """V117, V118: Violating keys are repaired in one marked commit. It is dry by default, and runs once."""
     table = written(store, "mended", Layout.VERSIONS, VERSIONS)
     recorded(store, table, "2024-02-29T00:00:05Z")
     before, places = newest_snapshot(existing(store, table)).id, healthy(store, table)
@@ -71,7 +71,7 @@ def test_versions_are_mended(store):
 
 
 def test_what_fivetran_left_is_mended(store):
-    """A version ends a millisecond before its successor; the mark of disorder goes when there is none."""
+    """A version ends a millisecond before its successor. The mark of disorder is removed when there is none."""
     table = written(
         store, "sent", Layout.FIVETRAN_HISTORY, FIVETRAN + "twin a T1 TMAX true T1\ntwin a T1 TMAX true T1\n"
     )
@@ -95,7 +95,7 @@ def test_what_fivetran_left_is_mended(store):
 
 
 def test_a_model_is_mended_but_for_its_hashes(store):
-    """States follow the ends; what a hash was of, nobody knows any more."""
+    """States follow the ends. The values of a wrong hash are unknown."""
     table = written(store, "m_hist", Layout.HIST, HIST)
 
     done = repair(store, table, apply=True)
@@ -114,7 +114,7 @@ def test_a_model_is_mended_but_for_its_hashes(store):
     ids=str,
 )
 def test_for_a_small_table_that_breaks_no_law_nothing_is_proposed_without_spark(store, layout, told):
-    """A property that is wrong is left, whoever looks; what rows break Spark mends."""
+    """A wrong property is never changed. Spark repairs rows."""
     table = written(store, "s_hist", layout, told)
     recorded(store, table, "2024-02-29T00:00:05Z")
     with pytest.raises(Unreadable):
@@ -129,7 +129,7 @@ def test_for_a_small_table_that_breaks_no_law_nothing_is_proposed_without_spark(
 
 
 def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store):
-    """Logs are append-only; a table without versions keeps nothing to mend it by."""
+    """Logs are append-only, and a table without versions has no basis for a repair."""
     table = written(store, "logged", Layout.FIVETRAN_LIVE, "k v synced\na b T1\n")
     for layout in ("fivetran-live", "odf", "odf-log"):
         store.spark.sql(
@@ -144,7 +144,7 @@ def test_rows_that_nobody_can_tell_right_from_wrong_are_refused(store):
 
 
 def test_a_table_that_tells_no_key_is_not_mended(store):
-    """Without it all rows would be those of one record."""
+    """Without a key, all rows would belong to one record."""
     table = written(store, "keyless", Layout.VERSIONS, "k from to recorded\na T1 - T1\nb T2 - T2\n")
     store.spark.sql(f"ALTER TABLE {store.sql_name(table)} UNSET TBLPROPERTIES ('backstory.key')")
 

@@ -1,4 +1,4 @@
-"""Rewind from Python, on every layout: what goes, what is refused, what is told (native.md V84, V85)."""
+"""Rewind from Python, on every layout: its effect, refusals and report (native.md V84, V85)."""
 
 import json
 from datetime import UTC, datetime, timedelta
@@ -23,7 +23,7 @@ NOW = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def load(place, run, rows):
-    """A load of the rows `a:1 b:2`."""
+    """Load the rows `a:1 b:2`."""
     lines = [word.replace(":", ",") for word in rows.split()]
     (place.folder / "stage.csv").write_text("\n".join(["k,a", *lines, ""]))
     (receipt,) = place.loads(run)
@@ -33,7 +33,8 @@ def load(place, run, rows):
 
 class TestVersions:
     def test_a_dry_rewind_tells_and_writes_nothing(self, store):
-        """What would go: rows by outcome, commits, keys; then it goes, once, and a pruned time is refused."""
+        """It reports rows by outcome, commits and keys. The rewind then runs once, and a pruned time is
+        refused."""
         name = kept(store, "told", life([version(1, "a", 10)]))
         put(
             store,
@@ -63,7 +64,7 @@ class TestVersions:
 
 
 class TestOtherLayouts:
-    """By what was learnt: the commits say when (interface, section 6)."""
+    """The time of commits counts (interface, section 6)."""
 
     def test_a_dataset_goes_back_by_system_time_and_its_chain_with_it(self, store, tmp_path):
         dataset = Dataset(
@@ -84,7 +85,7 @@ class TestOtherLayouts:
         assert caught.value.code == "nothing-then"
 
     def test_a_history_goes_back_with_its_base(self, store, tmp_path):
-        """Its runs are taken back too: the same run id loads again. A load between its commits is waited for."""
+        """Its runs are undone too, so their ids load again. It waits for a load between its commits."""
         place = SparkPlace(store, tmp_path)
         place.use(document(dataset(input="stage.csv")))
         try:
@@ -113,7 +114,7 @@ FED = {SETTLED: '["a", "b"]', MEMORY_SINCE: "2024-01-04T00:00:00Z"}
 
 
 def test_E20_copies_go_on_from_where_the_rewind_went(store):
-    """A copy that was taken back may come again, of its own instant; one in between may not."""
+    """A withdrawn copy may be sent again for its own instant, but not one in between."""
     warehouse = Warehouse(store, embedded=False)
 
     def copy(at, value):
@@ -135,7 +136,7 @@ def test_E20_copies_go_on_from_where_the_rewind_went(store):
 
 
 class TestMemory:
-    """The properties that tell of the memory follow what was known (E20)."""
+    """The properties of the memory follow the known state (E20)."""
 
     def test_E20_before_the_memory_began_there_is_none(self):
         back = memory_at(FED, t(1), NOW)

@@ -1,4 +1,4 @@
-"""Views of a table in its catalog read as `current` and `as_of` do, in every session."""
+"""Views of a table in its catalog return the rows of `current` and `as_of`, in every session."""
 
 import pytest
 from committing import append_past, make
@@ -21,7 +21,7 @@ def asked(store, sql, **times):
 
 
 def test_views_of_native_versions(store):
-    """Memory rows are in no view; made again they are the same; another session needs no more than names."""
+    """Views contain no memory rows, can be recreated, and need only names in another session."""
     found = remembered(store, "viewed", E14)
     tried = found.views(dry_run=True)
     assert [(each["view"], each["made"]) for each in tried] == [
@@ -44,7 +44,7 @@ def test_views_of_native_versions(store):
 
 
 def test_views_of_what_fivetran_brings_are_the_readers(store):
-    """Overlaps, missing flags and gaps of a millisecond are read as `as_of` reads them."""
+    """Overlaps, missing flags and gaps of a millisecond are read as by `as_of`."""
     name = TableName("reading", "seen")
     drop(store, name)
     ends = (

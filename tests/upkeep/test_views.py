@@ -1,4 +1,4 @@
-"""R52, R53, R55: the views in force are those that the model asks for now, whatever it asked for before."""
+"""R52, R53, R55: The views follow the present model, whatever it contained before."""
 
 import pytest
 from historizing import dataset, document, second
@@ -16,7 +16,7 @@ def owner(place):
 
 
 class Owner:
-    """Somebody who keeps a model and its stage file, changes both, and loads."""
+    """The owner of a model and its stage file, who changes both and loads."""
 
     def __init__(self, place):
         self.place, self.count = place, 0
@@ -45,7 +45,7 @@ class Owner:
         return [each for each in VIEWS if self.place.has("rawcore", f"{name}_hist_{each}")]
 
     def made(self):
-        """What tells whether a view was made anew."""
+        """The identity of a view, which shows whether it was recreated."""
         query = (
             "SELECT oid::bigint FROM pg_class WHERE relname LIKE 'rc_c_hist_%' AND relkind = 'v'"
             if self.place.name == "postgres"
@@ -55,7 +55,7 @@ class Owner:
 
 
 def test_labels_that_changed_are_in_the_view(owner):
-    """R53: after a load with other labels `_hist_labeled` says those."""
+    """R53: After a load with other labels, `_hist_labeled` contains them."""
     owner.load({"state_labels": LABELS})
     owner.load({"state_labels": {**LABELS, "new": "NEU"}})
 
@@ -63,7 +63,7 @@ def test_labels_that_changed_are_in_the_view(owner):
 
 
 def test_another_effective_column_is_in_the_view(owner):
-    """R52: after a load with another column, or granularity, `_hist_effective` is by that."""
+    """R52: After a load with another column or granularity, `_hist_effective` uses it."""
     csv, columns = "k,a,b\nx,2024-01-01,2024-06-01\n", "k* a:DATE b:DATE"
     found = []
     for dating in ({"column": "a"}, {"column": "b"}, {"column": "b", "granularity": "date"}):
@@ -75,7 +75,7 @@ def test_another_effective_column_is_in_the_view(owner):
 
 
 def test_the_view_of_a_rule_that_went_goes(owner):
-    """R52, R53: a load without the rule drops its view, and leaves those of other rules."""
+    """R52, R53: A load without the rule drops only its view."""
     dating = {"effective_dating": {"column": "d"}}
     stage = ("k,d\nx,2024-01-01\n", "k* d:DATE")
     owner.load({"state_labels": LABELS, **dating}, *stage)
@@ -89,7 +89,7 @@ def test_the_view_of_a_rule_that_went_goes(owner):
 
 
 def test_a_load_without_change_makes_no_view_anew(owner):
-    """R53: as long as rules and columns stay, so do the views; a column makes them anew."""
+    """R53: Views are recreated only if rules or columns change."""
     owner.load(RULES)
     before = owner.made()
     owner.load(RULES, "k,a\nx,2\n")
@@ -103,7 +103,7 @@ def test_a_load_without_change_makes_no_view_anew(owner):
 
 
 def test_a_dry_run_leaves_the_views(owner):
-    """R53: a dry run with other labels changes no view."""
+    """R53: A dry run with other labels changes no view."""
     owner.load(RULES)
     before = owner.made()
     owner.load({**RULES, "state_labels": {**LABELS, "new": "NEU"}}, dry_run=True)
@@ -113,7 +113,7 @@ def test_a_dry_run_leaves_the_views(owner):
 
 
 def test_views_that_upkeep_made_are_brought_to_the_model(owner):
-    """R53, R55: what pruning left is made anew by the next load if the model says something else."""
+    """R53, R55: If the model changed, the next load recreates pruning's views."""
     owner.load(RULES)
     owner.load(RULES, "k,a\nx,2\n")
     owner.upkeep().prune(second(9), apply=True)
@@ -124,7 +124,7 @@ def test_views_that_upkeep_made_are_brought_to_the_model(owner):
 
 
 def test_a_table_that_is_called_like_a_view_is_left_alone(owner):
-    """R53: where the model asks for no view, what stands under its name is not ours."""
+    """R53: If the model defines no view, a table with its name is not ours."""
     owner.load({})
     owner.place.create("rawcore", "rc_c_hist_labeled", owner.place.dataset.target_columns)
     owner.load({}, "k,a,b\nx,2,3\n", "k* a b")
@@ -133,7 +133,7 @@ def test_a_table_that_is_called_like_a_view_is_left_alone(owner):
 
 
 def test_views_and_archive_follow_a_renamed_dataset(owner):
-    """R36, R55: with the history go its archive and its views; nothing is left under the old name."""
+    """R36, R55: Archive and views are renamed with the history, and nothing has the old name."""
     owner.load(RULES)
     owner.load(RULES, "k,a\nx,2\n")
     owner.upkeep().prune(second(9), apply=True)
@@ -149,7 +149,7 @@ def test_views_and_archive_follow_a_renamed_dataset(owner):
 
 
 def test_a_rename_with_a_wider_column(owner):
-    """R40, R53: a column of a renamed history can be widened, though a view of the old name showed it."""
+    """R40, R53: A column of a renamed history can be widened, although a view of the old name used it."""
     owner.load(RULES, "k,n\nx,1\n", "k* n:INTEGER")
     owner.load(RULES, "k,n\nx,5000000000\n", "k* n:BIGINT", name="rc_d", former_names=["rc_c"])
 
@@ -158,7 +158,7 @@ def test_a_rename_with_a_wider_column(owner):
 
 
 def test_a_rename_takes_nothing_of_another_history(owner):
-    """R36: where the former name is another dataset's by now, its archive and its views stay."""
+    """R36: If another dataset has the former name, its archive and views are kept."""
     owner.load(RULES)
     owner.load(RULES, name="rc_d", former_names=["rc_c"])
     for number in "12":

@@ -1,4 +1,4 @@
-"""A door's tests run on tables in memory; those that say so on Iceberg too, or there alone."""
+"""Tests of a door use tables in memory. Some of them also use Iceberg, or only Iceberg."""
 
 import pytest
 from depth import DEPTH
@@ -20,7 +20,7 @@ def tables_on(request):
 
 @pytest.fixture(scope="session")
 def in_memory():
-    """A store in memory, and where a CSV destination over it listens."""
+    """A store in memory, and the address of a CSV destination over it."""
     store = MemoryStore()
     with serving({"backstory": store}) as found:
         yield store, found

@@ -1,4 +1,4 @@
-"""What comes again, after success or after a failure half way: requirements 39 and 79."""
+"""A request that is repeated after success or after a partial failure: requirements 39 and 79."""
 
 from pathlib import Path
 
@@ -22,7 +22,7 @@ from backstory.stores.iceberg.store import existing
     ],
 )
 def test_the_same_alter_twice_is_done_once(sender, store, schema, columns, drop):
-    """39: whatever it adds, drops and makes of the key, a second time it is success and no commit."""
+    """39: A repeated alter succeeds without a commit, whatever it adds, drops or changes in the key."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1 \n 2 b 2 T1")
     before = place.metadata()
     altered = place.alter(columns, drop_columns=drop)
@@ -54,8 +54,8 @@ AFTER = f"""
 @pytest.mark.parametrize("partition", ["_fivetran_active=true", "_fivetran_active=false"])
 @pytest.mark.tables_on("iceberg")
 def test_a_batch_that_failed_half_way_ends_as_if_it_had_run_once(sender, store, schema, partition):
-    """79, 11, F3: while one of its two data files cannot be written a batch is a fault and nothing of
-    it is seen; sent again, it is brought whole, in one commit."""
+    """79, 11, F3: If one of a batch's two data files cannot be written, nothing is visible. The repeated
+    batch is one commit."""
     place = Place.made(sender, store, schema, HISTORY, STORED)
     files = {kind: place.files(rows) for kind, rows in BATCH.items()}
     blocked = Path(existing(store, place.name).iceberg.location().removeprefix("file:"), "data", partition)

@@ -24,8 +24,8 @@ def request(place, columns, *, drop_columns=False):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_columns_are_added(place):
-    """30, 39, 40: one and several at once, of any place in the definition; old rows read NULL; the
-    same again changes nothing; rows that come then have them."""
+    """30, 39, 40: One or several columns are added, in any position. Old rows read NULL, and a repeated alter
+    changes nothing."""
     one = place.alter(f"w {LIVE}")
     place.alter(f"w {LIVE}")
     metadata = place.metadata()
@@ -51,8 +51,8 @@ def test_columns_are_added(place):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_types_widen_and_keep_their_values(sender, store, schema):
-    """31, 32: widenings of keys and of other columns; upserts of old keys still match; text kinds
-    change among each other; a FLOAT is the DOUBLE that it shows."""
+    """31, 32: Columns and keys are widened, and upserts of old keys still match. A FLOAT becomes the DOUBLE
+    that it displays."""
     old = "k:INT* s:SHORT* i:INT f:FLOAT d:DECIMAL(12,2) a b:JSON c:NAIVE_TIME synced"
     new = "k:LONG* s:LONG* i:LONG f:DOUBLE d:DECIMAL(38,2) a:XML b:STRING c:STRING synced"
     row = {"k": 2**31 - 1, "s": -32768, "i": -(2**31), "f": 0.10000000149011612}
@@ -90,7 +90,7 @@ RETYPED = [
 @pytest.mark.parametrize(("old", "new", "value", "gives_"), RETYPED)
 @pytest.mark.parametrize("columns", ["id:LONG* {} synced", "id:LONG* {} synced start* end active"])
 def test_other_types_rewrite_the_table_at_once(sender, store, schema, columns, old, new, value, gives_):
-    """31: values are kept, the column keeps its place, and it is one commit."""
+    """31: A rewrite keeps values and the column's position, and is one commit."""
     row = {"id": 1, "odd": value, "_fivetran_synced": instant("T1")}
     row |= table("start end active \n T1 TMAX true")[0] if "start" in columns else {}
     bare = row | {"id": 2, "odd": None}
@@ -108,7 +108,7 @@ def test_other_types_rewrite_the_table_at_once(sender, store, schema, columns, o
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_many_columns_get_other_types_in_one_commit(sender, store, schema):
-    """31: each value is cast as it would be alone."""
+    """31: Each value is cast as if its column were changed alone."""
     cases = {f"c{place}": case for place, case in enumerate(RETYPED)}
     old, new = (" ".join(f"{name}:{case[side]}" for name, case in cases.items()) for side in (0, 1))
     before, after = ({name: case[side] for name, case in cases.items()} for side in (2, 3))
@@ -121,7 +121,7 @@ def test_many_columns_get_other_types_in_one_commit(sender, store, schema):
 
 
 def test_a_key_of_another_type_still_matches(sender, store, schema):
-    """32: a key column that is rewritten; later batches find their rows."""
+    """32: If a key column is rewritten, later batches find their rows."""
     place = Place.made(sender, store, schema, "id* v synced", 'id v synced \n "07" a T1 \n 12 b T1')
     number = place.alter("id:LONG* v synced")
     number.write(replace="id v synced \n 7 A T2", delete="id \n 12")
@@ -129,7 +129,7 @@ def test_a_key_of_another_type_still_matches(sender, store, schema):
 
 
 def test_a_key_that_would_repeat_in_its_new_type_is_refused(sender, store, schema):
-    """37: two keys that are one in the new type: a task, the table unchanged."""
+    """37: If two keys become equal in the new type, the answer is a task, and the table is unchanged."""
     place = Place.made(sender, store, schema, "id* v synced", 'id v synced \n "07" a T1 \n 7 b T1')
     metadata = place.metadata()
     text = refusal(sender.stub.AlterTable(request(place, "id:LONG* v synced")))
@@ -150,7 +150,7 @@ def test_a_key_that_would_repeat_in_its_new_type_is_refused(sender, store, schem
 )
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_type_that_a_value_does_not_fit_is_refused(sender, store, schema, old, new, value):
-    """37: a task that names the column and not the value, and nothing of the request is done."""
+    """37: The task names the column but not the value, and no part of the request is applied."""
     rows = [{"id": 1, "odd": value, "_fivetran_synced": instant("T1")}]
     place = Place.made(sender, store, schema, f"id:LONG* odd:{old} synced", rows)
     metadata = place.metadata()
@@ -163,7 +163,7 @@ def test_a_type_that_a_value_does_not_fit_is_refused(sender, store, schema, old,
 
 
 def test_an_empty_table_takes_any_related_type(sender, store, schema):
-    """31: without rows there is nothing to rewrite, and no snapshot."""
+    """31: A table without rows needs no rewrite and gets no snapshot."""
     place = Place.made(sender, store, schema, "id:LONG* odd synced")
     altered = place.alter("id* odd:BINARY synced")
     assert place.described() == told(altered.table)
@@ -172,7 +172,7 @@ def test_an_empty_table_takes_any_related_type(sender, store, schema):
 
 @pytest.mark.tables_on("iceberg")
 def test_a_snapshot_from_before_reads_as_it_was(sender, store, schema):
-    """31: time travel goes by the schema of its time."""
+    """31: Time travel uses the schema of the past time."""
     place = Place.made(sender, store, schema, "id:LONG* v synced", "id v synced \n 1 7 T1")
     place.alter("id:LONG* v:LONG synced")
     name = store.sql_name(place.name)
@@ -183,7 +183,8 @@ def test_a_snapshot_from_before_reads_as_it_was(sender, store, schema):
 
 
 def test_parameters_that_a_request_leaves_out_are_no_change(sender, store, schema):
-    """36, 39: DECIMAL and STRING without parameters, a string length that tables do not keep."""
+    """36, 39: DECIMAL and STRING without parameters, and a string length that tables do not store, change
+    nothing."""
     place = Place.made(sender, store, schema, "id:LONG* d:DECIMAL(12,2) s:STRING(64) synced")
     metadata = place.metadata()
     place.alter("id:LONG* d:DECIMAL s synced")
@@ -193,8 +194,8 @@ def test_parameters_that_a_request_leaves_out_are_no_change(sender, store, schem
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_keys_gain_lose_and_swap_columns(sender, store, schema):
-    """33, 34: a key takes a column in, also a new one, gives one up, swaps one; what left the key is
-    NULL in new rows; batches go by the key of the day."""
+    """33, 34: A key gains, loses or swaps columns. A former key column is NULL in new rows, and batches use
+    the current key."""
     place = Place.made(sender, store, schema, "a* b* c:LONG synced", "a b c synced \n x p 1 T1 \n y q 2 T1")
     wider = place.alter("a* b* c:LONG* synced")
     wider.write(replace="a b c synced \n x p 3 T2", delete="a b c \n x p 1")
@@ -218,8 +219,7 @@ def test_keys_gain_lose_and_swap_columns(sender, store, schema):
 @pytest.mark.parametrize("name", ["b", "count", "_key_0", "with.dot", "Ünï`"])
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_key_that_is_not_unique_is_refused(sender, store, schema, name):
-    """37, E4: a task that names table and key, whatever the columns are called; a key that tells the
-    rows apart is taken."""
+    """37, E4: The task names the table and the key. A key that identifies every row is accepted."""
     rows = [
         {"a": a, name: n, "_fivetran_synced": instant("T1")} for a, n in [("x", 1), ("y", 1), ("z", None)]
     ]
@@ -234,7 +234,7 @@ def test_a_key_that_is_not_unique_is_refused(sender, store, schema, name):
 
 
 def test_a_history_is_unique_by_key_and_start(sender, store, schema):
-    """37, F15: versions of one record are no repeated key; two records that fall together are."""
+    """37, F15: Versions of one record are not repeated keys, but two records that become one are."""
     place = Place.made(
         sender,
         store,
@@ -258,8 +258,8 @@ def test_a_history_is_unique_by_key_and_start(sender, store, schema):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_columns_go_only_when_asked(place):
-    """35: without `drop_columns` none goes; with it exactly those that the request leaves out, the
-    key's too; a column that comes again is another one."""
+    """35: Only `drop_columns` drops columns: exactly those missing from the request. A column that returns is
+    a new one."""
     place.alter("id:LONG* synced")
     assert gives(STORED) == place.rows()
     kept = place.alter(f"{LIVE} more*").alter("id:LONG* n:LONG synced", drop_columns=True)
@@ -276,7 +276,7 @@ def test_columns_go_only_when_asked(place):
 
 @pytest.mark.parametrize("columns", [LIVE, f"{LIVE} start* end", f"{LIVE} end active"])
 def test_a_history_keeps_its_columns(sender, store, schema, columns):
-    """35, F17: columns that the layout needs do not go; a task, nothing changed."""
+    """35, F17: A column that the layout needs is not dropped. The answer is a task, and nothing changes."""
     place = Place.made(sender, store, schema, HISTORY)
     metadata = place.metadata()
     assert refusal(sender.stub.AlterTable(request(place, columns, drop_columns=True)))
@@ -284,7 +284,7 @@ def test_a_history_keeps_its_columns(sender, store, schema, columns):
 
 
 def test_a_missing_table_is_not_altered(place, schema):
-    """38: a task, and still no table."""
+    """38: The answer is a task, and the table is still missing."""
     missing = Place(place.sender, place.store, schema, definition("missing", LIVE))
     assert "missing" in refusal(place.sender.stub.AlterTable(request(missing, LIVE)))
     assert place.sender.describe(schema, "missing") is None
@@ -295,7 +295,8 @@ def test_a_missing_table_is_not_altered(place, schema):
     ["id:LONG v n:LONG synced", f"{LIVE} w w", f"{LIVE} v", f"{LIVE} v:XML"],
 )
 def test_definitions_that_no_table_can_have(place, columns):
-    """2.6, F17: no key, or a repeated name: a task, the table unchanged."""
+    """2.6, F17: For a definition without a key or with a repeated name, the answer is a task. The table is
+    unchanged."""
     metadata = place.metadata()
     assert refusal(place.sender.stub.AlterTable(request(place, columns)))
     assert place.metadata() == metadata

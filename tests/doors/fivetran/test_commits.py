@@ -1,4 +1,4 @@
-"""What a batch leaves in the table: decisions F3, F14 and E2, interface section 1."""
+"""The effect of a batch on its table: decisions F3, F14 and E2, interface section 1."""
 
 import json
 import re
@@ -23,7 +23,7 @@ def properties(place):
 
 
 def test_a_batch_is_one_commit_that_tells_what_it_did(sender, store, schema):
-    """F3, interface 1: one snapshot with token, door, counts and version, whatever the batch holds."""
+    """F3, interface 1: Every batch is one snapshot with token, door, counts and version."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(
         replace="id v n synced \n 1 x 1 T2 \n 4 d 4 T2 \n 3 c 3 T1",
@@ -44,8 +44,8 @@ def test_a_batch_is_one_commit_that_tells_what_it_did(sender, store, schema):
 
 @pytest.mark.tables_on("memory")
 def test_tokens_know_a_delivery_again(sender, store, schema):
-    """F14, E2: the newest delivery again writes nothing, also after a change of the table; an older
-    one is applied again; a batch that changes nothing makes no commit."""
+    """F14, E2: The newest delivery is recognised if it is repeated, and an older one is applied again. No
+    change means no commit."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     batch = place.files("id v n synced \n 1 x 1 T2")
     place.send(replace=batch)
@@ -63,7 +63,8 @@ def test_tokens_know_a_delivery_again(sender, store, schema):
 
 @pytest.mark.parametrize(("columns", "layout"), [(LIVE, "fivetran-live"), (HISTORY, "fivetran-history")])
 def test_tables_tell_their_layout_and_key(sender, store, schema, columns, layout):
-    """Interface 1, F15: layout, key as JSON without the start, layout version, format version 3."""
+    """Interface 1, F15: The table stores layout, layout version, key as JSON without the start, and format
+    version 3."""
     place = Place.made(sender, store, schema, columns.replace("v ", 'v k"ü* '))
     found = properties(place)
     assert found["backstory.layout"] == layout
@@ -82,8 +83,8 @@ def older(spark):
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_deletes_are_vectors_or_positions(sender, older, store, schema, tmp_path, version):
-    """Interface 1: format version 3 hides rows by deletion vectors, one a data file; version 2 by
-    position deletes; the results are the same, batch upon batch, for live tables and histories."""
+    """Interface 1: Format version 3 hides rows by one deletion vector per data file, version 2 by position
+    deletes. Results are equal."""
     if version == 2:
         sender = Sender.to(older, tmp_path)
     place = Place.made(sender, store, schema, LIVE, STORED)
@@ -109,8 +110,8 @@ def test_deletes_are_vectors_or_positions(sender, older, store, schema, tmp_path
 
 
 def test_deleted_rows_stay_deleted_in_an_upgraded_table(older, store, schema, tmp_path):
-    """The vector of format version 3 takes in all position deletes of version 2, whoever upgraded the
-    table; what hid the same file's rows before is then gone."""
+    """The first vector of an upgraded table contains all position deletes of its file, which are then
+    removed."""
     place = Place.made(Sender.to(older, tmp_path), store, schema, LIVE, f"{STORED} \n 4 d 4 T1")
     place.write(delete="id \n 1")
     place.write(delete="id \n 2")
@@ -126,8 +127,8 @@ def test_deleted_rows_stay_deleted_in_an_upgraded_table(older, store, schema, tm
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_that_others_deleted_by_value_stay_deleted(sender, older, store, schema, tmp_path, version):
-    """Equality deletes of another writer hide their rows before and after batches that touch the same
-    files; a row that is sent again is there again."""
+    """Another writer's equality deletes hide their rows before and after a batch. A row that is sent again is
+    visible again."""
     place = Place.made(Sender.to(older, tmp_path) if version == 2 else sender, store, schema, LIVE, STORED)
     place.write(delete="id \n 1")
     hide_by_value(store, place.name, "id", 2)
@@ -138,7 +139,7 @@ def test_rows_that_others_deleted_by_value_stay_deleted(sender, older, store, sc
 
 
 def test_other_readers_read_while_the_server_runs(sender, older, store, schema, warehouse, tmp_path):
-    """Interface 1: pyiceberg reads the same rows over the catalog's file, hidden rows left out."""
+    """Interface 1: pyiceberg reads the same visible rows through the catalog's file."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     catalog = SqlCatalog("backstory", uri=f"sqlite:///{warehouse}/catalog.db")

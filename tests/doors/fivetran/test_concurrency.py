@@ -1,4 +1,4 @@
-"""Requests at the same time: requirement 15, section 7.6, decision F3."""
+"""Concurrent requests: requirement 15, section 7.6, decision F3."""
 
 from concurrent.futures import ThreadPoolExecutor
 
@@ -8,7 +8,7 @@ from tables_as_text import instant
 
 
 def test_requests_for_different_tables_at_the_same_time(sender, store, schema):
-    """15: creates, batches, alters, describes and truncates of other tables do not meet."""
+    """15: Creates, batches, alters, describes and truncates of different tables do not affect each other."""
 
     def life(number):
         history = number % 2
@@ -29,7 +29,7 @@ def test_requests_for_different_tables_at_the_same_time(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_batches_for_one_table_at_the_same_time(sender, store, schema):
-    """15, F3: all succeed, one after the other; none is lost and none is applied twice."""
+    """15, F3: All batches succeed one after the other. None is lost or applied twice."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 0 a 1 T1")
     with ThreadPoolExecutor(5) as pool:
         new = [pool.submit(place.write, replace=f"id v n synced \n {i} a 1 T1") for i in (1, 2)]
@@ -46,7 +46,7 @@ def test_batches_for_one_table_at_the_same_time(sender, store, schema):
 
 @pytest.mark.tables_on("iceberg")
 def test_another_writer_of_the_same_table(sender, store, schema):
-    """7.7: a conflict with somebody else's commit is planned anew and succeeds; nobody's row is lost."""
+    """7.7: After a conflict with another writer, the batch is planned again and succeeds. No row is lost."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 0 a 1 T1")
 
     def insert(number):

@@ -1,4 +1,4 @@
-"""Each request goes where its own configuration says: requirement 14, section 7.6."""
+"""Each request uses the target in its own configuration: requirement 14, section 7.6."""
 
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
@@ -22,7 +22,7 @@ CONFIGURATIONS = [
 
 @pytest.fixture
 def places(request, store, tables_on, schema, tmp_path):
-    """The table `t` of one schema in two catalogs, with a prefix and without, told by requests alone."""
+    """The table `t` of one schema in two catalogs, with and without a prefix, selected by requests."""
     other = MemoryStore("lake")
     if tables_on == "iceberg":
         other = lake(request.getfixturevalue("spark"), "lake_of_configurations", tmp_path)
@@ -41,12 +41,12 @@ def places(request, store, tables_on, schema, tmp_path):
 
 
 def read(place):
-    """The rows as the catalog has them, where the schema's name has its prefix."""
+    """The rows in the catalog, in a schema whose name has the prefix."""
     return replace(place, schema=place.sender.configuration.get("schema_prefix", "") + place.schema).rows()
 
 
 def truncate(place, before):
-    """A truncate as the place's configuration has it."""
+    """A truncate with the configuration of the place."""
     request = sdk.TruncateRequest(
         configuration=place.sender.configuration,
         schema_name=place.schema,
@@ -59,8 +59,7 @@ def truncate(place, before):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_configurations_keep_to_their_targets(places, schema):
-    """14: call by call in turn, and all at the same time, one table of four configurations is four
-    tables; what one is told is in no other."""
+    """14: One table name in four configurations is four tables, for alternating and for concurrent calls."""
     for number, place in enumerate(places):
         assert place.sender.describe(schema, "t") is None
         place.sender.create(schema, place.having(f"{LIVE} only{number}").table)

@@ -24,8 +24,8 @@ EVERY_TYPE = """
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_every_type_comes_back(sender, store, schema):
-    """23, 25, 28: describe says what create said, in its order, without string lengths; a decimal
-    without parameters is DECIMAL(38,10); values of each type come back from Spark."""
+    """23, 25, 28: Describe returns the definition from create, in its order and without string lengths. Spark
+    reads values of each type."""
     place = Place.made(sender, store, schema, EVERY_TYPE)
     described = sender.describe(schema, place.table.name)
     expected = told(place.table) | {"bare": "DECIMAL(38,10)"}
@@ -49,7 +49,8 @@ def test_every_type_comes_back(sender, store, schema):
 
 
 def test_history_tables_tell_start_as_a_key(sender, store, schema):
-    """24: whether the definition marks it or not; matching goes by the other keys (F15)."""
+    """24: The start is a key whether the definition marks it or not. Rows are matched by the other keys
+    (F15)."""
     marked = Place.made(sender, store, schema, HISTORY)
     assert told(sender.describe(schema, marked.table.name)) == told(marked.table)
     bare = Place.made(sender, store, schema, HISTORY.replace("start*", "start"))
@@ -57,7 +58,7 @@ def test_history_tables_tell_start_as_a_key(sender, store, schema):
 
 
 def test_what_is_not_there_is_not_found(sender, store, schema):
-    """22: unknown table or schema is `not_found`, whatever the names look like."""
+    """22: The answer for an unknown table or schema is `not_found`, whatever its name."""
     Place.made(sender, store, schema)
     for where, name in [(schema, "no"), ("no", "no"), ("a.b.c", "../x"), ("`", "'"), ("no", "x" * 500)]:
         request = sdk.DescribeTableRequest(schema_name=where, table_name=name)
@@ -73,7 +74,8 @@ NAMES = [
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_names_of_columns_are_kept_exactly(sender, store, schema):
-    """28, E4: reserved words, blanks, dots, quotes, case, other letters; two that differ in case only."""
+    """28, E4: Reserved words, spaces, dots, quotes, case and other letters are kept, including names that
+    differ only in case."""
     place = Place(sender, store, schema, common.Table(name="named"))
     for name in NAMES:
         add_column(place.table, name, "STRING", key=name in {"with.dots", "back`tick"})
@@ -94,7 +96,7 @@ def test_names_of_columns_are_kept_exactly(sender, store, schema):
 @pytest.mark.parametrize("kind", ["schema", "table"])
 @pytest.mark.tables_on("iceberg")
 def test_names_of_tables_are_kept_exactly_and_stay_in_the_warehouse(sender, store, schema, warehouse, kind):
-    """26, 28: any name may be a schema's or a table's; none of them leaves the warehouse's folder."""
+    """26, 28: Any name can be a schema or a table, and no name leads out of the warehouse's folder."""
     outside = _listing(warehouse.parent, but=warehouse)
     names = [
         "../../x", "..", ".", "/etc/x", "a/b", "two words", "with.dots", 'quote"\'`', "Upper", "upper",
@@ -123,7 +125,7 @@ def _listing(folder: Path, but: Path) -> set[str]:
 
 
 def test_an_existing_table_is_not_created_again(sender, store, schema):
-    """27: a task that names the table; its definition and rows are as before."""
+    """27: The answer is a task that names the table, whose definition and rows are unchanged."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
     commits = place.snapshots()
     for columns in (LIVE, "other*"):
@@ -146,22 +148,21 @@ def test_an_existing_table_is_not_created_again(sender, store, schema):
     ],
 )
 def test_definitions_that_no_table_can_have(sender, schema, columns, word):
-    """29: no type, a repeated name, no key, history columns of another type: a
-    task that names the column, and no table."""
+    """29: The answer to an invalid definition is a task that names the column, and no table is created."""
     request = sdk.CreateTableRequest(schema_name=schema, table=definition(fresh(), columns))
     assert word in refusal(sender.stub.CreateTable(request))
     assert sender.describe(schema, request.table.name) is None
 
 
 def test_a_column_without_a_name_is_a_task(sender, schema):
-    """29, F17: an empty column name is the sender's to mend."""
+    """29, F17: An empty column name is an error of the sender."""
     table = definition("broken", LIVE)
     add_column(table, "")
     assert refusal(sender.stub.CreateTable(sdk.CreateTableRequest(schema_name=schema, table=table)))
 
 
 def test_a_column_type_of_a_newer_contract_is_a_task(sender, schema):
-    """29, 11: a number that this contract does not know is no bug of the server."""
+    """29, 11: A type number that is unknown to this contract is not a bug of the server."""
     table = definition("broken", LIVE)
     table.columns[1].type = 99
     assert "v" in refusal(sender.stub.CreateTable(sdk.CreateTableRequest(schema_name=schema, table=table)))
@@ -169,7 +170,7 @@ def test_a_column_type_of_a_newer_contract_is_a_task(sender, schema):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
-    """28, F12: precision ends at 38, the scale is kept."""
+    """28, F12: Precision is limited to 38, and the scale is kept."""
     columns = "id:LONG* a:DECIMAL(50,5) b:DECIMAL(76,37) c:DECIMAL(5,9) synced"
     place = Place.made(sender, store, schema, columns)
     found = told(sender.describe(schema, place.table.name))
@@ -178,7 +179,7 @@ def test_decimals_beyond_what_a_table_holds_are_capped(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_eight_tables_at_once_in_a_schema_that_is_not_there(sender, store, schema):
-    """15, 26: parallel creates make the schema once; of two of one name one fails."""
+    """15, 26: Parallel creates make the schema once. Of two tables with one name, one fails."""
     places = [Place(sender, store, schema, definition(f"t{i}", LIVE)) for i in range(8)]
     with ThreadPoolExecutor(10) as pool:
         twins = [replace(places[0]), *places, replace(places[1])]

@@ -1,4 +1,4 @@
-"""A sender that breaks the order of versions gets what the rule says all the same."""
+"""If a sender breaks the order of versions, the result is still the rule's."""
 
 import pytest
 from committing import commit
@@ -17,7 +17,8 @@ from backstory.testing.sender import CopyDifference, SourceCopy, definition
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema):
-    """A delete finds the version with the greatest start, also when that ended long before (5.2, step 4)."""
+    """A delete finds the version with the greatest start, even if that version ended long before (5.2, step
+    4)."""
     columns = (Column("id", ColumnType(Kind.LONG)), Column("a", ColumnType(Kind.STRING)))
     told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
     sender.create(schema, told)
@@ -35,7 +36,7 @@ def test_versions_that_overlap_are_read_whole_from_then_on(sender, store, schema
 
 
 def test_versions_in_order_leave_no_mark(sender, store, schema):
-    """A table whose senders keep the order is read by its slices."""
+    """If all senders keep the order, only slices of the table are read."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
     told = definition("t", SourceCopy(("id",), columns), ["id"], history=True)
     sender.create(schema, told)
@@ -62,7 +63,7 @@ REKEYED = {"fewer": "id:LONG* part a", "retyped": "id:LONG* part:LONG* a", "swap
 @pytest.mark.tables_on("memory", "iceberg")
 @pytest.mark.parametrize("columns", REKEYED.values(), ids=REKEYED)
 def test_versions_that_get_one_key_may_overlap(sender, store, schema, columns):
-    """33: a key that takes two records for one leaves the mark, and the next batch of it loads."""
+    """33: A key that makes two records one leaves the mark, and the next batch of that key loads."""
     rows = [row | {"part": part} for row, part in zip(table(APART), ("1", "01"), strict=True)]
     place = Place.made(sender, store, schema, f"id:LONG* part* a{SYSTEM}", rows)
     assert not load(store, place.name).disorderly
@@ -78,7 +79,7 @@ def test_versions_that_get_one_key_may_overlap(sender, store, schema, columns):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_a_key_that_joins_no_records_leaves_no_mark(sender, store, schema):
-    """33: a column that the key did not need goes, and the table is read by its slices as before."""
+    """33: If an unnecessary key column is removed, the table is still read by slices."""
     rows = "id part a start end active synced \n 1 x p T1 T2-1 false T1 \n 1 y q T2 TMAX true T2"
     place = Place.made(sender, store, schema, f"id:LONG* part* a{SYSTEM}", rows)
     assert not load(store, place.alter(f"id:LONG* part a{SYSTEM}").name).disorderly
@@ -101,7 +102,8 @@ SPOILT = [
 
 @pytest.mark.parametrize("spoilt", SPOILT, ids=["two open", "overlap", "one start", "no start"])
 def test_a_slice_that_somebody_spoilt_is_refused(sender, store, schema, spoilt):
-    """V119: no door brought it about, so the table bears no mark; the remedy is `repair`, nothing is written."""
+    """V119: If no door caused the overlap, the table has no mark. The remedy is `repair`, and nothing is
+    written."""
     columns = (Column("id", ColumnType(Kind.LONG)),)
     name = f"t{SPOILT.index(spoilt)}"
     told = definition(name, SourceCopy(("id",), columns), ["id"], history=True)

@@ -1,4 +1,4 @@
-"""Law: batches through the server and the real store give what the rule in plain Python says."""
+"""Law: Batches through the server and the real store have the same result as the rule in plain Python."""
 
 import pytest
 from against_rule import HISTORY, LIVE, check, whole, write
@@ -20,13 +20,13 @@ FEWER = settings(FEW, max_examples=deep(10, 1))
 
 @pytest.fixture
 def table(address, store, schema, tmp_path):
-    """Makes a new table with these rows, in which one column is left over from an older definition."""
+    """Create a table with these rows and one column from an older definition."""
     return made_at(address, store, schema, tmp_path)
 
 
 @pytest.fixture
 def spread_table(spreading, store, schema, tmp_path, monkeypatch):
-    """The same; batches are planned where Spark runs, two rows at a time."""
+    """The same table; Spark's tasks plan batches, two rows at a time."""
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 2)
     return made_at(spreading, store, schema, tmp_path)
 
@@ -45,7 +45,7 @@ def made_at(address, store, schema, folder):
 @given(live_batches())
 @pytest.mark.tables_on("memory", "iceberg")
 def test_live_rows(table, history):
-    """64 to 78: any batch of live rows."""
+    """64 to 78: Any batch of live rows has the rule's result."""
     check(table(LIVE, history.stored), history)
 
 
@@ -53,7 +53,7 @@ def test_live_rows(table, history):
 @given(wild_batches())
 @pytest.mark.tables_on("memory", "iceberg")
 def test_histories_of_any_batch(table, history):
-    """81 to 91: any history batch of valid types, on a table with gaps."""
+    """81 to 91: Any history batch of valid types has the rule's result, on a table with gaps."""
     check(table(HISTORY, history.stored), history)
 
 
@@ -61,7 +61,7 @@ def test_histories_of_any_batch(table, history):
 @given(live_batches())
 @pytest.mark.tables_on("iceberg")
 def test_live_rows_planned_where_spark_runs(spread_table, history):
-    """64 to 78: as if they were too large for the driver."""
+    """64 to 78: The same, as if the batches were too large for the driver."""
     check(spread_table(LIVE, history.stored), history)
 
 
@@ -69,7 +69,7 @@ def test_live_rows_planned_where_spark_runs(spread_table, history):
 @given(wild_batches())
 @pytest.mark.tables_on("iceberg")
 def test_histories_planned_where_spark_runs(spread_table, history):
-    """81 to 91: as if they were too large for the driver."""
+    """81 to 91: The same, as if the batches were too large for the driver."""
     check(spread_table(HISTORY, history.stored), history)
 
 
@@ -77,8 +77,8 @@ def test_histories_planned_where_spark_runs(spread_table, history):
 @given(batches())
 @pytest.mark.tables_on("memory", "iceberg")
 def test_histories_of_a_source(table, history):
-    """91, 78: what a well-behaved source sends gives the source's own history after each batch,
-    and the last batch again, in new files, changes nothing."""
+    """91, 78: Batches of a correct source produce the source's history. The last batch in new files changes
+    nothing."""
     place = table(HISTORY, history.stored)
     for batch, expected in zip(history.batches, history.tables, strict=True):
         write(place, batch)

@@ -1,4 +1,5 @@
-"""What cannot be applied is a task that says where, and leaves the table alone: 3, 9, 11, 52, 63, F17."""
+"""The answer to an invalid request is a task that names the place, and the table is unchanged: 3, 9, 11, 52,
+63, F17."""
 
 import base64
 import os
@@ -26,7 +27,7 @@ def place(sender, store, schema):
 
 
 def told(place, encoding, *files, kind="update"):
-    """The task for these files, after a look that it holds no value and no key."""
+    """The task for these files. It must contain no value and no key."""
     text = refusal(place.sent(encoding=encoding).reply(**{kind: list(files)}))
     keys = [f.key for f in files if f.key]
     secrets = [CANARY, *(form(key) for key in keys for form in (bytes.hex, repr, _base64))]
@@ -45,8 +46,8 @@ def cut(file, size):
 
 
 def test_files_that_are_not_what_the_request_says(place):
-    """52: another key, no key, a key of another length, a cut file, no file, a folder, other
-    compression, cut compression: each names the file."""
+    """52: A wrong, missing or short key, a truncated or missing file, a folder, and wrong compression: each
+    task names the file."""
     folder, metadata = place.sender.folder, place.metadata()
     noise = f"id,v\n1,{os.urandom(40000).hex()}\n".encode()
 
@@ -84,7 +85,7 @@ def test_files_that_are_not_what_the_request_says(place):
 
 @pytest.mark.parametrize("way", [{"compression": 3}, {"encryption": 2}], ids=["compression", "encryption"])
 def test_files_wrapped_in_a_way_that_nobody_knows(place, way):
-    """52, F17: a later contract's compression or cipher is a task that names it, and no bug of ours."""
+    """52, F17: An unknown compression or cipher is answered with a task that names it."""
     [file] = place.sent(encoding=PLAIN).files("id v \n 1 z")
     params = sdk.FileParams(null_string="-", unmodified_string=".", **way)
     request = sdk.WriteBatchRequest(
@@ -112,7 +113,8 @@ def test_files_wrapped_in_a_way_that_nobody_knows(place, way):
     ],
 )
 def test_text_that_is_no_batch(place, content, words):
-    """63: broken CSV, other columns, an unreadable cell: file, line and column, never the value."""
+    """63: For broken CSV, wrong columns or an unreadable cell, the task names file, line and column, but not
+    the value."""
     metadata = place.metadata()
     content = content if isinstance(content, bytes) else content.encode()
     file = seal(place.sender.folder, content, PLAIN)
@@ -122,7 +124,7 @@ def test_text_that_is_no_batch(place, content, words):
 
 
 def test_deletions_without_a_key_are_no_empty_file(place):
-    """2.8, F17: a delete file has no other column that counts; its rows are not passed over."""
+    """2.8, F17: A delete file without the key column is refused, not treated as empty."""
     for text in ("v \n x", "v n \n x 1"):
         [file] = place.files(text)
         task = refusal(place.reply(delete=[file]))
@@ -131,8 +133,8 @@ def test_deletions_without_a_key_are_no_empty_file(place):
 
 
 def test_a_replaced_row_is_whole(place):
-    """2.8: an unmodified cell in a replace file is a task; the good file of the same request is not
-    applied either, nor are the other kinds."""
+    """2.8: An unmodified cell in a replace file is answered with a task, and no file of the request is
+    applied."""
     good = place.files("id v n synced \n 7 a 1 T2")
     bad = place.files("id v n synced \n 8 . 1 T2")
     text = refusal(place.reply(replace=good + bad, delete=place.files("id \n 1")))
@@ -157,7 +159,8 @@ BAD_CELLS = {
 
 
 def test_cells_of_another_type(sender, store, schema):
-    """63: each is refused with line, column and type; none becomes NULL or another value."""
+    """63: A cell of another type is refused with line, column and type. It never becomes NULL or another
+    value."""
     names = {f"c{i}": type_ for i, type_ in enumerate(BAD_CELLS)}
     columns = " ".join(f"{name}:{type_}" for name, type_ in names.items())
     place = Place.made(sender, store, schema, f"id:LONG* {columns} synced")
@@ -180,7 +183,8 @@ def test_cells_of_another_type(sender, store, schema):
 
 @pytest.mark.tables_on("iceberg")
 def test_faults_of_the_store_are_a_status(sender, store, schema):
-    """22, 11, 12: a table whose metadata is lost is no missing table; the server goes on."""
+    """22, 11, 12: If a table's metadata is lost, the answer is a status, not `not_found`. The server
+    continues."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
     lost = Path(place.metadata().removeprefix("file:"))
     kept = lost.rename(lost.with_suffix(".kept"))
@@ -206,7 +210,7 @@ def test_faults_of_the_store_are_a_status(sender, store, schema):
 
 
 def test_batch_files_lie_in_their_folder(store, schema, tmp_path):
-    """7.3: with a folder for batch files none is read elsewhere, by whatever path or link."""
+    """7.3: If a folder for batch files is set, no file outside of it is read, by any path or link."""
     inside, outside = tmp_path / "inside", tmp_path / "outside"
     inside.mkdir()
     outside.mkdir()

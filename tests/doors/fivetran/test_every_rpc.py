@@ -1,4 +1,4 @@
-"""What holds for every RPC: requirements 2, 3, 6, 11 and 12, sections 2.0 and 7.4."""
+"""Rules for every RPC: requirements 2, 3, 6, 11 and 12, sections 2.0 and 7.4."""
 
 from contextlib import contextmanager
 
@@ -40,7 +40,7 @@ def requests(schema, name, columns=LIVE, **more):
 
 
 def member(reply):
-    """The name of the one member that is set, which is never false; None of a reply without a oneof."""
+    """The name of the one member that is set and never false, or None for a reply without a oneof."""
     if not reply.DESCRIPTOR.oneofs:
         return None
     [oneof] = reply.DESCRIPTOR.oneofs
@@ -52,8 +52,8 @@ def member(reply):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_every_reply_has_one_member_that_is_not_false(sender, schema):
-    """2, 3: the ten RPCs answer, whether the table is there, is of the other mode, is not there, or the
-    request is empty; a reply has exactly one member of its oneof, and none says false."""
+    """2, 3: All ten RPCs answer, for any table or an empty request. A reply sets exactly one member of its
+    oneof, never to false."""
     told = {method.name: set() for method in METHODS}
     asked = [requests(schema, "live"), requests(schema, "history", HISTORY), requests(schema, "live")]
     asked += [
@@ -77,8 +77,7 @@ def test_every_reply_has_one_member_that_is_not_false(sender, schema):
 
 @contextmanager
 def broken(spark, folder, kind):
-    """The address of a server over a catalog that works and one that does not: its database is a text,
-    or its warehouse stands where a file is."""
+    """The address of a server with one working catalog and one broken catalog."""
     where = folder / kind
     where.write_text("neither a database nor a folder")
     database = {"database": where, "warehouse": folder / "catalog.db"}[kind]
@@ -97,8 +96,8 @@ PATIENT = {"WriteBatch", "WriteHistoryBatch", "AlterTable", "Truncate", "Migrate
 @pytest.mark.tables_on("iceberg")
 @pytest.mark.parametrize("kind", ["database", "warehouse"])
 def test_a_catalog_that_fails_is_a_fault_and_the_server_goes_on(spark, schema, store, tmp_path, kind):
-    """11, 20, 22: each RPC over it ends in a status, a failure or a task, never in `not_found` of what
-    cannot be known; after each of them another catalog's table is described, and written in the end."""
+    """11, 20, 22: With a broken catalog, each RPC returns a status, a failure or a task, never `not_found`.
+    Other catalogs still work."""
     with broken(spark, tmp_path, kind) as where:
         sender = Sender.to(where, tmp_path)
         good = Place.made(sender, store, schema, LIVE)
@@ -122,8 +121,8 @@ def test_a_catalog_that_fails_is_a_fault_and_the_server_goes_on(spark, schema, s
 
 @pytest.mark.parametrize("letter", ["x", "\n", "ü", "表", "🦉"], ids=ascii)
 def test_a_long_status_arrives(spark, schema, tmp_path, letter):
-    """12, 2.0: a status names its table in at most 8000 bytes, and reaches a client that takes headers
-    of 10240 bytes, in whatever letters the name is written."""
+    """12, 2.0: A status names its table in at most 8000 bytes, and reaches a client that accepts headers of
+    10240 bytes."""
     small = [("grpc.max_metadata_size", 10_240), ("grpc.absolute_max_metadata_size", 10_240)]
     request = requests(schema, letter * 9_000, configuration=BROKEN)["DescribeTable"]
     with (
@@ -140,8 +139,8 @@ def test_a_long_status_arrives(spark, schema, tmp_path, letter):
 
 @pytest.mark.tables_on("iceberg")
 def test_a_request_is_bounded_at_128_mebibytes_and_its_answer_quotes_little_of_it(address):
-    """6, 7.4: a request of 134,217,728 bytes passes, of a byte more does not, and the server goes on. The answer
-    is a task that repeats a part of a column's name."""
+    """6, 7.4: A request of 134,217,728 bytes is accepted, and one with a byte more is not. The task repeats
+    part of a column's name."""
     options = [("grpc.max_send_message_length", -1), ("grpc.max_receive_message_length", -1)]
     with grpc.insecure_channel(address, options=options) as channel, structlog.testing.capture_logs():
         create = DestinationConnectorStub(channel).CreateTable

@@ -1,4 +1,4 @@
-"""Columns that a table's owner added, of types that no source has: a clear task, never an invalid file."""
+"""Columns of types that no source has are answered with a clear task, and never cause an invalid file."""
 
 import pytest
 from destination import HISTORY, LIVE, VERSIONS, Place, gives, refusal, serving
@@ -34,13 +34,14 @@ def type_of(jvm, name):
 
 
 def add(place, name, type_):
-    """What the owner does, through Iceberg's own interface."""
+    """Change the table as its owner would, through Iceberg's own interface."""
     table = existing(place.store, place.name).iceberg
     table.updateSchema().addColumn(name, type_of(place.store.jvm, type_)).commit()
 
 
 def test_a_batch_for_a_table_with_a_foreign_column_is_a_task(sender, store, schema):
-    """It names the column and its type, and nothing is written; without the column the batch goes in."""
+    """The task names the column and its type, and nothing is written. Without the column, the batch is
+    applied."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     batches = [{"replace": "id v n synced \n 9 x 9 T2"}, {"update": "id v \n 1 z"}, {"delete": "id \n 2"}]
     sent = [{kind: place.files(rows) for kind, rows in kinds.items()} for kinds in batches]
@@ -60,7 +61,8 @@ def test_a_batch_for_a_table_with_a_foreign_column_is_a_task(sender, store, sche
 
 @pytest.mark.parametrize("columns", [LIVE, HISTORY])
 def test_no_other_request_touches_it_either(sender, store, schema, columns):
-    """Truncations, alterations and migrations are tasks that name it; the table can still be dropped."""
+    """Truncates, alters and migrations are answered with a task that names the column. The table can still be
+    dropped."""
     place = Place.made(sender, store, schema, columns, VERSIONS if columns == HISTORY else STORED)
     add(place, "extra", "list")
     metadata, stub = place.metadata(), sender.stub
@@ -81,7 +83,7 @@ def test_no_other_request_touches_it_either(sender, store, schema, columns):
 
 
 def test_a_table_that_spark_cannot_read_hides_no_other(spark, schema, tmp_path):
-    """`tables` lists it without its counts, and the others with theirs."""
+    """`tables` lists the unreadable table without counts, and the others with their counts."""
     store = lake(spark, "foreign_columns", tmp_path)
     with serving({"backstory": store}) as address:
         sender = Sender.to(address, tmp_path)

@@ -1,4 +1,4 @@
-"""History batches against the guide's own statements, run by another database: requirements 89 and 92."""
+"""History batches compared with the guide's own statements in another database: requirements 89 and 92."""
 
 import random
 import sqlite3
@@ -18,7 +18,7 @@ COLUMNS = ["id", "v", "n", "_fivetran_synced", "_fivetran_start", "_fivetran_end
 
 
 def at(milliseconds):
-    """An instant as text of one length, which sorts as the instants do."""
+    """An instant as text of fixed length, in sortable form."""
     return (DAY + milliseconds * MILLISECOND).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
@@ -37,8 +37,8 @@ def version(number, v, n, start, end=None):
 
 
 def source(seed, count):
-    """Records with one or two versions, and a batch in which each comes in at most one kind, later than
-    its current version; a record that is new comes in full."""
+    """Records with one or two versions, and a batch with at most one later change of each. New records are
+    complete."""
     luck = random.Random(seed)
     stored, batch = [], {"earliest": [], "replace": [], "update": [], "delete": []}
     for number in range(count):
@@ -90,7 +90,8 @@ def by_the_guide(stored, batch):
 
 @pytest.mark.parametrize(("seed", "count"), [(1, 60), (2, 300)])
 def test_simple_batches_give_what_the_guides_statements_give(sender, store, schema, seed, count):
-    """92: where each key comes in one kind and its current version is active and older than s0."""
+    """92: If each key has one kind of change, and its current version is active and older than s0, both
+    results are equal."""
     stored, batch = source(seed, count)
     assert all(batch.values())
     place = Place.made(sender, store, schema, HISTORY, stored)
@@ -109,7 +110,7 @@ SUBSETS = [kinds for size in (1, 3) for kinds in combinations(PARTS, size)]
 
 
 def test_any_of_the_four_lists_may_be_empty(sender, store, schema):
-    """89: each list alone, and without each of them the others, give what the rule gives."""
+    """89: Each list alone, and the others without it, have the rule's result."""
     numbers = range(3 * len(SUBSETS))
     text = "\n".join(f"{number} old {number} T1 T1 TMAX true" for number in numbers)
     place = Place.made(sender, store, schema, HISTORY, f"id v n synced start end active \n {text}")

@@ -1,4 +1,4 @@
-"""What Prometheus is told while the server works."""
+"""Metrics for Prometheus while the server works."""
 
 from time import sleep
 from urllib.request import urlopen
@@ -13,7 +13,7 @@ from backstory.observe.metrics import serve_metrics, time_stage
 
 @pytest.fixture(scope="module")
 def metrics():
-    """Reads the figures as Prometheus does, by their names and labels."""
+    """Read the figures as Prometheus does, by name and labels."""
     port = serve_metrics("127.0.0.1", 0).server_port
 
     def read():
@@ -29,7 +29,7 @@ def metrics():
 
 
 def grown(before, after):
-    """The figures of backstory that grew, and by how much; buckets of seconds left out."""
+    """The figures of backstory that increased, with their increase, without histogram buckets."""
     return {
         key: value - before.get(key, 0)
         for key, value in after.items()
@@ -40,7 +40,7 @@ def grown(before, after):
 
 @pytest.mark.tables_on("iceberg")
 def test_batches_rows_stages_and_commits_are_counted(metrics, sender, store, schema):
-    """A batch that commits, the same again, and one that is refused."""
+    """Figures for a batch with a commit, for the same batch again, and for a refused batch."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
     files = place.files("id v n synced \n 1 A 1 T2 \n 2 b 2 T2")
     before = metrics()
@@ -67,7 +67,7 @@ def test_batches_rows_stages_and_commits_are_counted(metrics, sender, store, sch
 
 
 def test_a_taken_port_is_told():
-    """Like that of the server itself."""
+    """A metrics port in use is reported in the same way as the server's own port."""
     port = serve_metrics("127.0.0.1", 0).server_port
     with pytest.raises(Failed) as caught:
         serve_metrics("127.0.0.1", port)
@@ -75,7 +75,7 @@ def test_a_taken_port_is_told():
 
 
 def test_a_stage_counts_no_stage_within_it(metrics):
-    """The stages of a batch add up to its time."""
+    """The stages of a batch add up to its duration."""
     before = metrics()
     with time_stage("test outer"):
         for _ in range(2):

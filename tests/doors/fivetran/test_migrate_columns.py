@@ -38,7 +38,8 @@ def live(sender, store, schema):
 
 @pytest.mark.parametrize(("type_", "text", "value"), TYPES)
 def test_a_default_is_of_the_columns_type(live, type_, text, value):
-    """93, 101: every row gets it; the column is as asked; again it changes nothing."""
+    """93, 101: Every row gets the default, the column has the requested type, and a repeated migration
+    changes nothing."""
     twice(live, "add_column_with_default_value", column="w", column_type=type_, default_value=text)
     assert [row["w"] for row in live.rows()] == [value, value]
     assert type(live.rows()[0]["w"]) is type(value)
@@ -47,7 +48,7 @@ def test_a_default_is_of_the_columns_type(live, type_, text, value):
 
 @pytest.mark.parametrize("type_", sorted({type_ for type_, _, _ in TYPES}))
 def test_the_text_null_is_null_for_every_type(live, type_):
-    """101, F9: as a default, and as a value over another."""
+    """101, F9: The text NULL is NULL, as a default and as a new value."""
     default = next(text for kind, text, value in TYPES if kind == type_ and value is not None)
     twice(live, "add_column_with_default_value", column="w", column_type=type_, default_value="NULL")
     assert [row["w"] for row in live.rows()] == [None, None]
@@ -59,7 +60,7 @@ def test_the_text_null_is_null_for_every_type(live, type_):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_defaults_and_nulls_of_every_type_in_one_table(live):
-    """93, 101: each column is as it would be alone."""
+    """93, 101: Each column has the same result as if it were migrated alone."""
     for place, (type_, text, _) in enumerate(TYPES):
         asked = {"column": f"w{place}", "column_type": type_, "default_value": text}
         done(live.migrate("add_column_with_default_value", **asked))
@@ -76,7 +77,7 @@ def test_defaults_and_nulls_of_every_type_in_one_table(live):
 
 @pytest.mark.parametrize("kind", ["live", "history"])
 def test_a_default_for_a_column_that_is_there_goes_to_every_row(kind, request):
-    """95: no error, all rows; flagged ones and all versions."""
+    """95: A default for an existing column is set in all rows, including flagged rows and all versions."""
     place = request.getfixturevalue(kind)
     before = place.rows()
     twice(place, "add_column_with_default_value", column="v", column_type="STRING", default_value="z")
@@ -85,7 +86,7 @@ def test_a_default_for_a_column_that_is_there_goes_to_every_row(kind, request):
 
 @pytest.mark.parametrize("kind", ["live", "history"])
 def test_a_value_is_set_on_every_row_and_no_time_changes(kind, request):
-    """102: all versions of a history, none new."""
+    """102: The value is set in all versions of a history, and no version is added."""
     place = request.getfixturevalue(kind)
     before = place.rows()
     twice(place, "update_column_value", column="n", value="7")
@@ -94,8 +95,8 @@ def test_a_value_is_set_on_every_row_and_no_time_changes(kind, request):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_a_column_added_to_a_history_makes_a_version(history):
-    """93, 99: open versions are closed a millisecond before and go on with the default; deleted keys
-    get nothing; old versions read NULL."""
+    """93, 99: Open versions close 1 ms before, and continue with the default. Deleted keys get nothing, and
+    old versions read NULL."""
     asked = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
     twice(history, "add_column_in_history_mode", **asked)
     assert (
@@ -126,8 +127,8 @@ HISTORY_TOLD = {
 
 
 def test_changes_of_one_time_share_one_version(history):
-    """98, 100: two columns added and one dropped at one time; a drop keeps the column and what it
-    held before; only versions with a value get a successor."""
+    """98, 100: Two added columns and a dropped one make one version. A drop keeps the old values, and only
+    versions with a value change."""
     add = {"column_type": "LONG", "operation_timestamp": P}
     twice(history, "add_column_in_history_mode", column="w", default_value="1", **add)
     twice(history, "add_column_in_history_mode", column="x", default_value="2", **add)
@@ -147,7 +148,7 @@ def test_changes_of_one_time_share_one_version(history):
 
 
 def test_a_dropped_column_makes_versions_only_where_it_had_a_value(sender, store, schema):
-    """100: an open version whose value is NULL already stays as it is."""
+    """100: An open version whose value is already NULL is unchanged."""
     rows = "id v n start end active synced \n 1 a 1 T1 TMAX true T1 \n 2 - 2 T1 TMAX true T1"
     place = Place.made(sender, store, schema, HISTORY, rows)
     twice(place, "drop_column_in_history_mode", column="v", operation_timestamp=P)
@@ -163,7 +164,7 @@ def test_a_dropped_column_makes_versions_only_where_it_had_a_value(sender, store
 
 
 def test_a_version_that_starts_then_is_not_doubled(sender, store, schema):
-    """99: it only gets the value."""
+    """99: A version that starts at that time only gets the value."""
     rows = "id v n start end active synced \n 1 a 1 T5 TMAX true T1 \n 2 b 2 T1 TMAX true T1"
     place = Place.made(sender, store, schema, HISTORY, rows)
     add = {"column_type": "LONG", "operation_timestamp": P}
@@ -180,7 +181,7 @@ def test_a_version_that_starts_then_is_not_doubled(sender, store, schema):
 
 
 def test_an_empty_history_gets_the_column_only(sender, store, schema):
-    """96: and a drop does nothing at all."""
+    """96: On an empty history, only the column is added. A drop does nothing."""
     place = Place.made(sender, store, schema, HISTORY)
     add = {"column_type": "LONG", "operation_timestamp": P}
     twice(place, "add_column_in_history_mode", column="w", default_value="1", **add)
@@ -191,7 +192,7 @@ def test_an_empty_history_gets_the_column_only(sender, store, schema):
 
 
 def test_a_history_without_open_versions_gets_the_column_only(sender, store, schema):
-    """96: no version begins where none is open."""
+    """96: If no version is open, no version begins."""
     rows = "id v n start end active synced \n 1 a 1 T1 T9 false T1"
     place = Place.made(sender, store, schema, HISTORY, rows)
     add = {"column_type": "LONG", "operation_timestamp": P}
@@ -201,7 +202,7 @@ def test_a_history_without_open_versions_gets_the_column_only(sender, store, sch
 
 @pytest.mark.parametrize("entity", ["add_column_in_history_mode", "drop_column_in_history_mode"])
 def test_a_time_before_an_open_version_is_refused(history, entity):
-    """97, 110: a task, the table unchanged."""
+    """97, 110: The answer is a task, and the table is unchanged."""
     metadata = history.metadata()
     more = {"column_type": "LONG", "default_value": "1"} if entity.startswith("add") else {}
     text = refusal(history.migrate(entity, column="v" if not more else "w", operation_timestamp=T2, **more))
@@ -213,7 +214,7 @@ T2 = "2024-02-29T00:00:02Z"
 
 
 def test_a_batch_after_the_migration_carries_on(history):
-    """93: the version that the migration made is the base of the next update."""
+    """93: The next update is based on the version that the migration created."""
     asked = {"column": "w", "column_type": "STRING", "default_value": "x", "operation_timestamp": P}
     done(history.migrate("add_column_in_history_mode", **asked))
     history.having(f"{HISTORY} w").write(
@@ -228,7 +229,7 @@ def test_a_batch_after_the_migration_carries_on(history):
 @pytest.mark.parametrize("columns", ["id:LONG* v n:DECIMAL(12,2) synced", HISTORY])
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_renamed_column_keeps_all_but_its_name(sender, store, schema, columns):
-    """93, 103: type, values, key; the next batch goes by the new name."""
+    """93, 103: Type, values and key are kept, and the next batch uses the new name."""
     rows = "id v synced" if "start" not in columns else "id v start end active synced"
     row = "1 a T1" if "start" not in columns else "1 a T1 TMAX true T1"
     place = Place.made(sender, store, schema, columns, f"{rows} \n {row}")
@@ -245,7 +246,7 @@ def test_a_renamed_column_keeps_all_but_its_name(sender, store, schema, columns)
 
 @pytest.mark.parametrize("kind", ["live", "history"])
 def test_a_copied_column_has_type_and_values(kind, request):
-    """93, 103: a new one that is no key; one that is there gets the values again."""
+    """93, 103: A copied column is not part of the key. If the target exists, its values are copied again."""
     place = request.getfixturevalue(kind)
     before = place.rows()
     twice(place, "copy_column", from_column="id", to_column="copy")
@@ -292,7 +293,7 @@ IN_HISTORY = ADD | {"operation_timestamp": P}
     ],
 )
 def test_what_a_table_does_not_allow_is_refused(kind, entity, asked, request):
-    """110, F17: a task, which shows no value; the table is as it was."""
+    """110, F17: The answer is a task without values, and the table is unchanged."""
     place = request.getfixturevalue(kind)
     metadata = place.metadata()
     assert "seven" not in refusal(place.migrate(entity, **asked))
@@ -312,12 +313,12 @@ def test_what_a_table_does_not_allow_is_refused(kind, entity, asked, request):
     ],
 )
 def test_a_missing_table_is_a_task(live, entity, asked):
-    """6.1: whatever is asked of it."""
+    """6.1: Every operation on a missing table is answered with a task."""
     assert "missing" in refusal(live.named("missing").migrate(entity, **asked))
 
 
 def test_a_migration_stays_in_its_schema(sender, store, schema):
-    """109: the table of the same name in another schema is as it was."""
+    """109: The table with the same name in another schema is unchanged."""
     here = Place.made(sender, store, schema, LIVE, STORED)
     there = Place(sender, store, f"{schema}_b", definition(here.table.name, LIVE))
     sender.create(there.schema, there.table)

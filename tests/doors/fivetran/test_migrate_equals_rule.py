@@ -1,4 +1,4 @@
-"""Law: migrations through the server and the real store give what the rule in plain Python says."""
+"""Law: Migrations through the server and the real store have the same result as the rule in plain Python."""
 
 from dataclasses import replace
 from datetime import datetime, timedelta
@@ -31,7 +31,7 @@ synced = st.fixed_dictionaries({"v": words, "n": numbers, SYNCED: times})
 
 @st.composite
 def live_tables(draw: st.DrawFn) -> rule.Content:
-    """Rows that are flagged, not flagged, or flagged NULL."""
+    """Rows with the flag true, false or NULL."""
     rows = draw(st.dictionaries(st.integers(1, 4), synced, max_size=4))
     flags = st.sampled_from([None, True, False])
     return rule.Content(
@@ -41,7 +41,7 @@ def live_tables(draw: st.DrawFn) -> rule.Content:
 
 @st.composite
 def histories(draw: st.DrawFn) -> rule.Content:
-    """Keys with versions that follow one another, the last of them open or closed."""
+    """Keys with consecutive versions, whose last one is open or closed."""
     rows = []
     for key in draw(st.sets(st.integers(1, 4), max_size=3)):
         starts = sorted(draw(st.sets(times, min_size=1, max_size=3)))
@@ -58,7 +58,7 @@ def histories(draw: st.DrawFn) -> rule.Content:
 
 @st.composite
 def migrations(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
-    """A migration's name and what its request says."""
+    """The name of a migration and its request."""
     column = draw(st.sampled_from(["v", "w", "n"]))
     at = draw(times).isoformat()
     typed = {"column": column, "column_type": "LONG" if column == "n" else "STRING"}
@@ -79,7 +79,7 @@ def migrations(draw: st.DrawFn) -> tuple[str, dict[str, object]]:
 
 
 def by_rule(table: rule.Content, entity: str, asked: dict[str, object]) -> rule.Content | None:
-    """The table after the migration, None if it is refused."""
+    """The table after the migration by the rule, or None if it is refused."""
     column, value = asked.get("column"), asked.get("default_value")
     given = None if value == "NULL" else int(value) if column == "n" and value else value
     flag = asked.get("soft_deleted_column", DELETED)
@@ -108,7 +108,7 @@ def columns_of(table: rule.Content) -> str:
 @given(st.one_of(live_tables(), histories()), st.lists(migrations(), min_size=1, max_size=4))
 @pytest.mark.tables_on("memory", "iceberg")
 def test_migrations(sender, store, schema, table, steps):
-    """93 to 107: any migrations, one after the other; one that is refused changes nothing."""
+    """93 to 107: Any series of migrations has the rule's result. A refused migration changes nothing."""
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, columns_of(table), list(table.rows))
     for entity, asked in steps:
         expected = by_rule(table, entity, asked)

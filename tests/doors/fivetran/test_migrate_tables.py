@@ -28,7 +28,7 @@ def mode(place, name, **asked):
 
 
 def other(place, name):
-    """A table of a name of its own beside this one."""
+    """A second table with another name."""
     return place.named(f"{place.table.name}_{name}")
 
 
@@ -47,7 +47,8 @@ def with_live_modes(store, tmp_path):
 @pytest.mark.usefixtures("tables_on")
 @pytest.mark.tables_on("memory", "iceberg")
 def test_a_copied_table_is_equal(kind, request):
-    """93, 103: rows, types, keys, parameters; the source stays; the next batch of the copy is its own."""
+    """93, 103: Rows, types, keys and parameters are equal. The source is unchanged, and the copy gets its own
+    batches."""
     place = request.getfixturevalue(kind)
     copy = other(place, "copy")
     before, metadata = place.rows(), place.metadata()
@@ -62,14 +63,14 @@ def test_a_copied_table_is_equal(kind, request):
 
 
 def test_a_copy_takes_the_place_of_a_table_that_is_there(soft, history):
-    """104: of any layout."""
+    """104: A copy replaces an existing table of any layout."""
     done(soft.migrate("copy_table", from_table=soft.table.name, to_table=history.table.name))
     assert (history.rows(), history.described()) == (soft.rows(), soft.described())
 
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_a_renamed_table_keeps_all_but_its_name(soft):
-    """93, 103: and another table can take the old name."""
+    """93, 103: The table keeps all but its name, and another table can use the old name."""
     new = other(soft, "new")
     before, told = soft.rows(), soft.described()
     asked = {"from_table": soft.table.name, "to_table": new.table.name}
@@ -85,14 +86,14 @@ def test_a_renamed_table_keeps_all_but_its_name(soft):
 
 @pytest.mark.parametrize("entity", ["copy_table", "copy_table_to_history_mode", "rename_table"])
 def test_a_source_that_is_missing_is_a_task(soft, entity):
-    """6.1: the target is as it was."""
+    """6.1: The answer is a task, and the target is unchanged."""
     asked = {"from_table": "missing", "to_table": "nowhere"}
     assert "missing" in refusal(soft.migrate(entity, **asked)) or entity == "rename_table"
     assert soft.named("nowhere").described() is None
 
 
 def test_tables_are_not_copied_onto_themselves_nor_renamed_over_others(soft, history):
-    """6.6, 110: a task, both tables as they were."""
+    """6.6, 110: The answer is a task, and both tables are unchanged."""
     metadata = soft.metadata(), history.metadata()
     names = {"from_table": soft.table.name, "to_table": history.table.name}
     itself = names | {"to_table": soft.table.name}
@@ -104,7 +105,8 @@ def test_tables_are_not_copied_onto_themselves_nor_renamed_over_others(soft, his
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_a_table_is_dropped_once(soft):
-    """104: a missing one is dropped already; a request that says not to drop is a task."""
+    """104: Dropping a missing table succeeds. A request that does not confirm the drop is answered with a
+    task."""
     assert refusal(soft.migrate("drop_table", drop=False))
     assert soft.described()
     done(soft.migrate("drop_table"))
@@ -113,7 +115,7 @@ def test_a_table_is_dropped_once(soft):
 
 
 def expected_history(place, flag="_fivetran_deleted"):
-    """What section 6.8 makes of `FLAGGED`."""
+    """The history that section 6.8 defines for `FLAGGED`."""
     from datetime import UTC, datetime
 
     epoch = datetime(1970, 1, 1, tzinfo=UTC)
@@ -129,8 +131,8 @@ def expected_history(place, flag="_fivetran_deleted"):
 
 
 def test_soft_delete_becomes_history(soft):
-    """105: flagged rows closed at the least instant, others open since the newest sync; the key gains
-    the start, the flag goes."""
+    """105: Flagged rows are closed at the least instant, and others are open since the newest sync. The key
+    gains the start."""
     mode(soft, "SOFT_DELETE_TO_HISTORY")
     assert expected_history(FLAGGED) == soft.rows()
     assert soft.described() == {
@@ -145,7 +147,7 @@ def test_soft_delete_becomes_history(soft):
 
 
 def test_another_flag_stays_as_a_column(sender, store, schema):
-    """105: `_fivetran_deleted` goes, whatever the flag is."""
+    """105: `_fivetran_deleted` is removed, whatever the flag is."""
     rows = [row | {"gone": row["_fivetran_deleted"], "_fivetran_deleted": False} for row in FLAGGED]
     place = Place.made(sender, store, schema, f"{SOFT} gone:BOOLEAN", rows)
     mode(place, "SOFT_DELETE_TO_HISTORY", soft_deleted_column="gone")
@@ -153,7 +155,7 @@ def test_another_flag_stays_as_a_column(sender, store, schema):
 
 
 def test_history_becomes_soft_delete(history):
-    """106: the newest version of each key, flagged if it is closed; deleted keys survive."""
+    """106: The newest version of each key remains, flagged if it is closed, including deleted keys."""
     mode(history, "HISTORY_TO_SOFT_DELETE")
     rows = table("id v n synced \n 1 b 1 T2 \n 2 c 2 T3 \n 3 d 3 T3")
     flags = [False, True, False]
@@ -166,7 +168,7 @@ def test_history_becomes_soft_delete(history):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_records_of_0_0_and_of_minus_0_0_stay_two(sender, store, schema):
-    """106: floats are told apart by their bits here as in batches, in a key too."""
+    """106: As in batches, floats are distinguished by their bits, including in keys."""
     rows = table("v start end active synced \n a T1 TMAX true T1 \n b T2 TMAX true T2")
     rows = [row | {"id": id_} for row, id_ in zip(rows, [0.0, -0.0], strict=True)]
     place = Place.made(sender, store, schema, "id:DOUBLE* v synced start* end active", rows)
@@ -175,7 +177,7 @@ def test_records_of_0_0_and_of_minus_0_0_stay_two(sender, store, schema):
 
 
 def test_another_flag_comes_beside_ours(history):
-    """106: both are there; ours is FALSE."""
+    """106: The table has both flags, and ours is FALSE."""
     mode(history, "HISTORY_TO_SOFT_DELETE", soft_deleted_column="gone")
     found = {row["id"]: (row["gone"], row["_fivetran_deleted"]) for row in history.rows()}
     assert found == {1: (False, False), 2: (True, False), 3: (False, False)}
@@ -184,7 +186,7 @@ def test_another_flag_comes_beside_ours(history):
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "", "missing"])
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_copy_to_history_leaves_its_source(soft, flag):
-    """107: with the flag, with none, and with one that is not there."""
+    """107: The source is unchanged, with its flag, without a flag, and with a missing flag."""
     copy = other(soft, "history")
     asked = {"from_table": soft.table.name, "to_table": copy.table.name, "soft_deleted_column": flag}
     metadata = soft.metadata()
@@ -196,7 +198,7 @@ def test_a_copy_to_history_leaves_its_source(soft, flag):
 
 
 def test_a_history_is_copied_as_it_is(history):
-    """6.10: a copy to history of a history is a copy."""
+    """6.10: A history that is copied to history mode is copied unchanged."""
     copy = other(history, "copy")
     asked = {"from_table": history.table.name, "to_table": copy.table.name}
     done(history.migrate("copy_table_to_history_mode", **asked))
@@ -204,7 +206,7 @@ def test_a_history_is_copied_as_it_is(history):
 
 
 def test_the_next_history_batch_loads(soft):
-    """108: an update older than the only version (example I), and a delete."""
+    """108: An update older than the only version (example I) and a delete are applied."""
     mode(soft, "SOFT_DELETE_TO_HISTORY")
     place = soft.having("id:LONG* v n:DECIMAL(12,2) synced start* end active")
     place.write(
@@ -217,7 +219,7 @@ def test_the_next_history_batch_loads(soft):
 
 
 def test_the_next_soft_delete_batch_loads(history):
-    """108: a row that was deleted comes again, another is flagged; and back to history once more."""
+    """108: A deleted row returns, another is flagged, and the table returns to history mode."""
     mode(history, "HISTORY_TO_SOFT_DELETE")
     place = history.having(f"{LIVE} deleted")
     place.write(
@@ -244,7 +246,7 @@ def test_the_next_soft_delete_batch_loads(history):
 
 @pytest.mark.parametrize("name", ["SOFT_DELETE_TO_HISTORY", "HISTORY_TO_SOFT_DELETE"])
 def test_an_empty_table_only_changes_its_shape(sender, store, schema, name):
-    """6.8: no snapshot, the columns of the mode."""
+    """6.8: The table gets the columns of the mode, but no snapshot."""
     columns = SOFT if name.startswith("SOFT") else HISTORY
     place = Place.made(sender, store, schema, columns)
     mode(place, name)
@@ -254,7 +256,7 @@ def test_an_empty_table_only_changes_its_shape(sender, store, schema, name):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_rows_that_were_never_synced_start_now(sender, store, schema):
-    """6.8: rounded to the millisecond."""
+    """6.8: The start is rounded to the millisecond."""
     place = Place.made(sender, store, schema, SOFT, "id v \n 1 a")
     mode(place, "SOFT_DELETE_TO_HISTORY")
     [row] = place.rows()
@@ -263,7 +265,7 @@ def test_rows_that_were_never_synced_start_now(sender, store, schema):
 
 
 def test_a_flag_of_another_type_is_refused(soft, history):
-    """110: a task, the tables as they were; so for a column that tells of the history itself."""
+    """110: The answer is a task, and the tables are unchanged. The same holds for a history's own column."""
     metadata = soft.metadata(), history.metadata()
     asked = {"type": 2, "soft_deleted_column": "_fivetran_active"}
     assert refusal(history.migrate("table_sync_mode_migration", **asked))
@@ -275,7 +277,7 @@ def test_a_flag_of_another_type_is_refused(soft, history):
 
 @pytest.mark.parametrize("type_", [0, 3, 4, 5, 77])
 def test_live_modes_are_unsupported(soft, type_):
-    """94, F8: and so is an unknown type; nothing changes."""
+    """94, F8: Live modes and unknown types are unsupported, and nothing changes."""
     metadata = soft.metadata()
     reply = soft.migrate("table_sync_mode_migration", type=type_)
     assert [field.name for field, _ in reply.ListFields()] == ["unsupported"]
@@ -284,7 +286,7 @@ def test_live_modes_are_unsupported(soft, type_):
 
 @pytest.mark.parametrize("operation", ["", "drop", "copy", "rename", "add"])
 def test_an_unset_operation_is_unsupported(soft, operation):
-    """94: and an operation without an entity."""
+    """94: An operation without an entity is also unsupported."""
     request = migration(soft.schema, soft.table.name, "drop_table")
     request.details.ClearField("drop")
     if operation:
@@ -294,7 +296,7 @@ def test_an_unset_operation_is_unsupported(soft, operation):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_live_modes_by_a_switch(with_live_modes, store, schema):
-    """F8, 6.9: what the guide once said of them."""
+    """F8, 6.9: With the switch, live modes work as the guide once defined them."""
     soft = Place.made(with_live_modes, store, schema, SOFT, FLAGGED)
     mode(soft, "SOFT_DELETE_TO_LIVE")
     assert [row["id"] for row in soft.rows()] == [1, 3, 4]
@@ -311,7 +313,7 @@ def test_live_modes_by_a_switch(with_live_modes, store, schema):
 @pytest.mark.parametrize(("keep", "ids"), [(False, [1, 3]), (True, [1, 2, 3])])
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_a_history_made_live_may_keep_deleted_rows(with_live_modes, store, schema, keep, ids):
-    """6.9: the newest version of each key, so that the key stays one."""
+    """6.9: The newest version of each key is kept, so that the key stays unique."""
     place = Place.made(with_live_modes, store, schema, HISTORY, VERSIONS)
     mode(place, "HISTORY_TO_LIVE", keep_deleted_rows=keep)
     assert [row["id"] for row in place.rows()] == ids

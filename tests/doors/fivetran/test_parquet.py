@@ -1,4 +1,4 @@
-"""A server that asks for Parquet: decision F2, section 3.4 and the published type table."""
+"""A server that requests Parquet: decision F2, section 3.4 and the published type table."""
 
 from dataclasses import replace
 from datetime import date, datetime
@@ -29,7 +29,7 @@ def sender(parquet_address, tmp_path):
 
 
 def sealed(place, **columns):
-    """A file of typed columns, wrapped as the sender wraps."""
+    """A file of typed columns, wrapped as by the sender."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table(columns), sink)
     return seal(place.sender.folder, bytes(sink.getvalue()), place.sender.encoding)
@@ -43,8 +43,8 @@ TYPES = """
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_the_published_mapping(sender, store, schema):
-    """3.4: INT32, INT64, float, double, string, decimal and bytes as they are; instants and dates as
-    text; native NULLs and text markers alike."""
+    """3.4: Numbers, strings, decimals and bytes have their native types, and instants and dates are text.
+    NULLs and markers work."""
     place = Place.made(sender, store, schema, TYPES)
     file = sealed(
         place,
@@ -85,8 +85,8 @@ def test_the_published_mapping(sender, store, schema):
 
 @pytest.mark.parametrize("compression", list(Compression))
 def test_batches_wrapped_in_every_way(sender, store, schema, compression):
-    """50, 3.1: encrypted or not and however compressed, Parquet batches do what CSV ones do; the
-    same again changes nothing; a file of no bytes is a file of no rows."""
+    """50, 3.1: Parquet batches have the result of CSV batches, with any wrapping. A repeated batch changes
+    nothing."""
     encrypted = compression is not Compression.GZIP
     encoding = replace(AS_PARQUET, compression=compression, encrypted=encrypted)
     place = Place.made(replace(sender, encoding=encoding), store, schema, LIVE)
@@ -101,7 +101,7 @@ def test_batches_wrapped_in_every_way(sender, store, schema, compression):
 
 
 def test_histories(sender, store, schema):
-    """80: example E from Parquet files."""
+    """80: Example E gives its table from Parquet files."""
     names = "id v n start end active synced"
     place = Place.made(sender, store, schema, HISTORY, f"{names} \n 1 abc 1 T1 TMAX true T1")
     place.write(
@@ -114,8 +114,8 @@ def test_histories(sender, store, schema):
 
 
 def test_what_cannot_be_read(sender, store, schema):
-    """52, 63: no Parquet, another key, a cell of another type, an unknown column, a missing one: a
-    task that names file, and row and column where there are any; nothing is written."""
+    """52, 63: An unreadable Parquet file is answered with a task that names file, row and column, and nothing
+    is written."""
     place = Place.made(sender, store, schema, TYPES.replace("synced", "at:NAIVE_DATETIME synced"))
     key = pa.array([1, 2], pa.int64())
     csv = seal(place.sender.folder, b"id\n1\n", AS_FIVETRAN)

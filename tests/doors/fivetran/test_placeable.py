@@ -1,4 +1,4 @@
-"""Rows that no plan could place are refused with file, row and column (sections 2.8 and 5)."""
+"""Rows without a place in a plan are refused with file, row and column (sections 2.8 and 5)."""
 
 import pyarrow as pa
 import pytest
@@ -18,7 +18,7 @@ SAME = "~"
 
 
 def rows(text: str, chunk: int = 100) -> Rows:
-    """A table as text: `-` is NULL and `~` is unmodified; all columns are text."""
+    """A table from text: `-` is NULL, `~` is unmodified, and all columns are text."""
     header, *lines = [line.split() for line in text.strip().splitlines()]
     cells = {name: [line[place] for line in lines] for place, name in enumerate(header)}
 
@@ -34,7 +34,7 @@ def rows(text: str, chunk: int = 100) -> Rows:
 
 
 def refusal(kind: str, text: str, key=("id",), *, history: bool = True, chunk: int = 100) -> str | None:
-    """The refusal's text, which names the file and shows no value; None if the rows are placeable."""
+    """The refusal's text, which names the file and contains no value, or None if there is no refusal."""
     delivered = rows(text, chunk)
     try:
         refuse_incomplete(kind, FILE, delivered, key, NEEDED[kind] if history else None)
@@ -57,7 +57,7 @@ GOOD = {
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_whole_rows_are_placeable(kind):
-    """5: with NULL and unmodified cells where their kind allows them, and with no rows at all."""
+    """5: NULL and unmodified cells are placeable if the kind allows them. So is a file without rows."""
     assert refusal(kind, GOOD[kind]) is None
     assert refusal(kind, GOOD[kind].partition("\n")[0]) is None
 
@@ -65,7 +65,7 @@ def test_whole_rows_are_placeable(kind):
 @pytest.mark.parametrize("kind", GOOD)
 @pytest.mark.parametrize("column", ["id", "needed"])
 def test_a_file_needs_its_key_and_its_instant(kind, column):
-    """5: a file of each kind that lacks the column as a whole is refused, and the kind is named."""
+    """5: A file without the key or the instant column of its kind is refused, and the error names the kind."""
     name = NEEDED[kind] if column == "needed" else column
     message = refusal(kind, GOOD[kind].replace(name, "other"))
     assert f"the {kind} file lacks the column {name}" in message
@@ -73,13 +73,13 @@ def test_a_file_needs_its_key_and_its_instant(kind, column):
 
 @pytest.mark.parametrize("kind", ["replace", "update", "delete"])
 def test_each_part_of_a_composite_key_is_needed(kind):
-    """2.8: a file with half a key could be placed anywhere."""
+    """2.8: A file with only part of a composite key is refused."""
     assert "lacks the column part" in refusal(kind, GOOD[kind], key=("id", "part"))
 
 
 @pytest.mark.parametrize("kind", GOOD)
 def test_a_key_may_be_null_but_not_unmodified(kind):
-    """70: NULL is a value of a key; unmodified names no record."""
+    """70: NULL is a value of a key. An unmodified key identifies no record."""
     assert refusal(kind, GOOD[kind].replace("B2", "-")) is None
     message = refusal(kind, GOOD[kind].replace("B2", SAME))
     assert "row 2, column id: the key is marked unmodified" in message
@@ -87,7 +87,7 @@ def test_a_key_may_be_null_but_not_unmodified(kind):
 
 @pytest.mark.parametrize("history", [True, False])
 def test_a_replaced_row_is_given_whole(history):
-    """2.8: an unmodified cell of a row that replaces has nothing to keep; NULL is a value."""
+    """2.8: A replaced row has no former value for an unmodified cell. NULL is a value."""
     text = "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 ~ T2 T9\nC3 ~ T3 T9"
     assert "row 2, column v" in refusal("replace", text, history=history)
     assert refusal("replace", text.replace(SAME, "-"), history=history) is None
@@ -96,14 +96,14 @@ def test_a_replaced_row_is_given_whole(history):
 @pytest.mark.parametrize("kind", ["earliest", "replace", "delete"])
 @pytest.mark.parametrize("missing", ["-", SAME])
 def test_a_row_needs_its_instant(kind, missing):
-    """5: NULL or unmodified, a row without the instant of its kind stands nowhere in time."""
+    """5: A row without its instant, which is NULL or unmodified, is refused."""
     at = {"earliest": "T2", "replace": "T2 T9", "delete": "T2"}[kind]
     text = GOOD[kind].replace(at, missing + at[2:])
     assert f"row 2, column {NEEDED[kind]}" in refusal(kind, text)
 
 
 def test_a_replaced_version_needs_an_end():
-    """5.5: without one nothing tells whether it is still true; NULL is not for ever."""
+    """5.5: A replaced version without an end is refused. NULL does not mean open."""
     text = "id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 x T2 -"
     assert "row 2, column _fivetran_end: the time is missing" in refusal("replace", text)
     assert "lacks the column _fivetran_end" in refusal("replace", "id v _fivetran_start\nA1 x T1")
@@ -112,7 +112,7 @@ def test_a_replaced_version_needs_an_end():
 
 @pytest.mark.parametrize("missing", ["-", SAME])
 def test_an_update_with_a_start_needs_an_end(missing):
-    """5: its version would have no end; NULL is not for ever."""
+    """5: An update with a start but no end is refused. NULL does not mean open."""
     text = f"id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 x T2 {missing}"
     assert "row 2, column _fivetran_end: the end is missing" in refusal("update", text)
 
@@ -120,19 +120,19 @@ def test_an_update_with_a_start_needs_an_end(missing):
 @pytest.mark.parametrize("value", ["x", "-"])
 @pytest.mark.parametrize("missing", ["-", SAME])
 def test_an_update_without_a_start_changes_no_value(value, missing):
-    """7.11: a value, NULL too, that changes at no known time is refused and not lost."""
+    """7.11: A value without a start, including NULL, is refused and not lost."""
     text = f"id v _fivetran_start _fivetran_end\nA1 x T1 T9\nB2 {value} {missing} T9"
     assert "row 2, column v: a value changes but _fivetran_start is missing" in refusal("update", text)
 
 
 def test_an_update_file_without_starts_changes_no_value():
-    """7.11: also when the whole column is absent."""
+    """7.11: The same holds if the whole column is missing."""
     assert "row 2, column v" in refusal("update", "id v _fivetran_end\nA1 ~ T9\nB2 x T9")
 
 
 @pytest.mark.parametrize("start", ["-", SAME])
 def test_an_update_without_a_start_may_close_a_version(start):
-    """7.11: a soft delete as an update row of only end and active is survived without error."""
+    """7.11: A soft delete as an update row with only end and active is accepted."""
     text = f"""
         id  v  _fivetran_active  _fivetran_start  _fivetran_end  _fivetran_synced
         A1  ~  false             {start}          T9             T9
@@ -143,26 +143,26 @@ def test_an_update_without_a_start_may_close_a_version(start):
 
 
 def test_the_key_of_an_update_without_a_start_is_no_change():
-    """5: key columns say which record, so they are always given."""
+    """5: Key columns identify the record, so they are always present."""
     text = "id part v _fivetran_end\nA1 P1 ~ T9"
     assert refusal("update", text, key=("id", "part")) is None
 
 
 @pytest.mark.parametrize("kind", ["replace", "update", "delete"])
 def test_live_rows_need_no_instant(kind):
-    """2.8: a WriteBatch has no history columns; only keys are looked at, and what replaces."""
+    """2.8: In a WriteBatch, only keys and replaced rows are checked."""
     assert refusal(kind, "id v\nA1 x\nB2 -", history=False) is None
     assert "row 1, column id" in refusal(kind, "id v\n~ x", history=False)
 
 
 def test_a_live_update_may_leave_all_values_as_they_are():
-    """2.8: and change nothing."""
+    """2.8: An update with only unmodified values is accepted and changes nothing."""
     assert refusal("update", "id v w\nA1 ~ ~", history=False) is None
 
 
 @pytest.mark.parametrize("chunk", [1, 2, 3])
 def test_rows_are_counted_through_the_whole_file(chunk):
-    """63: from 1, whatever pieces the file was read in, and the first wrong row is named."""
+    """63: Rows are numbered from 1 across all blocks of a file, and the error names the first invalid row."""
     text = "id v _fivetran_start _fivetran_end\n" + "A1 x T1 T9\n" * 4 + "B2 x T1 -\n" * 2
     assert "row 5, column _fivetran_end" in refusal("update", text, chunk=chunk)
     text = "id v _fivetran_end\n" + "A1 ~ T9\n" * 4 + "B2 x T9\n" * 2
@@ -172,7 +172,7 @@ def test_rows_are_counted_through_the_whole_file(chunk):
 
 
 def test_the_rows_are_left_as_they_are():
-    """A check changes nothing."""
+    """The check does not change the rows."""
     delivered = rows(GOOD["update"])
     refuse_incomplete("update", FILE, delivered, ["id"], "_fivetran_end")
     assert rows(GOOD["update"]) == delivered

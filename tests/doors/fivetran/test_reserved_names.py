@@ -1,6 +1,6 @@
-"""Columns that are called like Iceberg's own keep their names for their source: decision F21.
+"""Columns named like Iceberg's own columns keep the source's name: decision F21.
 
-They are stored with an underscore behind. Every table of Fivetran's file connectors has `_file`.
+They are stored with an underscore appended. Every table of Fivetran's file connectors has `_file`.
 """
 
 import json
@@ -37,19 +37,20 @@ def place(sender, store, schema):
 
 
 def names(place):
-    """The columns as the table has them, and what it remembers of them."""
+    """The stored columns of a table, and the property with their source names."""
     table = existing(place.store, place.name)
     return table.shape.names, json.loads(table.iceberg.properties().get("backstory.source-names") or "{}")
 
 
 def current(place):
-    """The rows as a reader of the table gets them."""
+    """The rows for a reader of the table."""
     rows = Table(place.store, place.name).current()
     return gives(rows.toArrow().to_pylist())
 
 
 def test_every_reserved_name_is_told_as_it_was_sent(sender, store, schema):
-    """F21: stored with an underscore behind, one more while that is taken; described under its own name."""
+    """F21: A reserved name is stored with underscores appended until it is unique, and is described by its
+    own name."""
     jvm = store.spark._jvm
     assert all(map(jvm.org.apache.iceberg.MetadataColumns.isMetadataColumn, RESERVED))
     columns = " ".join(["id:LONG*", *RESERVED, "_file_", "_pos_", "_pos__"])
@@ -72,7 +73,7 @@ def test_every_reserved_name_is_told_as_it_was_sent(sender, store, schema):
 
 @pytest.mark.parametrize(("encoding", "memory"), WAYS)
 def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
-    """F21: CSV and Parquet, small and spread; as keys, values and flags, live, soft-delete and history."""
+    """F21: Batches use the source's names, in CSV and Parquet, small and spread, in every mode."""
     stores = {"backstory": IcebergStore(spark, memory=memory)}
     with serving(stores, batch_format=encoding.format) as address:
         sender = Sender.to(address, tmp_path, encoding=encoding)
@@ -104,7 +105,7 @@ def test_batches_bring_them(spark, store, schema, tmp_path, encoding, memory):
 
 @pytest.mark.tables_on("iceberg")
 def test_alter_brings_retypes_and_drops_them(place):
-    """F21: by later definitions too, whichever of `_file` and `_file_` came first."""
+    """F21: Later definitions also work, whether `_file` or `_file_` was first."""
     place = place.alter(f"{LIVE} _row_id:INT _spec_id_ _spec_id")
     assert names(place)[0][-3:] == ["_row_id_", "_spec_id_", "_spec_id__"]
     place.write(update="_file _pos _row_id _spec_id _spec_id_ \n a.csv 1 7 s s_")
@@ -129,7 +130,7 @@ def test_alter_brings_retypes_and_drops_them(place):
 
 
 def test_alter_changes_keys_of_them(place):
-    """F21: the key is told and asked for by the source's names; messages use them, too."""
+    """F21: Key changes, keys in replies and messages use the source's names."""
     metadata = place.metadata()
     request = sdk.AlterTableRequest(
         schema_name=place.schema, table=place.having(LIVE.replace("_pos:LONG*", "_pos:LONG")).table
@@ -146,7 +147,7 @@ def test_alter_changes_keys_of_them(place):
 
 @pytest.mark.parametrize("spread", [True, False][: deep(2, 1)])
 def test_messages_use_the_sources_names(sender, spreading, store, schema, tmp_path, spread):
-    """F21: of files, cells and columns that are not there; none shows the name in the table."""
+    """F21: Messages about files, cells and missing columns never contain the stored name."""
     sender = Sender.to(spreading, tmp_path) if spread else sender
     place = Place.made(sender, store, schema, "id:LONG* _pos:LONG _row_id:LONG")
     texts = [
@@ -168,7 +169,8 @@ def test_messages_use_the_sources_names(sender, spreading, store, schema, tmp_pa
 
 
 def test_columns_are_renamed_to_and_from_them(place):
-    """F21: from `v` to `_row_id` and on to `_row_id_` and back; the key's too; a second time is done."""
+    """F21: A column is renamed from `v` to `_row_id` to `_row_id_` and back. A repeated rename changes
+    nothing."""
     for old, new in [("v", "_row_id"), ("_row_id", "_row_id_"), ("_row_id_", "_row_id"), ("_row_id", "w")]:
         for _ in range(2):
             done(place.migrate("rename_column", from_column=old, to_column=new))
@@ -188,7 +190,7 @@ def test_columns_are_renamed_to_and_from_them(place):
 
 
 def test_migrations_add_set_copy_and_truncate_them(place, schema):
-    """F21: with a default, as copies, as flags of a truncation; a copy of the table remembers them."""
+    """F21: Defaults, copies and truncation flags work, and a copied table keeps the names."""
     for _ in range(2):
         done(
             place.migrate(
@@ -215,7 +217,7 @@ def test_migrations_add_set_copy_and_truncate_them(place, schema):
 
 
 def test_migrations_between_modes_keep_them(place):
-    """F21: soft delete by `_deleted` to history, a column added and dropped in it, and back."""
+    """F21: A soft-delete table with `_deleted` becomes a history, gains and loses a column, and returns."""
     place = place.alter(f"{LIVE} _deleted:BOOLEAN")
     place.write(update="_file _pos _deleted \n a.csv 1 true \n a.csv 2 false")
     mode = {"soft_deleted_column": "_deleted"}

@@ -1,4 +1,4 @@
-"""Decimals with more digits than their column are rounded half-even, and that is told: decision F18."""
+"""Decimals with more digits than their column are rounded half-even and reported: decision F18."""
 
 import json
 from decimal import Decimal
@@ -26,8 +26,8 @@ if DEPTH == "laws":
 @pytest.mark.tables_on("iceberg")
 @pytest.mark.parametrize(("encoding", "memory"), WAYS)
 def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, encoding, memory):
-    """F18: `rounded` in the commit's counts, one warning a file and column that says how many and no
-    value; F11: one a file for BINARY; of a batch that is planned in Spark's tasks, too."""
+    """F18, F11: The commit counts `rounded` values, and one warning per file and column contains the number
+    but no value."""
     stores = {"backstory": IcebergStore(spark, memory=memory)}
     with serving(stores, batch_format=encoding.format) as address, capture_logs() as logged:
         place = Place.made(Sender.to(address, tmp_path, encoding=encoding), store, schema, COLUMNS)
@@ -59,7 +59,8 @@ def test_a_rounded_decimal_is_counted_and_told(spark, store, schema, tmp_path, e
 
 @pytest.mark.parametrize("value", ["999.995", "-1000", "99999.1"])
 def test_digits_before_the_point_are_refused(sender, store, schema, value):
-    """F18: too many of them, also those that rounding brings, are a task with file and line."""
+    """F18: A value with too many digits before the point, even after rounding, is answered with a task with
+    file and line."""
     place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1 1")
     text = refusal(place.reply(replace=place.files(f"id n m \n 1 1 2 \n 2 1 {value}")))
     assert "line 3, column m: the value is not of type DECIMAL(5,2)" in text
@@ -68,7 +69,8 @@ def test_digits_before_the_point_are_refused(sender, store, schema, value):
 
 
 def test_what_nobody_sent_is_not_rounded(sender, store, schema):
-    """F18: a change of the column that would lose a stored digit, and a default with too many, are tasks."""
+    """F18: A type change that would lose a stored digit, and a default with too many digits, are answered
+    with tasks."""
     place = Place.made(sender, store, schema, COLUMNS, "id n m \n 1 1.005 1")
     request = place.having(COLUMNS.replace("38,10", "5,2"))
     assert "a stored value does not fit" in refusal(

@@ -1,6 +1,6 @@
-"""The published sample files, replayed, end in the states of section 7.13 (requirement 111).
+"""The published sample files end in the states of section 7.13 (requirement 111).
 
-An op's rows have the op's number as their synced time: `T1` for the first op of a file.
+The rows of an op have the op's number as their synced time: `T1` for the first op of a file.
 """
 
 import json
@@ -45,7 +45,7 @@ _hows = cycle(
 
 
 def replayed(*names):
-    """Give a test the target of each of these files, played in two ways."""
+    """Give a test the target of each of these files, run in two ways."""
     runs = [(name, *how) for name in names for how in next(_hows)]
     ids = ["-".join(map(str, (Path(run[0]).stem, *run[1:]))) for run in runs]
     return pytest.mark.parametrize("target", runs, ids=ids, indirect=True)
@@ -53,7 +53,7 @@ def replayed(*names):
 
 @dataclass(frozen=True)
 class Target:
-    """Where a file was played."""
+    """The target of a file's operations."""
 
     replay: Replay
     store: object
@@ -83,7 +83,7 @@ def target(request, sender, store):
 
 
 def state(text: str, **more: object) -> list[dict[str, object]]:
-    """The rows of a text table, where fractions and instants too are what they look like, with more columns."""
+    """The rows of a text table, with further columns. Fractions and instants are compared as text."""
     return gives([{name: _value(cell) for name, cell in row.items()} | more for row in table(text)])
 
 
@@ -96,12 +96,12 @@ def _value(cell: object) -> object:
 
 
 def single(value: float) -> float:
-    """The value as a FLOAT holds it."""
+    """The value as a 32-bit FLOAT."""
     return np.float32(value).item()
 
 
 def columns(text: str, *, history: bool = False) -> dict[str, str]:
-    """The columns of a definition, the system columns of its mode included."""
+    """The columns of a definition, including the system columns of its mode."""
     system = ["_fivetran_synced:UTC_DATETIME"]
     if history:
         system += ["_fivetran_start:UTC_DATETIME*", "_fivetran_end:UTC_DATETIME", "_fivetran_active:BOOLEAN"]
@@ -116,7 +116,8 @@ HISTORY = columns("id:INT* amount:DOUBLE desc:STRING", history=True)
 
 @replayed("input.json")
 def test_input(target):
-    """Altered columns and keys, a history with an update and two deletes, a hard and a soft truncate."""
+    """Columns and keys are altered, a history gets updates and deletes, and tables are truncated in both
+    modes."""
     assert target.told("transaction") == columns(
         """
         id:INT* amount_double:DOUBLE amount_float:FLOAT amount_decimal:DECIMAL(38,15) flag:BOOLEAN
@@ -203,7 +204,7 @@ def test_input(target):
 
 @replayed("schema_migrations_input_ddl.json")
 def test_columns_change(target):
-    """A column comes, one narrows from DOUBLE to FLOAT, one goes."""
+    """A column is added, one changes from DOUBLE to FLOAT, and one is dropped."""
     assert target.told("transaction") == columns("id:INT* amount:FLOAT operation_time:UTC_DATETIME")
     rows = without(state(SIX_ROWS, operation_time=None, _fivetran_deleted=False), "desc")
     assert gives(row | {"amount": single(row["amount"])} for row in rows) == target.rows("transaction")
@@ -211,7 +212,7 @@ def test_columns_change(target):
 
 @replayed("schema_migrations_input_dml.json")
 def test_columns_and_tables_are_copied_renamed_filled_and_dropped(target):
-    """Values are copied before they are overwritten, and the copied table keeps the old column's name."""
+    """Values are copied before they are overwritten, and the copied table keeps the old column name."""
     more = "desc:STRING desc_detailed:STRING operation_time:UTC_DATETIME"
     assert target.told("transaction") == columns(f"id:INT* amount_renamed:DOUBLE {more}")
     assert target.told("transaction_renamed") == columns(f"id:INT* amount:DOUBLE {more}")
@@ -248,8 +249,8 @@ NEXT_FILE = {
 
 @replayed("schema_migrations_input_sync_modes.json")
 def test_sync_modes_change(target):
-    """A column comes to a history and one goes at one instant; tables go to history and back, and the
-    next file's rows find them so: one that is older than its only version too (108, example I)."""
+    """108, example I: Columns are added and dropped at one instant, tables change modes and back, and the
+    next file's rows load."""
     with_article = columns("id:INT* amount:DOUBLE desc:STRING article:STRING", history=True)
     assert target.told("transaction_history") == with_article
     assert target.told("transaction") == HISTORY
@@ -306,7 +307,7 @@ CAMPAIGN = columns("name:STRING num:INT _fivetran_id:STRING*")
     "operations_on_nonexistent_records/soft_delete_missing_record.json",
 )
 def test_operations_on_missing_records_are_ignored(target):
-    """An update, a delete and a soft delete of what is not there leave both tables empty."""
+    """An update, a delete and a soft delete of missing records leave both tables empty."""
     assert target.told("transaction") == HISTORY
     assert target.told("campaign") == CAMPAIGN
     assert target.rows("transaction") == []
@@ -315,12 +316,13 @@ def test_operations_on_missing_records_are_ignored(target):
 
 @replayed("operations_on_nonexistent_records/truncate_missing_table.json")
 def test_a_truncate_of_a_missing_table_is_ignored(target):
-    """It is success, and the table is not there afterwards."""
+    """The truncate succeeds, and the table is still missing."""
     assert target.told("nonexistent_table") is None
 
 
 def left(target, *, transaction=(), campaign=()):
-    """In the tester's order, where the truncate comes after all rows, these are left; in the strict one none."""
+    """The rows that remain if the truncate is after all rows, as in the tester's order. In strict order none
+    remain."""
     strict = target.replay.strict
     assert target.rows("transaction") == ([] if strict else gives(transaction))
     assert target.rows("campaign") == ([] if strict else gives(campaign))
@@ -328,7 +330,7 @@ def left(target, *, transaction=(), campaign=()):
 
 @replayed("operations_on_nonexistent_records/truncate_then_update.json")
 def test_updates_after_a_truncate(target):
-    """The version and the row that the update made are younger than the truncate."""
+    """The updated row and version are newer than the truncate, so they remain."""
     left(
         target,
         transaction=state(
@@ -340,12 +342,12 @@ def test_updates_after_a_truncate(target):
 
 @replayed("operations_on_nonexistent_records/truncate_then_delete.json")
 def test_deletes_after_a_truncate(target):
-    """A delete removes the row, and leaves the closed version its old synced time."""
+    """A delete removes the row. The closed version keeps its old synced time."""
     left(target)
 
 
 @replayed("operations_on_nonexistent_records/truncate_then_soft_delete.json")
 def test_soft_deletes_after_a_truncate(target):
-    """The flagged row is younger than the truncate; the version, closed by a delete row, is not."""
+    """The flagged row is newer than the truncate. The version that a delete row closed is not."""
     flagged = state("_fivetran_id name num synced \n abc Christmas 100 T3", _fivetran_deleted=True)
     left(target, campaign=flagged)

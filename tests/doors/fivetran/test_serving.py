@@ -1,4 +1,4 @@
-"""A destination that a program starts over its own warehouse."""
+"""A destination that a program starts for its own warehouse."""
 
 import socket
 
@@ -15,7 +15,8 @@ from backstory.warehouse import Warehouse
 
 @pytest.mark.tables_on("iceberg")
 def test_a_warehouse_serves_until_it_is_told_to_stop(store, schema, tmp_path):
-    """Port 0 is a free one; what a sender makes is a table of the warehouse; afterwards nobody listens."""
+    """Port 0 means a free port. The sender's tables are tables of the warehouse, and after the stop nothing
+    listens."""
     warehouse = Warehouse(store, embedded=False)
     with warehouse.serve(host="127.0.0.1", port=0) as running:
         sender = Sender.to(f"{running.host}:{running.port}", tmp_path)
@@ -33,7 +34,7 @@ def test_half_of_a_certificate_is_refused(tmp_path):
 
 @pytest.mark.parametrize("host", [None, "127.0.0.1", "localhost"])
 def test_a_port_that_is_taken_is_known_without_a_server(host):
-    """Interface 3: asked before Spark starts; port 0 is never taken."""
+    """Interface 3: The port is checked before Spark starts. Port 0 is never in use."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
         with pytest.raises(Failed, match=f"cannot listen on port {port}"):
@@ -43,7 +44,8 @@ def test_a_port_that_is_taken_is_known_without_a_server(host):
 
 
 def test_a_metrics_port_that_is_taken_is_said_before_listening(store):
-    """Interface 3, for the metrics too: no line says `listening`, and its remedy names their port."""
+    """Interface 3: If the metrics port is in use, no line contains `listening`, and the remedy names that
+    port."""
     with socket.create_server(("127.0.0.1", 0)) as other, capture_logs() as lines:
         taken = other.getsockname()[1]
         with pytest.raises(Failed, match=f"metrics on port {taken}.*`metrics_port=PORT`"):
@@ -52,7 +54,7 @@ def test_a_metrics_port_that_is_taken_is_said_before_listening(store):
 
 
 def test_the_metrics_port_is_free_again_when_the_server_stopped_or_never_listened(store):
-    """A server that ends, and one whose own port is taken, leave no port behind."""
+    """A server that stops, or whose own port is in use, releases its metrics port."""
     stores = {store.catalog: store}
     with socket.create_server(("127.0.0.1", 0)) as other:
         free = other.getsockname()[1]

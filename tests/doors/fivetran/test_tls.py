@@ -1,4 +1,4 @@
-"""TLS and mutual TLS: who is served, and what is told of wrong files."""
+"""TLS and mutual TLS: accepted clients, and errors for wrong files."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -22,7 +22,7 @@ def name(text):
 
 
 def issue(folder, subject, issuer=None):
-    """A certificate and its key as PEM files, by this authority or by itself."""
+    """A certificate and its key as PEM files, signed by this authority or self-signed."""
     key = ec.generate_private_key(ec.SECP256R1())
     by, by_key = issuer or (name(subject), key)
     now = datetime.now(UTC)
@@ -46,7 +46,7 @@ def issue(folder, subject, issuer=None):
 
 @pytest.fixture
 def files(tmp_path):
-    """PEM files of an authority, a server and a client of it, and a stranger, by name."""
+    """PEM files by name: an authority, its server and client, and a stranger."""
     authority, issuer = issue(tmp_path, "authority")
     return {
         "authority": authority,
@@ -57,7 +57,7 @@ def files(tmp_path):
 
 
 def answers(address, files, client=None):
-    """Whether a client is served that trusts the authority and has this certificate."""
+    """Whether a client with this certificate, which trusts the authority, gets an answer."""
     roots = files["authority"][0].read_bytes()
     chain, key = (path.read_bytes() for path in files[client]) if client else (None, None)
     trust = grpc.ssl_channel_credentials(roots, key, chain)
@@ -69,7 +69,7 @@ def answers(address, files, client=None):
 
 
 def test_a_client_that_trusts_the_authority_is_served(store, files):
-    """And one that speaks in clear is not."""
+    """A client that trusts the authority is served. An unencrypted client is not."""
     with serving({"backstory": store}, tls=load_credentials(*files["server"], None)) as address:
         assert answers(address, files)
         with grpc.insecure_channel(address) as channel:
@@ -78,7 +78,7 @@ def test_a_client_that_trusts_the_authority_is_served(store, files):
 
 
 def test_only_clients_of_the_authority_are_served(store, files):
-    """Mutual TLS: neither one without a certificate nor a stranger."""
+    """Mutual TLS: A client without a certificate, or with a stranger's, is not served."""
     tls = load_credentials(*files["server"], files["authority"][0])
     with serving({"backstory": store}, tls=tls) as address:
         assert answers(address, files, "client")
@@ -91,7 +91,7 @@ def test_without_files_there_is_no_tls():
 
 
 def test_wrong_files_are_told_before_anything_starts(files, tmp_path):
-    """Half a pair, a missing file, one that is no PEM, a key of another certificate."""
+    """Half a pair, a missing file, a file that is not PEM, and the key of another certificate are reported."""
     (server, key), (_, other) = files["server"], files["client"]
     nothing = tmp_path / "nothing.pem"
     nothing.write_text("nothing")

@@ -22,8 +22,8 @@ ROWS = """
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_hard_truncate_goes_by_the_bound(sender, store, schema):
-    """42, 44, 46, 49: what is before goes, 1 ms and 1 µs before too; what is at it, after it or NULL
-    stays; again without a commit; rows that come later stay when it is sent again."""
+    """42, 44, 46, 49: Rows before the bound are deleted, and all others are kept. A repeated truncate makes
+    no commit."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
     assert place.truncate(instant("T3")) == DONE
     expected = "id v n synced \n 4 d 4 T3 \n 5 e 5 T3+1 \n 6 f 6 -"
@@ -44,7 +44,7 @@ def test_hard_truncate_goes_by_the_bound(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_digits_below_a_microsecond_are_cut_off(sender, store, schema):
-    """F6, 44: the bound and the stored times alike are floored, never rounded."""
+    """F6, 44: The bound and the stored times are rounded down to microseconds."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T3+0.25 \n 2 a 1 T3+0.251")
     request = sdk.TruncateRequest(
         schema_name=schema, table_name=place.table.name, synced_column="_fivetran_synced"
@@ -61,8 +61,8 @@ def test_digits_below_a_microsecond_are_cut_off(sender, store, schema):
 @pytest.mark.parametrize("flag", ["_fivetran_deleted", "is deleted?"])
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_soft_truncate_sets_the_named_flag(sender, store, schema, flag):
-    """43, 45, 46: the same rows get TRUE, flags of FALSE and NULL alike; the synced time and rows
-    stay; the other flag is left alone; again without a commit."""
+    """43, 45, 46: The same rows get TRUE in the named flag, and are otherwise unchanged. A repeated truncate
+    makes no commit."""
     columns = "id:LONG* synced deleted"
     place = Place.made(sender, store, schema, columns)
     if flag != "_fivetran_deleted":
@@ -99,8 +99,8 @@ VERSIONS = """
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_soft_truncate_closes_the_versions_of_a_history(sender, store, schema):
-    """48: active ones synced before the bound end at it; everything else of them stays; a batch of
-    the next sync goes on from there."""
+    """48: Active versions synced before the bound end at it, and are otherwise unchanged. The next batch
+    loads."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     for _ in range(2):
         assert place.truncate(instant("T3"), "_fivetran_deleted") == DONE
@@ -115,8 +115,8 @@ def test_soft_truncate_closes_the_versions_of_a_history(sender, store, schema):
 
 
 def test_truncates_of_a_history_by_row(sender, store, schema):
-    """42, 2.7: a hard truncate deletes versions by their synced time; a soft one flags them where the
-    table has the column."""
+    """42, 2.7: A hard truncate deletes versions by their synced time. A soft one flags them if the table has
+    the flag."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     flagged = place.alter(f"{HISTORY} gone:BOOLEAN")
     assert flagged.truncate(instant("T2"), "gone") == DONE
@@ -126,7 +126,7 @@ def test_truncates_of_a_history_by_row(sender, store, schema):
 
 
 def test_what_is_missing_is_ignored(sender, store, schema):
-    """41: a missing table or schema is success, soft or hard."""
+    """41: A truncate of a missing table or schema succeeds, in both modes."""
     place = Place.made(sender, store, schema)
     missing = place.having(LIVE)
     missing.table.name = "missing"
@@ -139,7 +139,7 @@ def test_what_is_missing_is_ignored(sender, store, schema):
 
 
 def test_malformed_requests_wipe_nothing(sender, store, schema):
-    """47, F17: no bound, no or an unknown synced column, a column of another type, no flag: a task."""
+    """47, F17: A request without a bound, a valid synced column or the flag is answered with a task."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
     late = instant("T9") + timedelta(days=900)
     commits = place.snapshots()
@@ -167,14 +167,14 @@ def test_malformed_requests_wipe_nothing(sender, store, schema):
     ids=["key", "history"],
 )
 def test_what_tells_rows_or_versions_apart_is_no_flag(sender, store, schema, columns, flag, rows):
-    """47: a soft truncate that would give two rows one key, or open a deleted version again, is a task."""
+    """47: A soft truncate that would merge two keys or reopen a deleted version is answered with a task."""
     place = Place.made(sender, store, schema, columns, rows)
     assert flag in refusal(place.truncate(instant("T9"), flag))
     assert gives(rows) == place.rows()
 
 
 def test_a_bound_beyond_the_calendar_is_no_bug(sender, store, schema):
-    """11, F17: a bound that no calendar has is a task or deletes by comparison; never INTERNAL."""
+    """11, F17: A bound outside the calendar is answered with a task or compared, but never with INTERNAL."""
     place = Place.made(sender, store, schema, LIVE, ROWS)
     request = sdk.TruncateRequest(
         schema_name=schema, table_name=place.table.name, synced_column="_fivetran_synced"

@@ -1,4 +1,4 @@
-"""Values go through a batch file into the table and come back as they were: requirements 54, 59 and 62."""
+"""Values are the same after a batch file and the table: requirements 54, 59 and 62."""
 
 import math
 import os
@@ -27,8 +27,7 @@ NASTY = [
 @pytest.mark.parametrize("more", [0, 300], ids=["few", "many"])
 @pytest.mark.tables_on("memory", "iceberg")
 def test_nasty_text_comes_back(sender, store, schema, more):
-    """54, 70: as value and as key, whichever way the keys are looked up, in files of their own and in
-    one; updates and deletes find each of them."""
+    """54, 70: Unusual text is kept as value and as key, and updates and deletes find it."""
     texts = [*NASTY, *(f"plain {number}" for number in range(more))]
     rows = [{"k": text, "v": text, "n": 1, "_fivetran_synced": instant("T1")} for text in texts]
     place = Place.made(sender, store, schema, "k* v n:LONG synced")
@@ -44,7 +43,7 @@ def test_nasty_text_comes_back(sender, store, schema, more):
 
 
 def single(bits):
-    """The 32-bit float of these bits."""
+    """The 32-bit float with these bits."""
     return struct.unpack(">f", struct.pack(">I", bits))[0]
 
 
@@ -102,8 +101,8 @@ EXTREMES = {
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_the_extremes_of_every_type_are_stored(sender, store, schema):
-    """59: replaced, read for an update that names another column, and written again, each is what was
-    sent, to the last digit."""
+    """59: The extremes of every type are replaced, read for an update and written again, without losing a
+    digit."""
     columns = {type_: f"c{place}" for place, type_ in enumerate(EXTREMES)}
     told = " ".join(f"{column}:{type_}" for type_, column in columns.items())
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"id:LONG* {told} v synced")
@@ -121,7 +120,7 @@ def test_the_extremes_of_every_type_are_stored(sender, store, schema):
 
 @pytest.mark.tables_on("iceberg")
 def test_a_cell_of_24_mebibytes_is_stored_and_kept(sender, store, schema):
-    """62: with quotes and line breaks in it; an update of its row that leaves it alone carries it."""
+    """62: A cell with quotes and line breaks is kept by an update that does not change it."""
     big = 'x\n"é' * (24 * MEBIBYTE // 5)
     rows = [{"id": i, "v": v, "n": 1, "_fivetran_synced": instant("T1")} for i, v in enumerate(["a", big])]
     place = Place.made(sender, store, schema, LIVE, rows)
@@ -132,7 +131,7 @@ def test_a_cell_of_24_mebibytes_is_stored_and_kept(sender, store, schema):
 
 @pytest.mark.tables_on("iceberg")
 def test_a_file_of_100_megabytes_is_loaded_in_bounded_memory(sender, store, schema):
-    """62: an encrypted CSV file of 100 MB, with a heap of 1 GB for Java and 500 MiB beside it."""
+    """62: An encrypted CSV file of 100 MB loads with 1 GB of Java heap and 500 MiB in Python."""
     letters = np.random.default_rng(7).integers(97, 123, (200_000, 476), np.uint8)
     lines = (b"%d,%d,%b,T\n" % (i, -i, text.tobytes()) for i, text in enumerate(letters))
     header = b"id,n,v,_fivetran_synced\n"
@@ -154,6 +153,6 @@ def test_a_file_of_100_megabytes_is_loaded_in_bounded_memory(sender, store, sche
 
 
 def memory(name):
-    """A figure of this process's memory, in bytes."""
+    """The memory of this process in bytes, by kind."""
     text = Path(f"/proc/{os.getpid()}/status").read_text()
     return next(int(line.split()[1]) * 1024 for line in text.splitlines() if line.startswith(name))

@@ -1,4 +1,4 @@
-"""The wire package says what Fivetran's contract says, and stands beside other copies of it."""
+"""The wire package equals Fivetran's contract, and works together with other copies of it."""
 
 import ast
 import os
@@ -45,12 +45,12 @@ MODULES = {"common.proto": common_pb2, "destination_sdk.proto": sdk}
 
 @pytest.mark.parametrize("file", MODULES)
 def test_descriptors_are_the_contract(file):
-    """Each file declares what its section of contract.txt lists: nothing less, nothing more."""
+    """Each file declares exactly the items in its section of contract.txt."""
     assert sorted(contract()[file]) == sorted(rendered(proto(file)))
 
 
 def test_contract_lists_both_files():
-    """The contract is told file by file, and each of them has its module."""
+    """The contract has one section per file, and each file has a module."""
     assert set(contract()) == set(MODULES)
 
 
@@ -125,7 +125,7 @@ def short(name: str) -> str:
 
 
 def test_false_selects_its_member():
-    """A scalar in a oneof has presence: false and zero travel and count as chosen."""
+    """A scalar in a oneof has presence: false and zero are sent and count as set."""
     refused = travelled(sdk.MigrateResponse(unsupported=False))
     plain = travelled(common_pb2.FormField(text_field=common_pb2.PlainText))
 
@@ -135,7 +135,7 @@ def test_false_selects_its_member():
 
 
 def test_optional_tells_absent_from_empty():
-    """An optional field that was set to its default is not an absent one."""
+    """An optional field that is set to its default is not absent."""
     empty = sdk.TableSyncModeMigrationOperation(soft_deleted_column="")
 
     assert travelled(empty).HasField("soft_deleted_column")
@@ -143,14 +143,14 @@ def test_optional_tells_absent_from_empty():
 
 
 def test_unset_migration_type_is_destructive():
-    """Nobody may trust type 0: it is what a sender that says nothing seems to say."""
+    """Type 0 must not be trusted, because it is also the value of an unset field."""
     silent = sdk.TableSyncModeMigrationOperation()
 
     assert silent.type == sdk.SOFT_DELETE_TO_LIVE
 
 
 def test_the_two_batches_number_their_files_differently():
-    """Bytes of one batch request decode as the other one, with the files in the wrong lists."""
+    """The bytes of one kind of batch request decode as the other kind, but with the files in the wrong lists."""
     live = sdk.WriteBatchRequest(replace_files=["a"], delete_files=["b"])
 
     history = sdk.WriteHistoryBatchRequest.FromString(live.SerializeToString())
@@ -160,7 +160,7 @@ def test_the_two_batches_number_their_files_differently():
 
 
 def test_timestamp_of_the_private_pool():
-    """Our Timestamp converts like the usual one but is another class: only bytes cross over."""
+    """Our Timestamp converts like the standard one, but is another class, so only bytes can be exchanged."""
     instant = datetime(2024, 1, 2, 3, 4, 5, 678901, UTC)
     usual = timestamp_pb2.Timestamp()
     usual.FromDatetime(instant)
@@ -174,7 +174,7 @@ def test_timestamp_of_the_private_pool():
 
 
 def test_messages_can_be_pickled():
-    """Pickle finds the classes, since they name the module they are in."""
+    """Pickle finds the classes, because they name their module."""
     request = sdk.WriteBatchRequest(keys={"a.csv": b"\0\xff"})
 
     assert pickle.loads(pickle.dumps(request)) == request
@@ -253,7 +253,7 @@ EXCHANGES = {
 
 @pytest.mark.parametrize("rpc", EXCHANGES)
 def test_round_trip_through_a_server(rpc):
-    """What a client sends is what the servicer gets, and its answer is what the client gets."""
+    """The servicer gets the client's message, and the client gets the servicer's answer."""
     request, reply = EXCHANGES[rpc]
     seen = []
     servicer = rpcs.DestinationConnectorServicer()
@@ -267,14 +267,14 @@ def test_round_trip_through_a_server(rpc):
 
 
 def test_every_rpc_has_a_round_trip():
-    """No RPC of the service is left out above."""
+    """Every RPC of the service has a test above."""
     service = sdk.DESCRIPTOR.services_by_name["DestinationConnector"]
 
     assert set(service.methods_by_name) == set(EXCHANGES)
 
 
 def test_reflection_reads_the_private_pool():
-    """A client that has no .proto files learns the service from the server."""
+    """A client without .proto files gets the service definition from the server."""
     asked = reflection_pb2.ServerReflectionRequest(file_containing_symbol=SERVICE)
 
     with serving(rpcs.DestinationConnectorServicer()) as channel:
@@ -339,7 +339,7 @@ print("met")
 
 @pytest.mark.parametrize("imports", [(THEIRS, OURS), (OURS, THEIRS)], ids=["theirs", "ours"])
 def test_ours_and_theirs_meet_in_one_process(tmp_path, imports):
-    """Other stubs of the same names, with a field more, neither stop ours nor are stopped."""
+    """Other stubs with the same names and one more field work in the same process as ours."""
     newer = (FOLDER / "common.proto").read_text("utf-8")
     newer = newer.replace("message Table {", "message Table {\n  string extra = 3;")
     (tmp_path / "common.proto").write_text(newer, "utf-8")
@@ -351,7 +351,7 @@ def test_ours_and_theirs_meet_in_one_process(tmp_path, imports):
 
 
 def run(*arguments: str, before: Path | None = None) -> str:
-    """What Python prints when `before` comes first on our path."""
+    """The output of Python if `before` is first on the path."""
     path = os.pathsep.join(map(str, filter(None, [before, *sys.path])))
     command = [sys.executable, "-W", "error", *arguments]
     done = subprocess.run(
@@ -365,7 +365,7 @@ def run(*arguments: str, before: Path | None = None) -> str:
 
 
 def test_stubs_are_what_the_generator_writes(tmp_path):
-    """Whoever changes a .proto file or a stub runs the generator, and no stub is left over."""
+    """If a .proto file or a stub changes, the generator must run. No stub is left over."""
     run(str(GENERATOR), "--into", str(tmp_path))
     fresh, kept = stubs(tmp_path), stubs(FOLDER)
 
@@ -381,7 +381,7 @@ def stubs(folder: Path) -> dict[str, str]:
 
 
 def described(stub: str) -> FileDescriptorProto:
-    """The file that a stub adds to its pool, read without importing the stub."""
+    """The file that a stub adds to its pool, read without import."""
     (added,) = (
         ast.literal_eval(node.args[0])
         for node in ast.walk(ast.parse(stub))

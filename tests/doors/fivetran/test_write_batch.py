@@ -19,8 +19,8 @@ def place(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_the_three_kinds_of_change_in_one_batch(place):
-    """64 to 68, 71, 75: replace writes whole rows, update what it names, delete goes by the key;
-    what is not there is left alone; in one batch the order is replace, update, delete."""
+    """64 to 68, 71, 75: Replace writes whole rows, update its named columns, delete by key, in this order.
+    Absent keys are ignored."""
     place.write(
         replace="""
             id  v    n  synced
@@ -52,7 +52,7 @@ def test_the_three_kinds_of_change_in_one_batch(place):
 
 
 def test_soft_deletes_are_updates(sender, store, schema):
-    """67, 77: the flag is a column as any other; a row that is not there is not flagged."""
+    """67, 77: The flag is an ordinary column. A missing row is not flagged."""
     place = Place.made(
         sender,
         store,
@@ -75,7 +75,7 @@ def test_soft_deletes_are_updates(sender, store, schema):
 
 
 def test_repeated_keys_fold(place):
-    """72, 73: of replaced rows the last counts, updates fold in order, over the files of a kind too."""
+    """72, 73: The last replaced row counts, and updates are combined in order, across the files of a kind."""
     rows = {
         "replace": table("id v n synced \n 1 x 7 T2 \n 6 y 8 T2 \n 1 z - T3 \n 6 - 9 T4"),
         "update": table("id v n synced \n 2 u . T2 \n 2 . 5 T3 \n 2 . . T4 \n 6 w . T5"),
@@ -92,7 +92,7 @@ def test_repeated_keys_fold(place):
 
 
 def test_keyless_tables_match_on_their_row_id(sender, store, schema):
-    """69: `_fivetran_id` is a key as any other."""
+    """69: `_fivetran_id` is an ordinary key."""
     place = Place.made(
         sender, store, schema, "v _fivetran_id* synced", "v _fivetran_id synced \n a x T1 \n a y T1"
     )
@@ -105,8 +105,8 @@ def test_keyless_tables_match_on_their_row_id(sender, store, schema):
 
 
 def test_columns_outside_of_the_request(sender, store, schema):
-    """76: matched rows keep them, inserted ones get NULL; a file that has them writes them; a
-    column the file lacks is NULL when replaced, unmodified when updated."""
+    """76: Matched rows keep columns outside the request, and inserted rows get NULL. Absent columns are NULL
+    or unmodified by kind."""
     place = Place.made(
         sender,
         store,
@@ -133,7 +133,8 @@ def test_columns_outside_of_the_request(sender, store, schema):
 
 
 def test_nothing_to_do_is_success_without_a_commit(place):
-    """74: no files, files of no bytes, files of a header only, rows that change nothing."""
+    """74: Empty requests, empty files, files with only a header, and rows without a change succeed without a
+    commit."""
     before = place.snapshots()
     empty = place.sender.folder / "empty"
     empty.write_bytes(b"")
@@ -151,8 +152,7 @@ def test_nothing_to_do_is_success_without_a_commit(place):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_a_batch_sent_again_changes_nothing(place):
-    """78, 79: the same files, new files of the same rows, and a batch sent after one that was
-    refused."""
+    """78, 79: The same files, new files with the same rows, and a batch after a refused one change nothing."""
     batch = {"replace": "id v n synced \n 4 d 4 T2", "update": "id v \n 1 new", "delete": "id \n 2"}
     files = {kind: place.files(rows) for kind, rows in batch.items()}
     missing = [*files["update"], *place.files("id v \n 1 x")]
@@ -168,7 +168,8 @@ def test_a_batch_sent_again_changes_nothing(place):
 
 
 def test_what_a_request_must_have(place, sender, store, schema):
-    """2.8, F17: no key, another key, an unknown column or a missing table is a task; the table stays."""
+    """2.8, F17: A missing or wrong key, an unknown column and a missing table are answered with a task. The
+    table is unchanged."""
     files = {"replace": place.files("id v n synced \n 1 x 1 T2")}
     for columns, word in {
         "id:LONG v n:LONG synced": "key",
@@ -183,8 +184,7 @@ def test_what_a_request_must_have(place, sender, store, schema):
 
 
 def test_the_calls_keep_to_their_mode(place, sender, store, schema):
-    """F19: WriteBatch brings replace rows to a history table, and is refused else; WriteHistoryBatch
-    is refused for a live table."""
+    """F19: WriteBatch to a history table may only replace. WriteHistoryBatch to a live table is refused."""
     row = "id v n synced start end active \n 1 a 1 T1 T1 TMAX true"
     history = Place.made(sender, store, schema, HISTORY)
     reduced = history.having(LIVE)

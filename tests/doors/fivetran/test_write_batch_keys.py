@@ -14,7 +14,7 @@ from backstory.strategies.actions import UNMODIFIED
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_keys_match_exactly(sender, store, schema):
-    """70: null-safe, without folding of case, trimming of blanks or normalising of letters."""
+    """70: Keys match exactly: NULL-safe, with case, spaces and letters unchanged."""
     rows = """
         a         b    v  synced
         x         -    1  T1
@@ -84,7 +84,7 @@ KEYS = {
 
 @pytest.mark.parametrize("type_", KEYS)
 def test_keys_of_every_type_are_found_again(sender, store, schema, type_):
-    """70, E1: an update of a stored key finds it, be its type and value what they may."""
+    """70, E1: An update finds a stored key of any type and value."""
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"k:{type_.strip()}* v synced")
     rows = [{"k": key, "v": "old", "_fivetran_synced": instant("T1")} for key in KEYS[type_]]
     place.write(replace=rows)
@@ -96,7 +96,7 @@ def test_keys_of_every_type_are_found_again(sender, store, schema, type_):
 
 @pytest.mark.tables_on("iceberg")
 def test_a_key_of_all_types_is_found_again(sender, store, schema):
-    """70, E1: the same where Iceberg prunes by each of its columns."""
+    """70, E1: The same holds if Iceberg prunes by each of the key's columns."""
     names = {f"k{place}": type_ for place, type_ in enumerate(KEYS)}
     columns = " ".join(f"{name}:{type_.strip()}*" for name, type_ in names.items())
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"{columns} v synced")
@@ -111,7 +111,7 @@ def test_a_key_of_all_types_is_found_again(sender, store, schema):
 
 @pytest.mark.tables_on("iceberg")
 def test_the_time_zone_of_the_host_changes_no_key(sender, store, schema, monkeypatch):
-    """60, E3: a naive date-time is found again whatever TZ says, in the hour that DST leaves out too."""
+    """60, E3: A naive date-time matches in any time zone of the host, including in the hour that DST skips."""
     monkeypatch.setenv("TZ", "America/New_York")
     time.tzset()
     try:
@@ -132,7 +132,7 @@ def test_the_time_zone_of_the_host_changes_no_key(sender, store, schema, monkeyp
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
-    """E4: a key column may have any name, also one that code might use inside."""
+    """E4: A key column may have any name, including a name that our code uses."""
     columns = "_key_0* count:LONG* key* row* v synced"
     place = Place.made(
         sender, store, schema, columns, "_key_0 count key row v synced \n a 1 - r old T1 \n - 2 k - old T1"
@@ -146,7 +146,7 @@ def test_column_names_of_the_users_meet_no_names_of_ours(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_more_keys_than_are_listed(sender, store, schema):
-    """A batch of many keys finds them by a join, composite keys and blanks included."""
+    """A batch of many keys finds them by a join, including composite keys and keys with spaces."""
     rows = [{"a": f"k{i % 20} ", "b": i, "v": "old", "_fivetran_synced": instant("T1")} for i in range(600)]
     place = Place.made(sender, store, schema, "a* b:INT* v synced", rows)
     place.write(
@@ -159,7 +159,7 @@ def test_more_keys_than_are_listed(sender, store, schema):
 
 @pytest.mark.tables_on("memory", "iceberg")
 def test_among_many_keys_one_is_no_number(sender, store, schema):
-    """70, E1: NaN lies within no bounds, and is found again all the same."""
+    """70, E1: NaN is outside all bounds, but is still found."""
     keys = [float("nan"), *(number + 0.5 for number in range(300))]
     rows = [{"k": key, "v": "old", "_fivetran_synced": instant("T1")} for key in keys]
     place = Place.made(sender, store, schema, "k:DOUBLE* v synced", rows)

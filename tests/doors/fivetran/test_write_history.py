@@ -15,7 +15,7 @@ def history(sender, store, schema):
 
 
 def after(place, expected, **files):
-    """J: the batch gives the table, and a second time it gives it again."""
+    """J: The batch produces the table, and so does the repeated batch."""
     place.write(**files)
     assert gives(expected) == place.rows()
     commits = len(place.snapshots())
@@ -25,7 +25,7 @@ def after(place, expected, **files):
 
 
 def test_example_a_earliest_start_with_a_late_arrival(history):
-    """A, 81: what starts at s0 or later goes; what reaches s0 ends 1 ms before, active or not."""
+    """A, 81: Versions that start at or after s0 are deleted. A version that reaches s0 ends 1 ms before."""
     place = history(
         """
         id  v  n  synced  start  end     active
@@ -58,7 +58,7 @@ B = """
 
 
 def test_example_b_update_chain(history):
-    """B: updates take what they leave as it is from the version they follow; old synced stay."""
+    """B: Updates get unmodified values from the previous version. Old synced times are kept."""
     after(
         history(B),
         """
@@ -81,7 +81,7 @@ def test_example_b_update_chain(history):
 
 
 def test_example_c_chain_that_carries_inside_the_batch(history):
-    """C, 84: the second update builds on the first, not on the version before the batch."""
+    """C, 84: The second update is based on the first one, not on the version before the batch."""
     after(
         history(B),
         """
@@ -103,7 +103,7 @@ def test_example_c_chain_that_carries_inside_the_batch(history):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_example_d_mixed_kinds(history):
-    """D, 84: an update builds on the version valid at its time, though a later one is there."""
+    """D, 84: An update is based on the version at its own time, even if a later version exists."""
     after(
         history(
             """
@@ -140,7 +140,7 @@ ONE = """
 
 
 def test_example_e_delete_then_insert_again_in_one_batch(history):
-    """E, 88: the delete ends the version of its time, not the newest one."""
+    """E, 88: The delete ends the version at its own time, not the newest one."""
     after(
         history(ONE),
         """
@@ -155,7 +155,7 @@ def test_example_e_delete_then_insert_again_in_one_batch(history):
 
 
 def test_example_f_absent_keys(history):
-    """F, 85: an update and a delete of what is not there are ignored, without a commit."""
+    """F, 85: An update and a delete of absent keys are ignored, without a commit."""
     place = history()
     after(
         place,
@@ -168,7 +168,7 @@ def test_example_f_absent_keys(history):
 
 
 def test_example_g_update_for_a_deleted_key(history):
-    """G, 85: where a gap lies between, the record does not exist and the update is ignored."""
+    """G, 85: In a gap the record does not exist, so the update is ignored."""
     stored = 'id v n start end active synced \n 1 abc "1" T1 T2 false T1'
     after(
         history(stored),
@@ -179,7 +179,7 @@ def test_example_g_update_for_a_deleted_key(history):
 
 
 def test_example_h_deleted_key_that_appears_in_the_earliest_file(history):
-    """H: step 1 closes at T2 - 1 ms, step 4 sets the delete's time."""
+    """H: Step 1 closes the version at T2 - 1 ms, and step 4 sets the time of the delete."""
     after(
         history(ONE),
         'id v n start end active synced \n 1 abc "1" T1 T2 false T1',
@@ -189,7 +189,7 @@ def test_example_h_deleted_key_that_appears_in_the_earliest_file(history):
 
 
 def test_example_i_change_older_than_the_only_version(history):
-    """I, 90: the removed version supplies what a late update leaves as it is."""
+    """I, 90: A late update gets its unmodified values from the removed version."""
     after(
         history('id v n start end active synced \n 1 abc "1" T100 TMAX true T100'),
         'id v n start end active synced \n 1 new "1" T80 TMAX true T101',

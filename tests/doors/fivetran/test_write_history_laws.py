@@ -19,8 +19,8 @@ def history(sender, store, schema):
 
 
 def test_first_step_goes_by_the_millisecond_and_by_the_key_alone(history):
-    """81, 82, H9: start = s0 goes, 1 ms before stays; the smallest s0 of several files counts; other
-    keys are untouched; a version closed before s0 keeps its end."""
+    """81, 82, H9: Versions that start at s0 are removed, to the millisecond, by key and with the least s0 of
+    all files."""
     place = history(
         f"""
         {COLUMNS}
@@ -46,8 +46,8 @@ def test_first_step_goes_by_the_millisecond_and_by_the_key_alone(history):
 
 
 def test_replace_rows_land_unchanged(history):
-    """83, H22, H25: end and activity are the file's; a row takes the place of an equal start; of two
-    the last counts; microseconds are kept, finer digits are cut off."""
+    """83, H22, H25: Replace rows keep their end and activity. An equal start is replaced, and finer digits
+    are cut off."""
     place = history(ONE)
     place.write(
         replace=f"""
@@ -78,8 +78,8 @@ def test_replace_rows_land_unchanged(history):
 
 @pytest.mark.parametrize("shape", ["id end", "id start end active", "id v n synced start end active"])
 def test_deletes_of_every_shape(history, shape):
-    """85 to 87, 89, H15, H16, H23: a delete sets end and activity of the version of its time and
-    nothing else, whatever else stands in its row; what is closed earlier or absent is ignored."""
+    """85 to 87, 89, H15, H16, H23: A delete sets only end and activity of the version at its time. Others are
+    ignored."""
     place = history(
         f"""
         {COLUMNS}
@@ -103,8 +103,8 @@ def test_deletes_of_every_shape(history, shape):
 
 
 def test_updates_of_records_that_live(history):
-    """84, 85, F16: NULL overrides, unmodified keeps; an update of what was alive before the batch
-    finds it across a gap; columns outside of the request are inherited; a replaced row is their NULL."""
+    """84, 85, F16: NULL is set, unmodified keeps. An update finds its record across a gap, and inherits
+    absent columns."""
     place = history(
         f"{COLUMNS} more \n 1 a 1 T1 T1 TMAX true kept \n 2 b 2 T1 T1 TMAX true kept \n 3 c 3 T1 T1 TMAX true kept",
         f"{HISTORY} more",
@@ -128,7 +128,7 @@ def test_updates_of_records_that_live(history):
 
 @pytest.mark.tables_on("memory", laws="iceberg")
 def test_composite_and_missing_keys_have_histories_of_their_own(history):
-    """70, 82: NULL in a key part, case and blanks tell records apart."""
+    """70, 82: NULL in a key part, case and spaces distinguish records."""
     names = "a b v start end active synced"
     place = history(
         f'{names} \n x - 1 T1 TMAX true T1 \n x "x " 1 T1 TMAX true T1 \n - - 1 T1 TMAX true T1',
@@ -150,7 +150,7 @@ def test_composite_and_missing_keys_have_histories_of_their_own(history):
 
 
 def test_order_of_rows_files_and_columns_is_free(history):
-    """40, 91: shuffled columns, rows of a kind in other order and over several files give the same."""
+    """40, 91: The order of columns, rows and files does not affect the result."""
     stored = f"{COLUMNS} \n 1 a 1 T1 T1 TMAX true \n 2 b 2 T1 T1 TMAX true"
     update = table(f"{COLUMNS} \n 1 x . T7 T3 T4-1 false \n 1 . 5 T8 T4 TMAX true \n 2 . 6 T7 T5 TMAX true")
     earliest = table("id start \n 1 T3 \n 2 T5")
@@ -169,7 +169,7 @@ def test_order_of_rows_files_and_columns_is_free(history):
 @pytest.mark.parametrize("year", [1, 1582, 1969])
 @pytest.mark.tables_on("memory", "iceberg")
 def test_histories_of_long_ago(history, year):
-    """E1, E3, F18: starts before the Gregorian calendar and before 1970 are instants as others."""
+    """E1, E3, F18: Starts before 1970 and before the Gregorian calendar are ordinary instants."""
     first = instant("T0").replace(year=year, month=3, day=1)
     times = [first + timedelta(days=days) for days in range(4)]
     place = history()
@@ -199,7 +199,8 @@ def test_histories_of_long_ago(history, year):
 
 
 def test_rows_that_nothing_can_place_are_refused(history):
-    """F17, 3.5: a missing or NULL start or end is a task that names file and row; nothing is written."""
+    """F17, 3.5: A missing or NULL start or end is answered with a task that names file and row. Nothing is
+    written."""
     place = history(ONE)
     commits = place.snapshots()
     for kind, rows, column in [

@@ -1,4 +1,4 @@
-"""The time zone of the session changes nothing: requirement 60, decision E3."""
+"""The session's time zone has no effect: requirement 60, decision E3."""
 
 from dataclasses import replace
 from datetime import UTC, date, datetime, timedelta
@@ -25,14 +25,14 @@ KEYS = {
 
 @pytest.fixture(autouse=True)
 def zone(spark):
-    """The zone of Spark's session, which backstory.toml or a platform may have set."""
+    """The zone of Spark's session, as backstory.toml or a platform may set it."""
     spark.conf.set("spark.sql.session.timeZone", ZONE)
     yield
     spark.conf.set("spark.sql.session.timeZone", "UTC")
 
 
 def read(place):
-    """The rows as a session in UTC reads them."""
+    """The rows as read by a session in UTC."""
     place.store.spark.conf.set("spark.sql.session.timeZone", "UTC")
     return place.rows()
 
@@ -42,7 +42,7 @@ def read(place):
     [("NAIVE_DATETIME", 0), ("NAIVE_DATETIME", 250), ("UTC_DATETIME", 250), ("NAIVE_DATE", 0)],
 )
 def test_keys_that_are_times_are_found_in_any_zone(sender, store, schema, type_, more):
-    """60, 70: replaced again, updated and deleted, each of them is one record, however many there are."""
+    """60, 70: A key that is a time identifies one record for replace, update and delete in any zone."""
     keys = [*KEYS[type_], *(KEYS[type_][0] - timedelta(days=number) for number in range(1, more + 1))]
     place = Place.made(replace(sender, encoding=PLAIN), store, schema, f"k:{type_}* v synced")
     rows = [{"k": key, "v": "old", "_fivetran_synced": instant("T1")} for key in keys]
@@ -53,7 +53,7 @@ def test_keys_that_are_times_are_found_in_any_zone(sender, store, schema, type_,
 
 
 def test_histories_and_truncates_go_by_utc_in_any_zone(sender, store, schema):
-    """60, 44, 81: starts, ends and bounds are instants, to the millisecond."""
+    """60, 44, 81: Starts, ends and bounds are instants, exact to the millisecond."""
     names = "id v n synced start end active"
     rows = f"{names} \n 1 a 1 T1 T1 TMAX true \n 2 b 2 T3 T1 TMAX true \n 3 c 3 T3-1 T1 TMAX true"
     place = Place.made(sender, store, schema, HISTORY, rows)

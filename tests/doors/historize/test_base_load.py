@@ -1,4 +1,4 @@
-"""The base load: full, and merged with delete detection inside the increment's filter (section 3.7, H7, H9)."""
+"""The base load: full, or merged with deletes within the increment's filter (section 3.7, H7, H9)."""
 
 from datetime import UTC, date, datetime, time, timedelta
 from decimal import Decimal
@@ -22,7 +22,7 @@ SOURCE = {
 
 @pytest.fixture
 def full(place, engine):
-    """A base that is loaded whole from stage.s."""
+    """A base that is loaded in full from stage.s."""
     place.use(document(dataset(input="stage.s", historization={"engine": engine})))
     place.stage("s", "k* a")
     return place
@@ -30,7 +30,7 @@ def full(place, engine):
 
 @pytest.fixture
 def merged(place, engine):
-    """A base that deltas of the last ten days are merged into."""
+    """A base with merged deltas of the last ten days."""
     return merging(place, engine)
 
 
@@ -44,7 +44,7 @@ def merging(place, engine, source=SOURCE, **more):
 
 
 def stage(place, text):
-    """The stage holds these rows, `key:attribute` and, behind a comma, how many days ago they changed."""
+    """Fill the stage with these rows: `key:attribute`, and after a comma the days since the change."""
     rows = []
     for word in text.split():
         told, _, days = word.partition(",")
@@ -69,7 +69,7 @@ def base(place):
 
 
 def test_a_full_load(full):
-    """H9, R20: what is gone goes, what changed is written by this run, and what did not is left alone."""
+    """H9, R20: Missing rows are deleted, changed rows get this run, and unchanged rows are not written."""
     stage(full, "a:1 b:1 c:1")
     load(full, 1)
     stage(full, "a:1 b:2 d:-")
@@ -90,7 +90,7 @@ def test_a_full_load(full):
 
 
 def test_keys_and_hashes_of_the_base(full):
-    """R4, R20: the base has the keys and hashes of the reference, and shares run and instant with its history."""
+    """R4, R20: The base has the reference's keys and hashes, and the run and instant of its history."""
     stage(full, "a:1")
     load(full, 1)
     ((key, row_hash, loaded),) = full.rows("SELECT rc_c_key, row_hash, loaded_at FROM rawcore.rc_c")
@@ -104,7 +104,7 @@ def test_keys_and_hashes_of_the_base(full):
 
 
 def test_load_columns_that_the_stage_brings(full):
-    """H9: load columns of the stage go into the base, and never into the history."""
+    """H9: Load columns of the stage are stored in the base, but never in the history."""
     full.stage(
         "s",
         "k* a load_run_id loaded_at:TIMESTAMP",
@@ -125,7 +125,7 @@ def test_load_columns_that_the_stage_brings(full):
     ],
 )
 def test_a_stage_that_is_refused(full, text, code, keys):
-    """R19, R23: a refused stage leaves base and history as they were."""
+    """R19, R23: If the stage is refused, base and history are unchanged."""
     stage(full, "a:1 b:1")
     load(full, 1)
     before = full.dump()
@@ -137,7 +137,7 @@ def test_a_stage_that_is_refused(full, text, code, keys):
 
 
 def test_null_in_a_column_that_is_never_null(place, engine):
-    """R19: a NULL where the model says that there is none is refused with the row's key."""
+    """R19: NULL in a column that is not nullable is refused with the row's key."""
     made = dataset(input="stage.s", historization={"engine": engine})
     made["target_columns"][1]["nullable"] = False
     place.use(document(made))
@@ -149,7 +149,7 @@ def test_null_in_a_column_that_is_never_null(place, engine):
 
 
 def test_identical_rows_of_the_stage_collapse(place, engine):
-    """R24: collapse_identical holds for the stage too, and differing rows are refused."""
+    """R24: collapse_identical also applies to the stage, and different rows are refused."""
     rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
     place.use(document(dataset(input="stage.s", historization=rules)))
     stage(place, "a:1 a:1 b:1")
@@ -165,7 +165,7 @@ RECORDS = [{"a": "1|b~2", "b": "3", "v": "x"}, {"a": "1", "b": "2|b~3", "v": "x"
 
 
 def test_two_records_with_one_key_do_not_collapse(place, engine):
-    """E1, R24: the default profile's keys may collide; rows of other business keys are not identical."""
+    """E1, R24: The default profile's keys may collide. Rows with different business keys are not identical."""
     rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
     place.use(document(dataset("a* b* v", input="stage.s", historization=rules)))
     place.stage("s", "a* b* v", RECORDS)
@@ -176,7 +176,7 @@ def test_two_records_with_one_key_do_not_collapse(place, engine):
 
 
 def test_a_record_that_takes_anothers_key_is_told(place, engine):
-    """Section 2.4: what the key does not see is told as what the hash does not see."""
+    """Section 2.4: Colliding keys are reported in the same way as colliding hashes."""
     place.use(document(dataset("a* b* v", input="stage.s", historization={"engine": engine})))
     for number, row in enumerate(RECORDS, 1):
         place.stage("s", "a* b* v", [row])
@@ -186,7 +186,7 @@ def test_a_record_that_takes_anothers_key_is_told(place, engine):
 
 
 def test_an_empty_stage(full):
-    """P6, R27: an empty stage empties nothing, unless this run says so."""
+    """P6, R27: An empty stage deletes nothing, unless this run allows it."""
     stage(full, "a:1")
     load(full, 1)
     before = full.dump()
@@ -199,7 +199,7 @@ def test_an_empty_stage(full):
 
 
 def test_a_refusal_of_the_history_takes_the_base_back(full):
-    """R19: base and history are one transaction."""
+    """R19: Base and history are one transaction, so a refused history undoes the base."""
     stage(full, "a:1")
     load(full, 5)
     before = full.dump()
@@ -210,7 +210,7 @@ def test_a_refusal_of_the_history_takes_the_base_back(full):
 
 
 def test_a_value_that_the_database_refuses(place, engine):
-    """R19: a value too long for its column fails the load, and leaves nothing behind."""
+    """R19: A value that is too long for its column fails the load, and nothing is written."""
     place.use(document(dataset("k* n:INTEGER", input="stage.s", historization={"engine": engine})))
     place.stage("s", "k* n:BIGINT", [{"k": "a", "n": 1}])
     load(place, 1)
@@ -223,7 +223,7 @@ def test_a_value_that_the_database_refuses(place, engine):
 
 
 def test_a_delta_is_merged(merged):
-    """3.7: rows that the delta does not have stay when they lie outside its filter, and go when inside."""
+    """3.7: Rows missing from the delta are kept outside its filter, and deleted inside."""
     stage(merged, "old:1,30 young:1,5 gone:1,5 edge:1,9")
     load(merged, 1)
     stage(merged, "young:2,1 fresh:1,0")
@@ -242,7 +242,7 @@ def test_a_delta_is_merged(merged):
 
 
 def test_the_cutoff_is_reckoned_from_the_load(merged):
-    """3.7: the cutoff is T minus the interval, to the microsecond; NULL is not in the scope."""
+    """3.7: The cutoff is T minus the interval, to the microsecond. NULL is out of scope."""
     stage(merged, "a:1,10 b:1,10 n:1,10 young:1,0")
     load(merged, 1)
     cut = second(2) - timedelta(days=10)
@@ -260,7 +260,7 @@ def test_the_cutoff_is_reckoned_from_the_load(merged):
     ("year", 1, datetime(2024, 2, 28, tzinfo=UTC)),
 ])  # fmt: skip
 def test_the_cutoff_of_months_and_years(place, engine, unit, length, cut):
-    """1.1: an interval of months or years goes back on the calendar, to the month's last day at most."""
+    """1.1: An interval of months or years is subtracted on the calendar, up to the last day of the month."""
     begun = datetime(2025, 2, 28, tzinfo=UTC) if unit == "year" else datetime(2025, 2, 28, 12, tzinfo=UTC)
     cut = begun.replace(year=cut.year, month=cut.month, day=28)
     policy = {"environment": "dev", "increment_interval_length": length, "increment_interval_unit": unit}
@@ -276,7 +276,7 @@ def test_the_cutoff_of_months_and_years(place, engine, unit, length, cut):
 
 
 def test_without_handle_deletes_nothing_goes(place, engine):
-    """3.7: deletes are only detected where they are handled."""
+    """3.7: Without delete handling, no row is deleted."""
     merging(place, engine, handle_deletes=False)
     stage(place, "a:1,1 b:1,1")
     load(place, 1)
@@ -287,7 +287,7 @@ def test_without_handle_deletes_nothing_goes(place, engine):
 
 
 def test_without_filter_nothing_goes(place, engine):
-    """3.7: without a filter there is no window to miss a row in."""
+    """3.7: Without a filter, no row is deleted."""
     merging(place, engine, {"name": "crm.customer", "incremental": True})
     stage(place, "a:1,1 b:1,1")
     load(place, 1)
@@ -298,7 +298,7 @@ def test_without_filter_nothing_goes(place, engine):
 
 
 def test_an_empty_delta(merged):
-    """3.7, P6: a delta may be empty: what the window lacks is gone, what is older stays."""
+    """3.7, P6: After an empty delta, rows in the window are deleted, and older rows are kept."""
     stage(merged, "old:1,30 young:1,5")
     load(merged, 1)
     merged.sql("DELETE FROM stage.s")
@@ -316,7 +316,7 @@ def test_an_empty_delta(merged):
     ],
 )
 def test_names_of_the_filter(place, engine, condition):
-    """3.7, A20: names are matched by letters and digits, whatever their case, and by col()."""
+    """3.7, A20: Names are matched by letters and digits, in any case, and by col()."""
     merging(place, engine, {**SOURCE, "increment_filter": condition})
     stage(place, "a:1,1 b:x,1 c:1,1")
     load(place, 1)
@@ -355,7 +355,7 @@ def filed(place, engine, columns="k* a", name="s.csv"):
 
 
 def assert_parsed(place):
-    """Keys and hashes are those of the reference, so every value is what the file says."""
+    """Check that keys and hashes are the reference's, so that every value is the file's."""
     found = {
         k: (key, made) for k, key, made in place.rows("SELECT k, rc_c_key, row_hash FROM rawcore.rc_c_hist")
     }
@@ -369,7 +369,7 @@ def assert_parsed(place):
 
 
 def test_a_csv_file(place, engine):
-    """H7: every type from CSV; empty is NULL, quoted empty is text; other columns are passed over."""
+    """H7: CSV has every type. Empty is NULL, quoted empty is text, and other columns are ignored."""
     filed(place, engine, CSV_TYPES)
     (place.folder / "s.csv").write_text(CSV)
 
@@ -379,7 +379,7 @@ def test_a_csv_file(place, engine):
 
 
 def test_a_parquet_file(place, engine):
-    """H7: the same rows from Parquet."""
+    """H7: Parquet gives the same rows."""
     filed(place, engine, CSV_TYPES, "s.parquet")
     rows = [{"k": k, **row} for k, row in PARSED.items()]
     rows = [row | {"clock": row["clock"] and row["clock"].isoformat()} for row in rows]
@@ -399,7 +399,7 @@ def test_a_parquet_file(place, engine):
     ],
 )
 def test_a_file_that_is_refused(place, engine, text, told):
-    """R19: what is wrong in a file is told with its line, never with the value, and nothing is written."""
+    """R19: An error in a file is reported with its line but without the value, and nothing is written."""
     filed(place, engine, "k* a n:INTEGER")
     (place.folder / "s.csv").write_text(text)
     receipt = load(place, 1)
@@ -410,7 +410,7 @@ def test_a_file_that_is_refused(place, engine, text, told):
 
 
 def test_a_file_that_is_not_there(place):
-    """H7: a missing file is the caller's to mend."""
+    """H7: A missing file is an error of the caller."""
     filed(place, "auto")
 
     assert (load(place, 1).error["code"], load(place, 1).exit_code) == ("no-stage", 3)
@@ -433,7 +433,7 @@ def test_a_file_that_is_not_there(place):
     ],
 )
 def test_types_of_the_stage(place, stored, wanted, fits):
-    """E1: a stage column whose values the base's type does not all hold is refused by name, not cast."""
+    """E1: A stage column whose values may not fit the base's type is refused by name, not cast."""
     place.use(document(dataset(f"k* v:{wanted}", input="stage.s")))
     plain = stored if stored != "FLOAT" else "BIGINT"
     place.stage("s", f"k* v:{plain}")
@@ -450,7 +450,7 @@ def test_types_of_the_stage(place, stored, wanted, fits):
 
 
 def test_a_stage_that_lacks_a_table_or_a_column(full):
-    """E1: what the stage lacks is refused by name."""
+    """E1: A missing table or column of the stage is refused by name."""
     full.stage("s", "k*")
     receipt = load(full, 1)
     assert (receipt.error["code"], receipt.error["keys"]) == ("missing-column", ["a"])
@@ -465,7 +465,7 @@ COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 
 @pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)])
 def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
-    """Section 2.4: where the default profile's known collisions meet changed columns, the load names them."""
+    """Section 2.4: If changed columns may collide under the default profile, the load names them."""
     place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
     for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
         (place.folder / "s.csv").write_text("\n".join(lines) + "\n")

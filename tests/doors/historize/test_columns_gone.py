@@ -1,4 +1,4 @@
-"""Bases and histories of a model that lack one of their own columns, because another program took it (P8)."""
+"""Bases and histories that lost one of their own columns through another program (P8)."""
 
 import pytest
 from historizing import dataset, document
@@ -31,7 +31,7 @@ def place(store, tmp_path):
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
 @pytest.mark.parametrize(("table", "column"), OWN)
 def test_a_load_is_refused_by_code(place, table, column, always):
-    """The error names the column and a remedy; neither base nor history is written."""
+    """The error names the column and a remedy, and neither base nor history is written."""
     place.mode("auto").base("a:1 b:1").load("r1", 1)
     place.base("a:2 b:1").in_tasks(always=always)
     place.sql(f"ALTER TABLE rawcore.{table} RENAME COLUMN {column} TO elsewhere")
@@ -50,7 +50,7 @@ def test_a_load_is_refused_by_code(place, table, column, always):
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
 @pytest.mark.parametrize("column", ["row_hash", "load_run_id", "loaded_at"])
 def test_a_base_gets_back_what_each_load_computes(place, column, always):
-    """The load writes its hashes and load columns again: the history is as if nobody had dropped one."""
+    """A load writes its hashes and load columns again, and the history is the same as without the loss."""
     place.use(document(dataset("k* a", input="s.csv")))
     (place.folder / "s.csv").write_text("k,a\na,1\nb,1\n")
     assert place.loads("r1", 1)[0].status == "success"

@@ -34,7 +34,7 @@ SCOPES = {
 
 @dataclass
 class Side:
-    """One way to load: its engine and its tables."""
+    """One way to load: an engine and its tables."""
 
     place: Place
     engine: str
@@ -55,7 +55,7 @@ class Side:
         return self.place
 
     def load(self, run, at):
-        """The outcome, or the code of the refusal."""
+        """The outcome of a load, or the code of its refusal."""
         receipt = HistoryReceipt(self.dataset.name, run, None, "success")
         work = LoadRun(self.dataset, "rawcore", run, second(at), DAY, skip_base=True)
         try:
@@ -64,13 +64,13 @@ class Side:
             return refused.code
 
     def crash(self, run, at, steps):
-        """The first of the four statements, each committed."""
+        """Run only the first statements of the four, each with a commit."""
         values = self.place.target._values(LoadRun(self.dataset, "rawcore", run, second(at), DAY))
         for statement in hist_steps(self.plan.pair)[:steps]:
             self.place.target._engine.run(statement.sql, values)
 
     def history(self):
-        """The versions as the rule has them, whatever the dataset is called."""
+        """The versions in the rule's form, without the dataset's name."""
         self.chosen()
         listed = "k, a, row_hash, version_started_at, version_ended_at, version_state, load_run_id, loaded_at"
         found = self.place.rows(f"SELECT {listed} FROM rawcore.{self.dataset.hist_name}")
@@ -91,7 +91,7 @@ class Side:
 
 
 class Life:
-    """A history and its loads; `loads` counts them."""
+    """A history, its loads, and their number."""
 
     def __init__(self, place, seed):
         self.chance = random.Random(seed)
@@ -117,7 +117,7 @@ class Life:
         self.begun()
 
     def begun(self):
-        """A history that stands there before: closed and open versions, some without hash."""
+        """An existing history with open and closed versions, some without a hash."""
         lines = []
         for key in KEYS:
             at = 0
@@ -135,7 +135,7 @@ class Life:
             side.chosen().put("\n".join(lines))
 
     def snapshot(self):
-        """A base, mostly a lawful one."""
+        """A base, which is usually valid."""
         words = [f"{key}:{self.chance.choice(['1', '2', '-'])}" for key in KEYS if self.chance.random() < 0.6]
         if self.chance.random() < 0.1:
             words += self.chance.choices([*words, "a:1", "a:2"], k=2)
@@ -144,7 +144,7 @@ class Life:
         return [] if self.chance.random() < 0.08 else words
 
     def live(self, loads):
-        """That many loads, each with what may go wrong with it."""
+        """Make this number of loads, each with possible faults."""
         words, run, at = self.snapshot(), "r1", self.now
         for number in range(1, loads + 1):
             kind = self.chance.choices(["next", "again", "same T", "crash", "early"], [10, 3, 2, 5, 2])[0]
@@ -160,7 +160,7 @@ class Life:
             self.check(kind, words, run, at)
 
     def check(self, kind, words, run, at):
-        """One load on both sides and by the rule."""
+        """Make one load on both sides and by the rule."""
         for side in self.sides:
             side.chosen().base(" ".join(words))
         before = self.sides[0].history()
@@ -184,7 +184,7 @@ class Life:
         self.loads[expected if isinstance(expected, str) else kind] += 1
 
     def expected(self, before, words, run, at):
-        """What the rule gives, or its code; of several codes the first of P1 to P7."""
+        """The rule's result, or its code: the first of P1 to P7 if there are several."""
         rows = self.rows(words)
         try:
             free = replace(self.rules, allow_empty=True, max_delete_ratio=None)
@@ -194,7 +194,7 @@ class Life:
             return rejected.code
 
     def check_counts(self, side, outcome, interrupted, words, run, at, told):
-        """R47: what this load did, as the rule counts it from where the crash left off."""
+        """R47: The load's counts equal the rule's, starting from the state after the crash."""
         after, tally = historize(
             interrupted,
             self.rows(words),
@@ -230,12 +230,12 @@ def made(key, started):
 
 
 def shown(versions):
-    """The versions in an order of their own."""
+    """The versions in a fixed order."""
     return sorted(versions, key=repr)
 
 
 def check_kept(before, after, now):
-    """R12, R13: closed rows are byte-identical, open ones changed in three columns if at all."""
+    """R12, R13: Closed rows are identical byte for byte, and at most three columns of open rows change."""
     found = {version.hist_key: version for version in after}
     for version in before:
         kept = found[version.hist_key]
@@ -246,13 +246,13 @@ def check_kept(before, after, now):
 
 @pytest.fixture
 def duckdb_url():
-    """In memory: these loads are many."""
+    """A database in memory, because there are many loads."""
     return "duckdb://"
 
 
 @pytest.mark.parametrize("part", range(PARTS))
 def test_random_loads(place, part):
-    """R29: 1,000 loads on each database before a release, in parts."""
+    """R29: Random loads, in parts; 1,000 on each database before a release."""
     loads = Counter()
     if place.name == "duckdb" and part > 1:
         place.sql("SET threads = 1")  # small tables are loaded faster so; two parts have every thread

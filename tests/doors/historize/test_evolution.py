@@ -1,6 +1,6 @@
 """Schemas that change between loads, on real databases: R34 to R42 (section 4).
 
-A model file, a CSV beside it, a load; then both change. Columns are written `name:TYPE<former`.
+A model file and a CSV are loaded, then both change. Columns are written as `name:TYPE<former`.
 """
 
 import pytest
@@ -21,13 +21,13 @@ def owner(place):
 
 
 class Owner:
-    """Somebody who keeps a model and its stage file in a folder, and loads."""
+    """The owner of a folder with a model and its stage file."""
 
     def __init__(self, place):
         self.place, self.folder, self.count = place, place.folder, 0
 
     def load(self, columns, csv, *, name="rc_c", model=None, **more):
-        """The receipt of the next run; `csv` has its lines parted by semicolons, `model` other keys of the model."""
+        """The receipt of the next run. In `csv`, semicolons separate lines; `model` adds keys to the model."""
         self.count += 1
         (self.folder / "stage.csv").write_text(csv.replace(" ", "").replace(";", "\n") + "\n")
         written = dataset("k*", name, input="stage.csv", lineage_key="rawcore:rc_c", **more)
@@ -46,14 +46,14 @@ class Owner:
         return column(word) | more | ({"hash_as": hashed} if hashed else {})
 
     def loaded(self, columns, csv, **more):
-        """The changes of the schema and the counts of a load that ends well."""
+        """The schema changes and the counts of a successful load."""
         receipt = self.load(columns, csv, **more)
         assert receipt.status in {"success", "unchanged"}, receipt.error
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items() if count)
         return list(receipt.schema_changes), counts
 
     def refused(self, columns, csv, **more):
-        """The code and keys of a load that is refused; nothing of base and history is touched by it."""
+        """The code and keys of a refused load, which must not change base or history."""
         before, lock = self.place.dump(BASE, HIST), self.lock_text()
         receipt = self.load(columns, csv, **more)
         assert receipt.status == "rejected"
@@ -92,7 +92,8 @@ def test_r34_a_renamed_column(owner):
 
 
 def test_r34_an_attribute_keeps_its_first_name_in_strict_hashes(owner):
-    """R34, 2.4: the history knows it, also when the model tells of the last name alone, or of none any more."""
+    """R34, 2.4: The history keeps the first name for hashes, even if the model lists only the last name or
+    none."""
     strict = {"hash_profile": "strict_v2"}
     rows = "x,10;2,y,20"
     assert owner.loaded("k* a b", f"k,a,b;1,{rows}", model=strict)[1] == "new=2"
@@ -101,7 +102,7 @@ def test_r34_an_attribute_keeps_its_first_name_in_strict_hashes(owner):
 
 
 def test_r34_names_that_move_along_a_chain(owner):
-    """R34, R41: `a` becomes `b` while `b` becomes `c`: every value stays with its column."""
+    """R34, R41: If `a` becomes `b` and `b` becomes `c`, each value stays in its column."""
     owner.loaded("k* a b", CSV)
     changes, counts = owner.loaded("k* b<a c<b", "k,b,c;1,x,10;2,y,20")
     assert changes == [
@@ -114,7 +115,7 @@ def test_r34_names_that_move_along_a_chain(owner):
 
 
 def test_r41_names_that_are_swapped_are_refused(owner):
-    """R41: both are columns before and after, so nothing tells whether they were renamed; a new name does."""
+    """R41: Swapped names are refused, because a repeated rename cannot be detected. A new name works."""
     owner.loaded("k* a b", CSV)
     swapped = "k,a,b;1,10,x;2,20,y"
     assert owner.refused("k* b<a a<b", swapped) == ("AMBIGUOUS_RENAME", ["b", "a"])
@@ -125,7 +126,7 @@ def test_r41_names_that_are_swapped_are_refused(owner):
 
 
 def test_a_number_that_its_hash_cannot_hold_is_refused(owner):
-    """2.4, E1: it is a fault of the data, which names the column, and none of the table or the database."""
+    """2.4, E1: The error names the column and is an error of the data, not of the database."""
     columns = "k* f:FLOAT#DECIMAL(6,2)"
     owner.loaded(columns, "k,f;1,1.5")
     assert owner.refused(columns, "k,f;1,1e20") == ("HASH_VALUE", ["f"])
@@ -151,7 +152,7 @@ def test_r35_a_renamed_dataset(owner):
 
 
 def test_r36_a_base_never_becomes_a_history(owner):
-    """R36: a former name that does not end in `_hist` is no history, even where such a table stands."""
+    """R36: A former name that does not end in `_hist` is never a history, even if such a table exists."""
     owner.place.sql("CREATE SCHEMA rawcore")
     owner.place.sql("CREATE TABLE rawcore.rc_old (k INT)")
     state = {"former_names": ["rc_old"], "target_dataset_name": "rc_c_hist", "lineage_key": "x"}
@@ -161,7 +162,7 @@ def test_r36_a_base_never_becomes_a_history(owner):
 
 
 def test_r37_r38_a_removed_column_stays(owner):
-    """R37, R38, H8: it stays in the history, inactive, with the time; new versions read NULL there."""
+    """R37, R38, H8: The column stays in the history, inactive, with the time. New versions read NULL."""
     owner.loaded("k* a b:BIGINT", CSV)
     changes, counts = owner.loaded("k* a", CSV)
     assert (changes, counts) == ([], "changed=2")
@@ -175,7 +176,7 @@ def test_r37_r38_a_removed_column_stays(owner):
 
 
 def test_r37_a_deleted_reference_leaves_its_column(owner):
-    """R37, A11: the foreign key's column stays in the history, inactive."""
+    """R37, A11: The foreign key's column stays in the history, inactive."""
     reference = {"id": 1, "referenced_dataset": "rc_r", "key_components": [{"from": "a", "to": "r"}]}
     owner.loaded("k* a b", CSV, references=[reference])
     keys = owner.rows("k, rc_r_key")
@@ -187,7 +188,7 @@ def test_r37_a_deleted_reference_leaves_its_column(owner):
 
 
 def test_r39_a_column_that_returns(owner):
-    """R39: it is un-retired in place; another type is refused, and nothing is written."""
+    """R39: The column becomes active again in place. Another type is refused, and nothing is written."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
     assert owner.refused("k* a b:DATE", "k,a,b;1,x,2025-01-01") == ("REINTRODUCED_TYPE_CONFLICT", ["b"])
@@ -207,7 +208,7 @@ def test_r39_a_column_that_returns(owner):
     ],
 )
 def test_r40_a_column_widens_in_place(owner, old, new, csv, value):
-    """R40: the type is altered in base and history; old versions keep their values."""
+    """R40: The type is altered in base and history, and old versions keep their values."""
     owner.loaded(f"k* a {old}", CSV)
     changes, _ = owner.loaded(f"k* a {new}", f"k,a,b;1,x,{csv};2,y,20")
     kept = owner.place.name == "duckdb" and "STRING" in old
@@ -230,13 +231,13 @@ def test_r40_a_column_widens_in_place(owner, old, new, csv, value):
     ],
 )
 def test_r40_narrowing_is_refused(owner, old, new):
-    """R40: nothing is written, in the base neither."""
+    """R40: Nothing is written, including in the base."""
     owner.loaded(f"k* a {old}", CSV)
     assert owner.refused(f"k* a {new}", "k,a,b;1,z,10") == ("HIST_TYPE_CONFLICT", ["b"])
 
 
 def test_r40_a_table_that_another_made_is_looked_at_too(owner):
-    """R40, R43: where the metadata agrees and the table itself does not, the load is refused."""
+    """R40, R43: If the table itself differs from the metadata, the load is refused."""
     owner.loaded("k* a b:INTEGER", CSV)
     owner.place.sql(
         f"ALTER TABLE {HIST} ALTER COLUMN b TYPE {'TEXT' if owner.place.name == 'postgres' else 'VARCHAR'}"
@@ -245,7 +246,7 @@ def test_r40_a_table_that_another_made_is_looked_at_too(owner):
 
 
 def test_fork_keeps_both_columns(owner):
-    """R39, 4.4: the old column keeps its values under another name, the new one has the new type."""
+    """R39, 4.4: The old column keeps its values under another name, and the new one has the new type."""
     fork = {"historization": {"on_incompatible_type": "fork"}}
     owner.loaded("k* a b:BIGINT", CSV, **fork)
     owner.place.sql(f"DROP TABLE {BASE}")  # a base of another type is rebuilt by its owner
@@ -263,7 +264,7 @@ def test_fork_keeps_both_columns(owner):
 
 
 def test_r41_ambiguous_names_are_refused(owner):
-    """R41: the message names the table and both columns; nothing is written."""
+    """R41: The message names the table and both columns, and nothing is written."""
     owner.loaded("k* a b", CSV)
     receipt = owner.load("k* c<a,b", "k,c;1,x")
     assert (receipt.status, receipt.error["code"]) == ("rejected", "AMBIGUOUS_RENAME")
@@ -274,7 +275,7 @@ def test_r41_ambiguous_names_are_refused(owner):
 
 
 def test_r42_an_added_column(owner):
-    """R42, H8: old versions read NULL; every key gets a version, for the row hash covers the column."""
+    """R42, H8: Old versions read NULL. Every key gets a version, because the row hash includes the column."""
     owner.loaded("k* a", CSV)
     changes, counts = owner.loaded("k* a b:BIGINT", CSV)
     assert changes == ["ADD_COLUMN b (rc_c)", "ADD_COLUMN b (rc_c_hist)"]
@@ -284,7 +285,7 @@ def test_r42_an_added_column(owner):
 
 
 def test_a_lost_lock_file_is_written_anew_from_the_table(owner):
-    """4.2, R37: the table tells its columns, also one that the base has no more; nothing is re-versioned."""
+    """4.2, R37: The columns are read from the table, including retired ones, and no version is added."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
     before = owner.place.dump(HIST)
@@ -296,7 +297,7 @@ def test_a_lost_lock_file_is_written_anew_from_the_table(owner):
 
 
 def test_a_lost_lock_file_and_a_rename_at_once(owner):
-    """R34, R35: former names alone are enough to find everything again."""
+    """R34, R35: Former names suffice to restore the metadata."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.place.lock().unlink()
     _, counts = owner.loaded("k* z<a b:BIGINT", "k,z,b;1,x,10;2,y,20", name="rc_d", former_names=["rc_c"])
@@ -306,8 +307,8 @@ def test_a_lost_lock_file_and_a_rename_at_once(owner):
 
 
 def test_the_lock_file_is_the_history_s_metadata(owner):
-    """1.3: readable YAML that says where it comes from; loaded again it is the same state; unchanged
-    loads do not touch it."""
+    """1.3: The file is readable YAML with its origin, loads to the same state, and is written only after
+    changes."""
     owner.loaded("k* a b:DECIMAL(10,2)", CSV)
     path = owner.place.lock()
     text = path.read_text()
@@ -325,7 +326,7 @@ def test_the_lock_file_is_the_history_s_metadata(owner):
 
 
 def test_a_broken_lock_file_stops_the_load(owner):
-    """E1, R43: what the history's metadata says is not guessed."""
+    """E1, R43: The metadata of the history is never guessed."""
     owner.loaded("k* a b", CSV)
     path = owner.place.lock()
     path.write_text(path.read_text().replace("lineage_key:", "lineage_kye:", 1))
@@ -335,7 +336,7 @@ def test_a_broken_lock_file_stops_the_load(owner):
 
 
 def test_the_state_may_stand_in_the_model(owner):
-    """1.3: `hist_state` in the model is taken where there is no lock file."""
+    """1.3: `hist_state` in the model is used if there is no lock file."""
     owner.loaded("k* a b:BIGINT", CSV)
     owner.loaded("k* a", CSV)
     state = YAML(typ="safe").load(owner.lock_text())

@@ -1,6 +1,7 @@
-"""The example: loads of real data, a rename and a drop on the way, held to the rule.
+"""The example: loads of real data with a rename and a drop, compared with the rule.
 
-Before a release all 26 are made; else those where the model changes, the first, the refused one and the last.
+Before a release all 26 loads run. Otherwise only the important ones run: changes of the model, first, refused
+and last.
 """
 
 import csv
@@ -35,7 +36,7 @@ def example():
 
 
 def by_the_rule(folder, module):
-    """The series, load by load, through the rule."""
+    """The series of loads by the rule."""
     history, runs = [], {}
     for copy in sorted(module.COPIES.glob("countries-*.csv")):
         day = copy.stem.removeprefix("countries-")
@@ -57,7 +58,7 @@ def by_the_rule(folder, module):
 
 
 def _others(_, names):
-    """The copies that are left out."""
+    """The copies that are not loaded."""
     return [name for name in names if not name.endswith(tuple(f"{day}.csv" for day in DAYS))]
 
 
@@ -80,7 +81,7 @@ def loaded(spark, tmp_path_factory):
 
 
 def test_the_history_is_the_rules(loaded):
-    """After all loads every version is the rule's: key, hash, start, end, state, run."""
+    """After all loads, every version equals the rule's: key, hash, start, end, state and run."""
     module, warehouse, _, folder = loaded
     rows = warehouse.spark.table(f"backstory.{TABLE}").toArrow().to_pylist()
     found = {
@@ -100,7 +101,7 @@ def test_the_history_is_the_rules(loaded):
 
 
 def test_each_load_says_what_the_rule_counts(loaded):
-    """The counts of each load; the copy that holds a key twice is refused first, with its key."""
+    """The counts of each load equal the rule's. A copy with a repeated key is refused first, with its key."""
     module, _, receipts, folder = loaded
     _, runs = by_the_rule(folder, module)
     refused = [receipt for receipt in receipts if receipt.error]
@@ -114,7 +115,7 @@ def test_each_load_says_what_the_rule_counts(loaded):
 
 
 def test_the_rename_and_the_drop(loaded):
-    """R34, R37: the renamed column is one column, the dropped one stays and is NULL in new versions."""
+    """R34, R37: The renamed column is one column. The dropped one stays, and is NULL in new versions."""
     _, warehouse, receipts, folder = loaded
     changes = {change for receipt in receipts for change in receipt.schema_changes}
     assert {
@@ -133,7 +134,7 @@ def test_the_rename_and_the_drop(loaded):
 
 
 def test_it_is_read_by_the_same_words(loaded):
-    """`as_of` and `timeline` read the history: Swaziland until 2018, Eswatini since."""
+    """`as_of` and `timeline` read the history: Swaziland until 2018, then Eswatini."""
     _, warehouse, _, _ = loaded
     history = warehouse.table(TABLE)
     then = history.as_of("2016-01-01").where("code = 'SWZ'").toArrow().to_pylist()

@@ -1,4 +1,4 @@
-"""Whatever refuses a load of a warehouse refuses it in every way of planning, and alike, before a row is written."""
+"""Every guard refuses a load of a warehouse alike, in every way of planning, before a row is written."""
 
 from datetime import date
 
@@ -62,7 +62,7 @@ WAYS = {
 
 
 def test_every_guard_of_a_load_has_a_row_here():
-    """A guard that is new in the code is tried in every way, or this fails."""
+    """If the code gets a new guard, this test fails until the guard has a row here."""
     names = {name for name in vars(preflight) if isinstance(getattr(terms, name, None), str)}
     faults = {name for name in names if name.isupper()} - RELATIONS
     tried = {fault for fault, _ in GUARDS if not fault.startswith(("empty", "KEYS"))}
@@ -71,7 +71,7 @@ def test_every_guard_of_a_load_has_a_row_here():
 
 
 class DatedPlace(SparkPlace):
-    """Rows whose attribute is a day, where the model's is."""
+    """Rows whose attribute is a day, as in the model."""
 
     def typed(self, value):
         days = any(each.datatype is Datatype.DATE for each in self.dataset.target_columns)
@@ -90,7 +90,7 @@ def place(store, tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("guard", GUARDS, ids=" ".join)
 def test_a_load_is_refused_alike_in_every_way(place, store, guard):
-    """The code, the sentence and the keys are one; base and history stay as they were."""
+    """Code, sentence and keys are equal in every way of planning. Base and history are unchanged."""
     told, code = GUARDS[guard], guard[1]
     columns = [column(word) for word in told.get("columns", "k* a:STRING(5)").split()]
     columns[1]["nullable"] = code != "NULL_VALUE"

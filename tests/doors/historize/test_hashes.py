@@ -94,7 +94,7 @@ def in_zone(place, zone):
 
 
 def hashed(place, sql, table="", at=DAY):
-    """The one value of an expression on the table known as s."""
+    """The one value of an expression on the table `s`."""
     values = {
         "load_timestamp_text": place.dialect.string_literal(f"{at:%Y-%m-%d %H:%M:%S.%f}"),
         "pepper": place.dialect.string_literal(PEPPER),
@@ -104,14 +104,14 @@ def hashed(place, sql, table="", at=DAY):
 
 @pytest.mark.parametrize("text", GOLDEN)
 def test_the_texts_of_the_golden_vectors(text):
-    """R4: the vectors are SHA-256 of these UTF-8 texts, and no vector is of UTF-16."""
+    """R4: The vectors are SHA-256 of these UTF-8 texts, and none is of UTF-16."""
     assert hashlib.sha256(text.encode()).hexdigest() == GOLDEN[text]
     assert hashlib.sha256(text.encode("utf-16-le")).hexdigest() not in GOLDEN.values()
     assert hashlib.sha256(next(iter(GOLDEN)).encode("utf-16-le")).hexdigest() == WRONG
 
 
 def test_golden_vectors_in_python():
-    """R4, R5: keys and hashes of the Python reference."""
+    """R4, R5: The Python reference produces these keys and hashes."""
     told = {}
     for profile, row_hash in (("elevata_v1", "row_v1"), ("strict_v2", "row_v2")):
         model, base = customer(profile)
@@ -130,7 +130,7 @@ def test_golden_vectors_in_python():
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_golden_vectors_in_a_database(place, zone):
-    """R4, R6: the same keys and hashes as SQL, in any session time zone."""
+    """R4, R6: SQL produces the same keys and hashes, in any session time zone."""
     model, base = customer()
     place.stage("s", CUSTOMER, [ROW])
     in_zone(place, zone)
@@ -154,7 +154,7 @@ def test_golden_vectors_in_a_database(place, zone):
 
 
 def test_a_name_behind_version_started_at_goes_behind_it():
-    """2.3: the components of a hist key are sorted by name, whichever comes first."""
+    """2.3: The components of a history key are sorted by name, whichever is declared first."""
     model, base = customer(name="zz_customer")
     text = f"version_started_at~2025-01-02 00:00:00.000000|zz_customer_key~{KEY}|{PEPPER}"
 
@@ -165,7 +165,7 @@ def test_a_name_behind_version_started_at_goes_behind_it():
 
 
 def test_no_attributes(place):
-    """2.4: a base of keys alone has the hash of the text no_columns."""
+    """2.4: A base with only keys has the hash of the text no_columns."""
     model = model_of(document(dataset("k*")))
     base = model.target_datasets[0]
 
@@ -174,7 +174,7 @@ def test_no_attributes(place):
 
 
 def test_the_order_of_business_keys_does_not_matter(place):
-    """R5: permuting the declared business keys changes no key, here and there."""
+    """R5: The order of the declared business keys changes no key, in Python and in SQL."""
     columns = ["b:BIGINT*", "a*", "c:DATE*"]
     row = {"a": "x", "b": 7, "c": date(2025, 1, 2)}
     place.stage("s", " ".join(columns), [row])
@@ -192,7 +192,7 @@ def test_the_order_of_business_keys_does_not_matter(place):
 @pytest.mark.parametrize("profile", ["elevata_v1", "strict_v2"])
 @pytest.mark.parametrize("zone", ZONES)
 def test_every_type_is_hashed_as_in_python(place, zone, profile):
-    """R4, R6: all logical types at their extremes and NULL, one column at a time, in any session zone."""
+    """R4, R6: All logical types at their extremes and NULL have the same hash, in any session zone."""
     model = model_of(document(dataset(EVERY), hash_profile=profile))
     base = model.target_datasets[0]
     empty = dict.fromkeys(EXTREMES)
@@ -226,7 +226,7 @@ def test_every_type_is_hashed_as_in_python(place, zone, profile):
 )
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_float_is_hashed_as_a_decimal(place, zone, hash_as, values):
-    """R9, 2.4: hash_as gives a float the digits of a decimal, everywhere the same."""
+    """R9, 2.4: With hash_as, a float is hashed as a decimal everywhere."""
     written = dataset("k* f")
     written["target_columns"][1] |= {"datatype": "FLOAT", "hash_as": hash_as}
     model = model_of(document(written))
@@ -243,7 +243,7 @@ def test_a_float_is_hashed_as_a_decimal(place, zone, hash_as, values):
 
 
 def test_a_foreign_key_is_the_parents_key(place):
-    """R7: equal values give equal keys, whatever the child's columns are called; NULL gives no NULL."""
+    """R7: Equal values give equal keys, whatever the child's column names. NULL does not give NULL."""
     parent = dataset("region_code* land:INTEGER* a", name="rc_region")
     child = dataset("k* home_code home_land:BIGINT", name="rc_child") | {
         "references": [
@@ -278,7 +278,7 @@ def test_a_foreign_key_is_the_parents_key(place):
 
 
 def test_strict_hashes_tell_all_tuples_apart(place):
-    """R8: strict_v2 separates every pair of distinct tuples; every one of a small world, and Python agrees."""
+    """R8: strict_v2 separates all distinct tuples of a small set, and Python agrees."""
     words = [None, "", "|", "^", "~", "^0", "^p", "null_replaced", "a|b~c", "x~"]
     rows = [
         dict(zip("abc", each, strict=True)) | {"k": str(n)}
@@ -289,7 +289,7 @@ def test_strict_hashes_tell_all_tuples_apart(place):
 
 @pytest.mark.parametrize("seed", range(3))
 def test_strict_hashes_tell_random_tuples_apart(place, seed):
-    """R8: the same with random texts of the letters that separate."""
+    """R8: The same holds for random texts of separator characters."""
     chance = random.Random(seed)
     texts = [
         None,
@@ -307,7 +307,7 @@ def test_strict_hashes_tell_random_tuples_apart(place, seed):
 
 
 def assert_told_apart(place, columns, rows):
-    """Distinct attributes have distinct hashes, distinct keys distinct keys."""
+    """Check that distinct attributes have distinct hashes, and distinct keys distinct keys."""
     model = model_of(document(dataset("a* b c"), hash_profile="strict_v2"))
     base = model.target_datasets[0]
     hashes, expressions = (
@@ -325,7 +325,7 @@ def assert_told_apart(place, columns, rows):
 
 
 def test_the_known_collisions_of_the_old_profile():
-    """2.4: elevata_v1 is as it is: a separator in a value, and the NULL token, collide."""
+    """2.4: In elevata_v1, a separator in a value and the NULL token collide."""
     model = model_of(document(dataset("k* b c")))
     base = model.target_datasets[0]
     hashes = Hashes(schema_of(model, base), PEPPER)
@@ -338,7 +338,7 @@ def test_the_known_collisions_of_the_old_profile():
 
 @pytest.mark.parametrize("zone", ZONES)
 def test_a_load_in_another_session_zone_is_the_same(place, engine, zone):
-    """R6, R21: the zone of the session moves neither instants nor keys."""
+    """R6, R21: The session's zone changes neither instants nor keys."""
     in_zone(place, zone)
     place.mode(engine).base("a:1").load("r1", "1.000001")
     place.base("a:2").load("r2", "2.5")

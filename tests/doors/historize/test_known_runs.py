@@ -1,4 +1,4 @@
-"""A run is known by warehouse or database, schema, dataset and id, and only while its rows stand (H6)."""
+"""A run is identified by place, schema, dataset and id, and counts only while its rows exist (H6)."""
 
 import pytest
 from historizing import Place, dataset, document, second
@@ -19,7 +19,7 @@ def place(request, tmp_path):
 
 
 def load(place, schema, run, rows, at=None, columns="k* a"):
-    """A load of these rows, `a:1 b:2`, into the tables of a schema."""
+    """Load these rows, `a:1 b:2`, into the tables of a schema."""
     words = [word.split(":") for word in rows.split()]
     names = ",".join(word.split(":")[0].rstrip("*") for word in columns.split())
     (place.folder / "stage.csv").write_text("\n".join([names, *map(",".join, words), ""]))
@@ -30,7 +30,7 @@ def load(place, schema, run, rows, at=None, columns="k* a"):
 
 
 def test_a_run_is_of_its_schema(place):
-    """Two datasets of one name in two schemas are two, under one run id, too; each rerun has its own receipt."""
+    """Two datasets of one name in two schemas can share a run id. Each rerun has its own receipt."""
     first = load(place, EU, "2026-01-31", "a:1 b:1")
     other = load(place, US, "2026-01-31", "c:1")
     assert (first.counts["new"], other.counts["new"]) == (2, 1)
@@ -43,7 +43,7 @@ def test_a_run_is_of_its_schema(place):
 
 @pytest.mark.parametrize("place", ["duckdb"], indirect=True)
 def test_a_lock_file_is_of_its_schema(place):
-    """What another schema's history knows of its columns is not true of this one, whose first load is a first."""
+    """The lock file of one schema does not apply to another schema, whose first load is a first load."""
     load(place, EU, "r1", "a:1:2", 1, "k* a b:BIGINT")
     load(place, EU, "r2", "a:1", 2)
     load(place, US, "r1", "a:1:x", 1, "k* a b")
@@ -52,8 +52,8 @@ def test_a_lock_file_is_of_its_schema(place):
 
 
 def test_a_rerun_of_what_is_gone_loads_it(place):
-    """With its tables dropped a run was not loaded, whatever the registry says. Tables that a later run made do not
-    hold an earlier one, be it that it wrote or that it changed nothing."""
+    """After its tables are dropped, a run does not count as loaded. Tables of a later run do not contain an
+    earlier one."""
 
     def gone():
         for table in ("rc_c_hist", "rc_c"):
@@ -73,7 +73,7 @@ def test_a_rerun_of_what_is_gone_loads_it(place):
 
 
 def test_another_database_has_a_lock_file_of_its_own(tmp_path):
-    """One model, two databases of one name: the first load of each is a first."""
+    """If one model is loaded into two databases of one name, the first load of each is a first load."""
     locks = []
     for number, columns in enumerate(("k* a b:BIGINT", "k* a", "k* a b")):
         folder = tmp_path / ("one" if number < 2 else "two")
@@ -88,7 +88,7 @@ def test_another_database_has_a_lock_file_of_its_own(tmp_path):
 
 @pytest.mark.parametrize("place", ["duckdb", "postgres"], indirect=True)
 def test_a_rerun_of_versions_that_were_taken_away(place):
-    """A run whose versions are not in the history was not loaded; one whose versions were pruned was."""
+    """A run without its versions in the history does not count as loaded. A run with pruned versions does."""
     first = load(place, EU, "r1", "a:1", 1)
     load(place, EU, "r2", "a:2", 2)
     place.sql("CREATE TABLE rawcore.rc_c_hist_archive AS SELECT * FROM rawcore.rc_c_hist WHERE k = 'a'")

@@ -1,4 +1,4 @@
-"""A stage that is made here is the one that Spark makes, keys and hashes included."""
+"""A stage computed by the driver equals Spark's, including keys and hashes."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -53,7 +53,7 @@ def place(store, tmp_path):
 
 
 def work_of(place, columns, rows, schema=None, **more):
-    """A load whose stage is a file of these rows."""
+    """A load whose stage is a file with these rows."""
     place.use(document(dataset(columns, input="stage.parquet", **more), schema=schema))
     pq.write_table(pa.table(rows), place.folder / "stage.parquet")
     load = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
@@ -63,7 +63,7 @@ def work_of(place, columns, rows, schema=None, **more):
 
 
 def here(work):
-    """The stage's rows, whose keys alone are the same."""
+    """The rows of the stage, with the same keys."""
     staged = local_stage_side(work)
     if staged is None:
         return None

@@ -1,4 +1,4 @@
-"""The model's document: what it may say, and where it is wrong (section 1; R1 to R3, R5, R9, R26)."""
+"""The document of a model and its errors (section 1; R1 to R3, R5, R9, R26)."""
 
 import re
 from pathlib import Path
@@ -80,7 +80,7 @@ WHOLE = PRINTED.replace("    references:\n", COLUMN) + PARENT
 
 
 def loaded(text, folder):
-    """The model of a text, as written and resolved."""
+    """The model from a text, as written and resolved."""
     path = Path(folder, "model.yaml")
     path.write_text(text, encoding="utf-8")
     written, told = read_model(path)
@@ -98,8 +98,8 @@ def refusal(text, folder):
 
 
 def test_r1_the_printed_model_is_read(tmp_path):
-    """R1: the model of section 1.3 is read and resolves to itself; its reference to a dataset that it does
-    not have makes no column, and is told."""
+    """R1: The model of section 1.3 resolves to itself. Its reference to an unknown dataset is reported and
+    makes no column."""
     path = tmp_path / "model.yaml"
     path.write_text(PRINTED)
     written, _ = read_model(path)
@@ -114,7 +114,7 @@ def test_r1_the_printed_model_is_read(tmp_path):
 
 
 def test_r1_a_resolved_model_resolves_to_itself(tmp_path):
-    """R1: the resolved document is a document; loaded and resolved again it is the same, byte for byte."""
+    """R1: A resolved document that is loaded and resolved again is the same, byte for byte."""
     _, model = loaded(WHOLE, tmp_path)
     once = as_yaml(model)
     _, again = loaded(once, tmp_path)
@@ -123,7 +123,7 @@ def test_r1_a_resolved_model_resolves_to_itself(tmp_path):
 
 
 def test_r1_every_default_is_written_out(tmp_path):
-    """R1, 1.1: layer, dataset and columns as the tables of section 1.1 have them."""
+    """R1, 1.1: Layer, dataset and columns get the defaults of section 1.1."""
     text = "format: historize/1\ntarget_schemas: [{short_name: rawcore}]\ntarget_datasets:\n" + PARENT
     _, model = loaded(text, tmp_path)
     (schema,), (region,) = model.target_schemas, model.target_datasets
@@ -209,7 +209,7 @@ def test_r1_every_default_is_written_out(tmp_path):
     ],
 )
 def test_r1_an_unknown_key_is_told_with_its_place(tmp_path, old, new, place, remedy):
-    """R1: path, line, and the nearest name that there is."""
+    """R1: The error contains path, line, and the nearest valid name."""
     wrong = refusal(WHOLE.replace(old, new, 1), tmp_path)
     assert wrong.message == f"model.yaml, {place}: there is no such key."
     assert wrong.remedy.startswith(remedy)
@@ -279,7 +279,7 @@ RULES = [
 
 @pytest.mark.parametrize(("old", "new", "place", "why"), RULES, ids=[rule[1][:40] for rule in RULES])
 def test_every_rule_is_refused_before_any_sql(tmp_path, old, new, place, why):
-    """R2, R3, R9, R26, 1.1: with path and line, when the model is read."""
+    """R2, R3, R9, R26, 1.1: The error contains path and line when the model is read."""
     assert WHOLE.count(old) >= 1
     told = refusal(WHOLE.replace(old, new, 1), tmp_path).message
     assert told.startswith(f"model.yaml, {place}: ")
@@ -287,7 +287,7 @@ def test_every_rule_is_refused_before_any_sql(tmp_path, old, new, place, why):
 
 
 def test_twice_the_same_name_is_refused(tmp_path):
-    """1.1: layers, sources and datasets have names of their own."""
+    """1.1: Layers, sources and datasets have unique names."""
     assert (
         "target_datasets[2]: rawcore.rc_crm_region is named twice"
         in refusal(WHOLE + PARENT, tmp_path).message
@@ -298,7 +298,7 @@ def test_twice_the_same_name_is_refused(tmp_path):
 
 
 def test_r2_the_longest_names_that_fit(tmp_path):
-    """R2: 54 letters are a base, 63 a column."""
+    """R2: A base name may have 54 letters, and a column 63."""
     text = WHOLE.replace("rc_crm_customer", "rc_" + "a" * 51).replace("name: name,", f"name: {'n' * 63},")
     _, model = loaded(text, tmp_path)
     assert len(model.target_datasets[0].hist_key) == 63
@@ -316,8 +316,7 @@ def test_r2_the_longest_names_that_fit(tmp_path):
     ],
 )
 def test_r3_a_history_is_one_by_its_strategy(name, more, history):
-    """R3: the layer and the strategy decide; a name that only looks like one is worth a word, and no
-    history is historized itself."""
+    """R3: Layer and strategy decide. A misleading name is reported, and a history is never historized."""
     model = model_of(document(dataset("k*", name, **more)))
     (found,) = model.target_datasets
     assert is_hist(found) is history
@@ -339,7 +338,7 @@ def test_r3_a_history_that_contradicts_itself_is_refused(name, more):
 
 
 def test_r5_the_order_of_business_keys_changes_nothing():
-    """R5: the same key for the same values, in Python and in SQL, in whatever order they are declared."""
+    """R5: The same values have the same key in any declared order, in Python and in SQL."""
     row, keys, sql = {"b": "1", "a": "2", "c": "3"}, set(), set()
     for columns in ("b* a* c*", "c* b* a*", "a* b* c*"):
         model = model_of(document(dataset(columns)))
@@ -360,14 +359,14 @@ def test_r5_the_order_of_business_keys_changes_nothing():
     ],
 )
 def test_r9_a_float_that_is_not_hashed_as_it_is(more):
-    """R9: `hash_as`, `hash: false` and an inactive column make it lawful."""
+    """R9: `hash_as`, `hash: false` and an inactive column make a float valid."""
     written = document(dataset("k* f:FLOAT"))
     written["target_datasets"][0]["target_columns"][1] |= more
     assert model_of(written).target_datasets[0].name == "rc_c"
 
 
 def test_r9_a_float_key_is_hashed_whatever_it_says():
-    """R9: a business key goes into the key, so `hash: false` does not help."""
+    """R9: A business key is part of the key, so `hash: false` has no effect."""
     written = document(dataset("k:FLOAT* a"))
     written["target_datasets"][0]["target_columns"][0]["hash"] = False
     with pytest.raises(UsageError, match="a FLOAT cannot be hashed"):
@@ -379,7 +378,7 @@ def test_r9_a_float_key_is_hashed_whatever_it_says():
 
 @pytest.mark.parametrize("word", ["on", "no", "yes", "off", "y", "null_", "true_"])
 def test_words_that_other_yaml_takes_for_truth_are_names(tmp_path, word):
-    """YAML 1.2: `on` and `no` are names like others."""
+    """YAML 1.2: `on` and `no` are ordinary names."""
     text = WHOLE.replace("target_column_name: name,", f"target_column_name: {word},")
     written, _ = loaded(text, tmp_path)
     assert written.target_datasets[0].target_columns[2].name == word
@@ -412,12 +411,12 @@ def test_words_that_other_yaml_takes_for_truth_are_names(tmp_path, word):
     ],
 )
 def test_yaml_that_is_broken_or_means_something_else_is_refused(tmp_path, old, new, told):
-    """1.3: duplicate keys, unknown aliases, numbers for names: with the line."""
+    """1.3: Duplicate keys, unknown aliases and numbers as names are refused with their line."""
     assert told in refusal(WHOLE.replace(old, new, 1), tmp_path).message
 
 
 def test_a_date_is_the_text_that_it_looks_like(tmp_path):
-    """YAML reads dates by itself; a key that looks like one stays as it is written."""
+    """A date as a key stays text, although YAML parses dates."""
     text = WHOLE.replace('lineage_key: "rawcore:crm.customer"', "lineage_key: 2025-01-31")
     written, _ = loaded(text, tmp_path)
     assert written.target_datasets[0].lineage_key == "2025-01-31"
@@ -425,13 +424,13 @@ def test_a_date_is_the_text_that_it_looks_like(tmp_path):
 
 @pytest.mark.parametrize("text", ["", "- a\n", "text\n", "# nothing\n", "7\n"])
 def test_what_is_no_mapping_is_refused(tmp_path, text):
-    """1.3: an empty file, a list, a text."""
+    """1.3: An empty file, a list and a text are refused."""
     assert refusal(text, tmp_path).message.startswith("model.yaml, line 1")
 
 
 @pytest.mark.parametrize("content", [None, b"\xff\xfe\x00format"])
 def test_a_file_that_cannot_be_read_is_told(tmp_path, content):
-    """E1: missing, or no text."""
+    """E1: A file that is missing or not text is reported."""
     path = tmp_path / "model.yaml"
     if content:
         path.write_bytes(content)
@@ -441,7 +440,7 @@ def test_a_file_that_cannot_be_read_is_told(tmp_path, content):
 
 
 def test_anchors_are_yaml_too(tmp_path):
-    """1.3: an anchor and its alias mean the same part twice."""
+    """1.3: An anchor and its alias are the same part."""
     text = WHOLE.replace("former_names: [rc_crm_client]", "former_names: &old [rc_crm_client]")
     text = text.replace("former_names: [credit_limit]", "former_names: *old")
     written, _ = loaded(text, tmp_path)
@@ -463,7 +462,7 @@ IGNORED = {"title", "description", "default", "$defs"}
 
 
 def valid(value, schema, root):
-    """Whether a JSON Schema accepts a value: the keywords that ours has, and KeyError for others."""
+    """Whether a JSON Schema accepts a value. Raises KeyError for unknown keywords."""
     laws = {
         "$ref": lambda ref: valid(value, root["$defs"][ref.rpartition("/")[2]], root),
         "anyOf": lambda options: any(valid(value, option, root) for option in options),
@@ -504,7 +503,7 @@ BETWEEN = ("longer than", "must not end in", "no layer", "reserved name", "twice
 
 
 def test_the_json_schema_accepts_what_is_a_model(tmp_path):
-    """R1: the printed model, and the resolved one."""
+    """R1: The schema accepts the printed and the resolved model."""
     assert valid(plain(PRINTED), SCHEMA, SCHEMA)
     _, model = loaded(WHOLE, tmp_path)
     assert valid(plain(as_yaml(model)), SCHEMA, SCHEMA)
@@ -512,6 +511,6 @@ def test_the_json_schema_accepts_what_is_a_model(tmp_path):
 
 @pytest.mark.parametrize(("old", "new", "place", "why"), RULES, ids=[rule[1][:40] for rule in RULES])
 def test_the_json_schema_refuses_what_a_schema_can_tell(old, new, place, why):
-    """R1: editors that know the schema see the same errors, those between parts aside."""
+    """R1: Editors with the schema show the same errors, except errors between parts."""
     between = any(word in why for word in BETWEEN)
     assert valid(plain(WHOLE.replace(old, new, 1)), SCHEMA, SCHEMA) is between

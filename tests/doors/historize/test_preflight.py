@@ -1,4 +1,4 @@
-"""P1 to P10: each refuses a load with its code, names keys, and leaves every byte where it was (R19, R23)."""
+"""P1 to P10: Each refuses a load with its code and keys, and changes no byte (R19, R23)."""
 
 import pytest
 from historizing import dataset, document, versions
@@ -6,7 +6,7 @@ from historizing import dataset, document, versions
 
 @pytest.fixture(params=["four_step", "merge"])
 def loaded(request, place):
-    """A history of two open versions, begun at 1."""
+    """A history with two open versions that began at 1."""
     return place.mode(request.param).put("a 1 [1,-) new r1\nb 1 [1,-) new r1").base("a:1 b:1")
 
 
@@ -16,7 +16,7 @@ def mode(request):
 
 
 def refused(place, run="r2", at=2, **asked):
-    """The error of a load that must be refused, when nothing of the tables has changed."""
+    """The error of a load that must be refused without changes of the tables."""
     before = place.dump()
     receipt = place.load(run, at, **asked)
     assert place.dump() == before
@@ -34,35 +34,35 @@ FIRST_TEN = [f"k{n}" for n in range(10, 20)]
 
 
 def test_a29_p1_a_row_without_key(loaded):
-    """P1, A29: base rows without surrogate key are refused, by their business keys, ten at most."""
+    """P1, A29: Base rows without a surrogate key are refused, with at most ten business keys."""
     error = refused(loaded.base(f"a:1 {many('k{n}:1!key')}"))
 
     assert (error["code"], error["keys"]) == ("NULL_KEY", FIRST_TEN)
 
 
 def test_p2_a_row_without_hash(loaded):
-    """P2: a base row without hash would never be seen to change."""
+    """P2: A base row without a hash is refused, because a change of it could not be detected."""
     error = refused(loaded.base(f"a:1 {many('k{n}:1!hash')}"))
 
     assert (error["code"], error["keys"]) == ("NULL_ROW_HASH", FIRST_TEN)
 
 
 def test_a28_p3_different_rows_of_one_key(loaded):
-    """P3, A28: two rows of one key are refused."""
+    """P3, A28: Two different rows with one key are refused."""
     error = refused(loaded.base(f"a:1 {many('k{n}:1')} {many('k{n}:2')}"))
 
     assert (error["code"], error["keys"]) == ("DUPLICATE_KEY", FIRST_TEN)
 
 
 def test_p3_identical_rows_of_one_key(loaded):
-    """P3: without collapse_identical identical rows are refused too."""
+    """P3: Without collapse_identical, identical rows are refused too."""
     error = refused(loaded.base("a:1 a:1 b:1"))
 
     assert (error["code"], error["keys"]) == ("DUPLICATE_KEY", ["a"])
 
 
 def test_p3_collapsing_still_refuses_what_differs(place, mode):
-    """R24: collapse_identical refuses a key whose rows differ, even if two of three are the same."""
+    """R24: collapse_identical refuses a key with different rows, even if two of three are equal."""
     place.mode(mode, duplicate_keys="collapse_identical").base("a:1 b:1").load("r1", 1)
     error = refused(place.base("a:2 a:2 b:1 b:2 b:2"))
 
@@ -70,7 +70,7 @@ def test_p3_collapsing_still_refuses_what_differs(place, mode):
 
 
 def test_p3_a_row_that_is_flagged_as_deleted_is_no_duplicate(place, mode):
-    """P3, 7.3: only rows that are alive count, whatever letters the flag has."""
+    """P3, 7.3: Only rows that are not flagged as deleted count, whatever the flag's case."""
     place.mode(mode, soft_delete={"column": "a", "deleted_values": ["r.i.p.", "{{ x }}"]})
     place.base("a:1 a:r.i.p. b:r.i.p. b:r.i.p.").load("r1", 1)
 
@@ -78,7 +78,7 @@ def test_p3_a_row_that_is_flagged_as_deleted_is_no_duplicate(place, mode):
 
 
 def test_p4_two_open_versions(loaded):
-    """P4: a history with two open versions of a key is mended first."""
+    """P4: A history with two open versions of a key must be repaired first."""
     loaded.put("\n".join(f"k{n} {at} [{at},-) new r0" for n in range(10, 22) for at in (0, 1)))
     error = refused(loaded)
 
@@ -86,7 +86,7 @@ def test_p4_two_open_versions(loaded):
 
 
 def test_a_version_without_a_beginning(loaded):
-    """No door writes an open version without its start; nobody knows where the one before it ends."""
+    """An open version without a start, which no door writes, is refused."""
     loaded.put("z 9 [1,-) new r0!start")
     error = refused(loaded)
 
@@ -95,14 +95,14 @@ def test_a_version_without_a_beginning(loaded):
 
 @pytest.mark.parametrize("at", [1, 0.5])
 def test_a30_p5_closing_at_or_before_the_start(loaded, at):
-    """P5, A30: a version is never closed at or before its own start."""
+    """P5, A30: A version never closes at or before its own start."""
     assert refused(loaded.base("a:2 b:1"), at=at)["keys"] == ["a"]
     error = refused(loaded.base("a:1"), "r3", at=at)
     assert (error["code"], error["keys"]) == ("NON_MONOTONIC_TIMESTAMP", ["b"])
 
 
 def test_p5_beginning_inside_a_closed_version(place, mode):
-    """P5: a version never begins before the end of an earlier one; at the end it may."""
+    """P5: A version never begins before the end of an earlier one, but may begin at it."""
     place.mode(mode).put("a 1 [1,5) deleted r5").base("a:1")
     error = refused(place, at=4)
     assert (error["code"], error["keys"]) == ("NON_MONOTONIC_TIMESTAMP", ["a"])
@@ -112,7 +112,7 @@ def test_p5_beginning_inside_a_closed_version(place, mode):
 
 
 def test_p5_a_key_is_not_versioned_twice_at_one_instant(loaded):
-    """P5: the same instant with another base is another load: refused, under whatever run id."""
+    """P5: Another base at the same instant is another load, and is refused under any run id."""
     loaded.base("a:2 b:1").load("r2", 2)
     error = refused(loaded.base("a:3 b:1"), "r3", 2)
 
@@ -120,7 +120,7 @@ def test_p5_a_key_is_not_versioned_twice_at_one_instant(loaded):
 
 
 def test_p5_what_is_out_of_scope_does_not_matter(place, mode):
-    """P5: an open version that this load would not close may begin later."""
+    """P5: An open version that this load would not close may begin later."""
     place.mode(mode, snapshot="partial", delete_scope="h.a = '1'")
     place.put("a 2 [9,-) new r0\nb 1 [1,-) new r0").base("c:1")
     place.load("r2", 2)
@@ -129,7 +129,7 @@ def test_p5_what_is_out_of_scope_does_not_matter(place, mode):
 
 
 def test_p6_an_empty_base(loaded):
-    """P6, R27: an empty base closes nothing, unless this run says that it may."""
+    """P6, R27: An empty base closes nothing, unless this run allows it."""
     assert refused(loaded.base(""))["code"] == "EMPTY_SNAPSHOT"
     receipt = loaded.load("r3", 3, allow_empty=True)
 
@@ -138,21 +138,21 @@ def test_p6_an_empty_base(loaded):
 
 
 def test_p6_the_model_may_allow_it(place, mode):
-    """R27: allow_empty_snapshot in the model."""
+    """R27: allow_empty_snapshot in the model allows an empty base."""
     place.mode(mode, allow_empty_snapshot=True).base("a:1").load("r1", 1)
 
     assert place.base("").load("r2", 2).counts["deleted"] == 1
 
 
 def test_p6_an_empty_base_of_an_empty_history(place, mode):
-    """P6: where nothing is open, nothing can be lost."""
+    """P6: If no version is open, an empty base is accepted."""
     place.mode(mode).base("").load("r1", 1)
 
     assert place.load("r2", 2).status == "unchanged"
 
 
 def test_p7_a_mass_of_deletes(place, mode):
-    """P7, R27: more than the ratio of the open versions is refused, unless this run allows more."""
+    """P7, R27: Closing more than the ratio of the open versions is refused, unless this run allows more."""
     place.mode(mode, max_delete_ratio=0.5).base("a:1 b:1 c:1 d:1").load("r1", 1)
     assert refused(place.base("a:2"))["code"] == "MASS_DELETE"
 
@@ -162,7 +162,7 @@ def test_p7_a_mass_of_deletes(place, mode):
 
 
 def test_p8_a_column_that_the_history_lacks(loaded):
-    """P8, R43: a history without a required column is not loaded."""
+    """P8, R43: A history that lacks a required column is not loaded."""
     loaded.sql("ALTER TABLE rawcore.rc_c_hist DROP COLUMN version_state")
     receipt = loaded.base("a:2").load("r2", 2)
 
@@ -173,7 +173,7 @@ def test_p8_a_column_that_the_history_lacks(loaded):
 
 
 def test_p10_a_base_without_input(place, mode):
-    """P10: without a stage input the base is not loaded, so its history is not."""
+    """P10: Without a stage input, neither the base nor its history is loaded."""
     place.mode(mode).base("a:1")
     before = place.dump("rawcore.rc_c", "rawcore.rc_c_hist")
     receipt = place.load("r1", 1, skip_base=False)
@@ -183,7 +183,7 @@ def test_p10_a_base_without_input(place, mode):
 
 
 def test_p10_what_is_loaded_from_a_failed_dataset(place, mode):
-    """P10, R28: what is loaded from a dataset that failed is not begun, however far it is from there."""
+    """P10, R28: A dataset whose direct or indirect input failed is not loaded."""
     chain = {"rc_first": "stage.s", "rc_second": "rawcore.rc_first", "rc_third": "rawcore.rc_second"}
     chain["rc_alone"] = "stage.other"
     sets = [
@@ -213,7 +213,7 @@ def test_p10_what_is_loaded_from_a_failed_dataset(place, mode):
 
 
 def test_a_rejection_is_registered_and_logged(loaded):
-    """R46, 6.1: a load that was refused in preflight leaves a row in registry, run log and step log."""
+    """R46, 6.1: A load that preflight refuses has a row in registry, run log and step log."""
     loaded.base("a:1 a:2").load("r2", 2)
 
     assert loaded.registered("status", "error_code", "closed_changed", "receipt", run="r2") == [
@@ -226,7 +226,7 @@ def test_a_rejection_is_registered_and_logged(loaded):
 
 
 def test_a_refused_run_may_be_mended_and_run_again(loaded):
-    """3.5: the next attempt of a refused run has its instant, and counts as its second."""
+    """3.5: The next attempt of a refused run has the same instant and is its second attempt."""
     first = loaded.base("a:1 a:2").load("r2")
     again = loaded.base("a:2 b:1").load("r2")
 

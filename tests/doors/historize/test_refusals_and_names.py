@@ -1,4 +1,4 @@
-"""Names that meet names of ours or of other datasets, and numbers that are no exact ones."""
+"""Names that collide with ours or with other datasets, and inexact numbers."""
 
 import pytest
 from historizing import column, dataset, document, model_of, versions
@@ -11,7 +11,7 @@ from backstory.stores.sql.postgres_engine import open_postgres
 
 
 def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R29
-    """Every word that a statement uses for itself, as an attribute."""
+    """An attribute may have any name that a statement uses internally."""
     names = ("a", "action", "open_key", "match_key", "backstory_copy")
     rules = {"engine": engine, "duplicate_keys": "collapse_identical"}
     place.use(document(dataset(f"k* {' '.join(names)}", input="stage.csv", historization=rules)))
@@ -27,7 +27,7 @@ def test_columns_may_be_called_as_the_steps_call_theirs(place, engine):  # E4, R
 
 
 def test_names_of_a_file_may_differ_by_case_only(place):
-    """E4: each column has the values of its own name; one name may feed two columns."""
+    """E4: Each column gets the values under its exact name. One name may feed two columns."""
     written = dataset("k* order upper again", input="stage.csv")
     written["target_columns"][2]["input"], written["target_columns"][3]["input"] = "Order", "order"
     place.use(document(written))
@@ -39,7 +39,8 @@ def test_names_of_a_file_may_differ_by_case_only(place):
 
 @pytest.mark.parametrize("place", ["nobody@{}/postgres", "backstory@{}/nowhere"])
 def test_a_server_that_turns_us_away_is_wrong_usage(postgresql_url, place):
-    """To try again would change nothing; a server that does not answer may answer later."""
+    """A refused login is wrong usage, because a repeated attempt would not help. An unreachable server is
+    temporary."""
     server = postgresql_url.partition("@")[2].partition("/")[0]
     with pytest.raises(UsageError, match="does not exist"):
         open_postgres(f"postgresql://{place.format(server)}")
@@ -48,7 +49,7 @@ def test_a_server_that_turns_us_away_is_wrong_usage(postgresql_url, place):
 
 
 def test_a_name_that_a_dataset_gave_up_is_free_when_the_tables_moved(place):  # section 4.2
-    """Until then it would take over the other one's history."""
+    """A former name of a dataset is free only after its tables are renamed."""
     (place.folder / "a.csv").write_text("k,a\nx,1\n")
     (place.folder / "b.csv").write_text("k,a\ny,2\n")
     place.use(document(dataset(name="rc_client", lineage_key="one", input="a.csv")))
@@ -107,7 +108,7 @@ def test_each_attempt_is_logged(place, monkeypatch):  # R49, sections 6.1 and 6.
 
 
 def test_an_input_is_known_in_any_case(place):  # R28
-    """What is loaded from a table whose load failed is not begun, however it spells the name."""
+    """If a load failed, datasets that read its table are not loaded, however they spell its name."""
     (place.folder / "a.csv").write_text("k,a\nx,1\nx,2\n")
     again = dataset(name="rc_d", input="RAWCORE.rc_c_hist_labeled")
     place.use(document(dataset(input="a.csv"), again))
@@ -153,7 +154,7 @@ def test_a_live_row_is_kept_before_a_flagged_one(place, engine):  # section 7.3,
 
 
 def test_numbers_without_bounds_and_types_of_its_own_fit_nothing(place):  # Law 7
-    """PostgreSQL's plain numeric has any digits; an enum is no type of ours."""
+    """PostgreSQL's plain numeric has unlimited digits, and an enum matches no type of ours."""
     whole = ModelColumn.model_validate(column("c:DECIMAL(38,0)"))
     text = ModelColumn.model_validate(column("c"))
     assert fits("numeric(38,0)" if place.name == "postgres" else "DECIMAL(38,0)", whole, place.dialect)

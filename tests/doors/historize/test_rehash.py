@@ -1,4 +1,4 @@
-"""R56: a switched hash profile, decided by version or rehash, through whole loads."""
+"""R56: The hash profile changes by version or by rehash, in complete loads."""
 
 import random
 
@@ -12,12 +12,12 @@ OLD = {"a": "1", "b": "1", "c": "1"}
 
 @pytest.fixture(params=PROFILES, ids=lambda pair: f"to {pair[1]}")
 def profiles(request):
-    """The profile before and after."""
+    """The profiles before and after."""
     return request.param
 
 
 def use(place, profile, columns="k* a n:INTEGER", engine="auto"):
-    """The model with a profile; keys keep theirs, because the key has no letter that is escaped."""
+    """Use the model with a profile. Keys are equal, because they contain no escaped character."""
     place.use(
         document(dataset(columns, input="stage.csv", historization={"engine": engine}), hash_profile=profile)
     )
@@ -25,7 +25,7 @@ def use(place, profile, columns="k* a n:INTEGER", engine="auto"):
 
 
 def load(place, run, rows, header="k,a", **asked):
-    """A load of a stage with these values."""
+    """Load a stage with these values."""
     lines = [f"{key},{value}" for key, value in rows.items()]
     (place.folder / "stage.csv").write_text("\n".join([header, *lines]) + "\n")
     (receipt,) = place.loads(f"r{run}", run, **asked)
@@ -34,14 +34,14 @@ def load(place, run, rows, header="k,a", **asked):
 
 @pytest.fixture
 def hashed(place, engine, profiles):
-    """Three records, hashed by the first profile; the model has the second now."""
+    """Three records hashed by the first profile; the model then has the second one."""
     use(place, profiles[0], "k* a", engine)
     assert load(place, 1, OLD).status == "success"
     return use(place, profiles[1], "k* a", engine)
 
 
 def test_another_definition_needs_a_decision(hashed):
-    """R56: a load whose hash definition is not the stored one is rejected, and writes nothing."""
+    """R56: A load whose hash definition differs from the stored one is rejected, and writes nothing."""
     before = hashed.dump()
 
     receipt = load(hashed, 2, OLD)
@@ -52,7 +52,7 @@ def test_another_definition_needs_a_decision(hashed):
 
 @pytest.mark.parametrize(("decision", "changed"), [("rehash", 0), ("version", 3)])
 def test_a_delta_is_decided_for_all_records(place, engine, profiles, decision, changed):  # R56, section 7.6
-    """Rows of the base that a delta does not bring are hashed anew with the others, and once."""
+    """Base rows that are missing from a delta are also hashed again, once."""
 
     def use(profile):
         rules = {"engine": engine, "snapshot": "partial"}
@@ -69,7 +69,7 @@ def test_a_delta_is_decided_for_all_records(place, engine, profiles, decision, c
 
 
 def test_version_begins_a_version_of_every_record(hashed):
-    """R56: by the decision `version` every record gets one changed version, once."""
+    """R56: With `version`, every record gets one changed version, once."""
     receipt = load(hashed, 2, OLD, hash_change="version")
 
     assert receipt.counts["changed"] == 3
@@ -77,7 +77,7 @@ def test_version_begins_a_version_of_every_record(hashed):
 
 
 def test_rehash_versions_only_what_differs(hashed):
-    """R56: by the decision `rehash` only records with another attribute get a version."""
+    """R56: With `rehash`, only records with another attribute get a version."""
     receipt = load(hashed, 2, {"a": "1", "b": "2", "d": "1"}, hash_change="rehash")
 
     assert {name: count for name, count in receipt.counts.items() if count} == {
@@ -97,7 +97,7 @@ def test_rehash_versions_only_what_differs(hashed):
 
 
 def test_rehash_writes_hashes_of_open_versions_only(hashed):
-    """R56: after a rehash an open version has today's hash of its own values; closed ones keep theirs."""
+    """R56: After a rehash, open versions have the new hash of their own values. Closed ones keep theirs."""
     use(hashed, hashed.schema.hash_profile, "k* a")
     first = (
         "SELECT k, row_hash FROM rawcore.rc_c_hist WHERE version_started_at = TIMESTAMP '2025-01-02 00:00:01'"
@@ -114,7 +114,7 @@ def test_rehash_writes_hashes_of_open_versions_only(hashed):
 
 
 def test_a_load_that_fails_takes_the_rehash_back(hashed):
-    """R56: a rehash is part of its load: what is refused leaves every hash as it was."""
+    """R56: A rehash is part of its load, so a refused load leaves all hashes unchanged."""
     before = hashed.dump()
 
     receipt = load(hashed, 2, {}, hash_change="rehash")
@@ -127,7 +127,7 @@ def test_a_load_that_fails_takes_the_rehash_back(hashed):
 
 @pytest.mark.parametrize("place_name", ["duckdb"])
 def test_random_values_are_never_versioned_by_a_rehash(place, profiles, place_name):
-    """R56: values with separators, NULLs and empty texts hash as their stored copies do."""
+    """R56: Values with separators, NULLs and empty texts have the same hash as their stored copies."""
     chance = random.Random(3)
     words = ["", '"a|b"', "^", "^0", "~", "null_replaced", '""', "ä", "-1"]
     rows = {

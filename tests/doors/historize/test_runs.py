@@ -1,4 +1,4 @@
-"""The registry of runs, the logs, and runs that meet (R17, R20, R31, R46 to R50; sections 3.5 and 6)."""
+"""The registry, the logs and concurrent runs (R17, R20, R31, R46 to R50; sections 3.5 and 6)."""
 
 import subprocess
 import sys
@@ -48,7 +48,7 @@ NOT_NULL = {*LOG[:7], "mode", "handle_deletes", "historize", "started_at", "stat
 
 
 def clock(*numbers):
-    """A clock that shows these seconds one after the other, then the last for ever."""
+    """A clock with these seconds in sequence, which then repeats the last one."""
     shown = [second(number) for number in numbers]
     return lambda: shown.pop(0) if len(shown) > 1 else shown[0]
 
@@ -58,7 +58,7 @@ def log(place, *columns):
 
 
 def test_a_rerun_of_a_success_gives_the_stored_receipt(place, engine):
-    """R17: the receipt of the registry word for word, another base and clock notwithstanding; nothing is touched."""
+    """R17: A rerun returns the stored receipt, whatever the base and the clock, and changes nothing."""
     first = place.mode(engine).base("a:1 b:1").load("r1", 1)
     place.base("a:7")
     tables = ("rawcore.rc_c_hist", "meta.hist_run", "meta.hist_step_log", "meta.load_run_log")
@@ -70,7 +70,7 @@ def test_a_rerun_of_a_success_gives_the_stored_receipt(place, engine):
 
 
 def test_a_rerun_without_registry_changes_nothing(place, engine):
-    """R17: with the meta tables dropped the rerun executes, and finds nothing to do."""
+    """R17: Without the meta tables, the rerun executes and finds nothing to do."""
     place.mode(engine).base("a:1 b:1").load("r1", 1)
     place.base("a:2").load("r2", 2)
     before = place.dump()
@@ -83,7 +83,7 @@ def test_a_rerun_without_registry_changes_nothing(place, engine):
 
 
 def test_a_rerun_with_another_instant_is_refused(place):
-    """3.5, R20: a run has one instant, whoever asks for another."""
+    """3.5, R20: A run has only one instant."""
     place.base("a:1 a:1").load("r1", 1)
     receipt = place.load("r1", 2)
 
@@ -92,7 +92,7 @@ def test_a_rerun_with_another_instant_is_refused(place):
 
 
 def test_another_dataset_may_have_the_same_run(place):
-    """R20: a run id belongs to a dataset; both datasets of a batch share id and instant."""
+    """R20: A run id belongs to a dataset. All datasets of a batch share id and instant."""
     place.use(document(dataset(input="stage.s"), dataset(name="rc_d", input="stage.s")))
     place.stage("s", "k* a", [{"k": "a", "a": "1"}])
     receipts = place.loads("r1", 1)
@@ -106,7 +106,7 @@ def test_another_dataset_may_have_the_same_run(place):
 
 
 def test_one_clock_reading_for_a_batch_of_one_dataset(place):
-    """3.5: the instant comes from the clock once, and the receipt and the table say the same."""
+    """3.5: The clock is read once, so receipt and table have the same instant."""
     place.base("a:1")
     (receipt,) = run_model(place.model, place.folder, place.target, LoadRequest(skip_base=True), clock(3))
 
@@ -115,7 +115,8 @@ def test_one_clock_reading_for_a_batch_of_one_dataset(place):
 
 
 def test_a_clock_that_is_behind(place):
-    """3.5 rule 4: by up to a second it is raised by a microsecond; further back the load is refused."""
+    """3.5 rule 4: A clock behind by up to a second is raised by a microsecond. Beyond that, the load is
+    refused."""
     place.base("a:1").load("r1", 10)
     asked = LoadRequest(run_id="r2", skip_base=True)
     (receipt,) = run_model(place.base("a:2").model, place.folder, place.target, asked, clock("9.5"))
@@ -130,7 +131,7 @@ def test_a_clock_that_is_behind(place):
 
 @pytest.mark.parametrize("runs", [("r1",), ("r1", "r2")])
 def test_the_registry_has_the_counts(place, engine, runs):
-    """R46, R47: the counts of the four steps stand in the registry, whichever way the load went."""
+    """R46, R47: The registry contains the counts of the four steps for every method."""
     place.mode(engine).base("a:1 b:1 c:1")
     for number, run in enumerate(runs, start=1):
         place.load(run, number)
@@ -151,7 +152,7 @@ def test_the_registry_has_the_counts(place, engine, runs):
 
 
 def test_the_runs_of_a_table_are_found_again(place, engine):
-    """2.2: a version's start and end are the instants of the runs that opened and closed it."""
+    """2.2: The start and end of a version are the instants of the runs that opened and closed it."""
     place.mode(engine).base("a:1").load("r1", 1)
     place.base("a:2").load("r2", 2)
     joined = (
@@ -164,7 +165,7 @@ def test_the_runs_of_a_table_are_found_again(place, engine):
 
 
 def test_the_columns_of_the_run_log(place):
-    """R46: the 28 columns of the load log in their order; what is never NULL."""
+    """R46: The load log has the 28 columns in order, with the right nullability."""
     place.base("a:1").load("r1", 1)
     place.base("a:1 a:2").load("r2", 2)
     ((names, *rows),) = place.dump("meta.load_run_log").values()
@@ -179,7 +180,7 @@ def test_the_columns_of_the_run_log(place):
 
 
 def test_each_step_has_a_row(place):
-    """R46, D26: each step is logged in its order with its own count."""
+    """R46, D26: Each step is logged in order with its own count."""
     place.mode("four_step").base("a:1 b:1 c:1").load("r1", 1)
     place.base("a:2 c:1 d:1 e:1").load("r2", 2)
     sql = (
@@ -197,7 +198,7 @@ def test_each_step_has_a_row(place):
 
 
 def test_the_steps_of_a_merge(place):
-    """R46: the single pass is logged as the four that it stands for, and as itself."""
+    """R46: The single pass is logged as itself and as the four steps."""
     place.mode("merge").base("a:1 b:1").load("r1", 1)
     place.base("a:2 c:1").load("r2", 2)
     sql = "SELECT step, rows_affected FROM meta.hist_step_log WHERE load_run_id = 'r2' ORDER BY step_no"
@@ -214,7 +215,7 @@ def test_the_steps_of_a_merge(place):
 
 
 def test_a_failed_log_fails_no_load(place, engine):
-    """R48: a log that cannot be written is no reason to fail."""
+    """R48: If the log cannot be written, the load still succeeds."""
     place.mode(engine).base("a:1").load("r1", 1)
     for table in ("load_run_log", "hist_step_log"):
         place.sql(f"DROP TABLE meta.{table}")
@@ -226,7 +227,7 @@ def test_a_failed_log_fails_no_load(place, engine):
 
 
 def test_a_registry_that_cannot_be_written_fails_every_load(place, engine):
-    """R48: without its registry row no load starts."""
+    """R48: Without its registry row, no load starts."""
     place.mode(engine).base("a:1").load("r1", 1)
     place.sql("DROP TABLE meta.hist_run")
     place.sql(
@@ -242,7 +243,7 @@ def test_a_registry_that_cannot_be_written_fails_every_load(place, engine):
 
 
 def test_a_long_error_is_cut_and_on_one_line(place, engine):
-    """6.1: error texts in the log are on one line, at most 1,500 characters."""
+    """6.1: Error texts in the log have one line with at most 1,500 characters."""
     place.mode(engine).base("a:1").load("r1", 1)
 
     def broken(*_):
@@ -260,7 +261,7 @@ def test_a_long_error_is_cut_and_on_one_line(place, engine):
 
 
 def lease(place, run, until):
-    """A registry row of a run that was killed, or goes on elsewhere."""
+    """A registry row of a run that was killed, or is running elsewhere."""
     place.insert(
         "meta.hist_run",
         [
@@ -279,7 +280,7 @@ def lease(place, run, until):
 
 
 def test_p9_the_lease_of_another_run(place, engine):
-    """P9: while another run's lease lasts, the load is told to come later, and writes nothing."""
+    """P9: While another run has the lease, the load is asked to try again later, and writes nothing."""
     place.mode(engine).base("a:1").load("r1", 1)
     lease(place, "r2", second(0) + timedelta(days=9999))
     before = place.base("a:2").dump()
@@ -291,7 +292,7 @@ def test_p9_the_lease_of_another_run(place, engine):
 
 
 def test_a_run_takes_over_its_own_lease_at_once(place, engine):
-    """R18: the rerun of a killed run has the registry's instant and is its next attempt."""
+    """R18: The rerun of a killed run has the same instant and is its next attempt."""
     place.mode(engine).base("a:1").load("r1", 1)
     lease(place, "r2", second(0) + timedelta(days=9999))
     receipt = place.base("a:2").load("r2")
@@ -302,7 +303,7 @@ def test_a_run_takes_over_its_own_lease_at_once(place, engine):
 
 
 def test_a_lease_that_has_run_out(place, engine):
-    """6.3: a run that was killed long ago keeps nobody out."""
+    """6.3: An expired lease does not block other runs."""
     place.mode(engine).base("a:1").load("r1", 1)
     lease(place, "r2", second(3))
 
@@ -311,7 +312,7 @@ def test_a_lease_that_has_run_out(place, engine):
 
 @pytest.mark.parametrize("same", [True, False])
 def test_threads_that_load_one_dataset(place, engine, same):
-    """R31: of loads at the same time one wins; the others are told to come later, or find it done."""
+    """R31: One of several concurrent loads succeeds. The others try again later, or find it done."""
     place.mode(engine).base(" ".join(f"k{n}:1" for n in range(50))).load("r0", 1)
     place.base(" ".join(f"k{n}:2" for n in range(25, 75)))
     gate = threading.Barrier(3)
@@ -351,7 +352,7 @@ print(receipt.error["code"] if receipt.error else receipt.status)
 
 @pytest.mark.process
 def test_processes_that_load_one_dataset(postgres_url, tmp_path, engine):
-    """R31: the same with processes of their own on one server."""
+    """R31: The same holds for separate processes on one server."""
     place = Place("postgres", postgres_url, tmp_path).mode(engine)
     place.base(" ".join(f"k{n}:1" for n in range(300))).load("r0", 1)
     place.base(" ".join(f"k{n}:2" for n in range(100, 400)))
@@ -372,7 +373,8 @@ def test_processes_that_load_one_dataset(postgres_url, tmp_path, engine):
 
 
 def test_a_conflict_is_tried_again_with_the_same_instant(postgres_url, tmp_path, engine):
-    """R31, R49: a load that meets a writer of the same row waits, runs again at its own T, and ends well."""
+    """R31, R49: A load that conflicts with a writer of the same row waits, retries with its own T, and
+    succeeds."""
     place = Place("postgres", postgres_url, tmp_path).mode(engine)
     place.base("a:1 b:1").load("r1", 1)
     place.base("a:2 b:2")
@@ -390,7 +392,7 @@ def test_a_conflict_is_tried_again_with_the_same_instant(postgres_url, tmp_path,
 
 
 def waited(target, like):
-    """Wait until some statement waits for a lock."""
+    """Wait until a statement waits for a lock."""
     sql = f"SELECT 1 FROM pg_stat_activity WHERE wait_event_type = 'Lock' AND query LIKE '{like}'"
     for _ in range(30_000):
         if target._engine.fetch_all("SELECT pg_stat_clear_snapshot()") and target._engine.fetch_all(sql):
@@ -400,7 +402,8 @@ def waited(target, like):
 
 
 def test_a_dry_run_touches_nothing(place, engine):
-    """R50: a dry run tells counts and keys, and leaves tables, registry and logs alone; also on an empty database."""
+    """R50: A dry run prints counts and keys, and changes no table, registry or log, even in an empty
+    database."""
     place.use(document(dataset(input="stage.s", historization={"engine": engine})))
     place.stage("s", "k* a", [{"k": "a", "a": "1"}])
     (first,) = place.loads("r1", 1, dry_run=True)

@@ -1,4 +1,4 @@
-"""Loads as small tables: the scenarios of section 8 and the tables of sections 3 and 9.1 (R14 to R18).
+"""Loads as small tables: the scenarios of sections 3, 8 and 9.1 (R14 to R18).
 
 Each runs on DuckDB and PostgreSQL, with the four steps and with the single MERGE.
 """
@@ -32,12 +32,12 @@ def loaded(place, engine):
 
 
 def counts(receipt):
-    """The counts of a receipt that are not zero, in text."""
+    """The nonzero counts of a receipt, as text."""
     return " ".join(f"{name}={count}" for name, count in receipt.counts.items() if count)
 
 
 def test_a23_every_key_of_the_first_load_is_new(place, engine):
-    """R14, A23: every key begins at the load's instant; no older time is invented."""
+    """R14, A23: Every key begins at the load's instant, not at an earlier time."""
     receipt = place.mode(engine).base("a:1 b:1").load("r1", 1)
 
     assert place.history() == versions(A23)
@@ -45,7 +45,7 @@ def test_a23_every_key_of_the_first_load_is_new(place, engine):
 
 
 def test_a24_changed_and_deleted_keys(loaded):
-    """R14, A24: a changed key gets a new version, a missing one ends; the close overwrites state and run."""
+    """R14, A24: A changed key gets a new version, and a missing one ends. The close overwrites state and run."""
     receipt = loaded.base("a:2").load("r2", 2)
 
     assert loaded.history() == versions(A24)
@@ -53,7 +53,7 @@ def test_a24_changed_and_deleted_keys(loaded):
 
 
 def test_a25_a_key_that_returns_is_new_again(loaded):
-    """R15, A25: a returning key gets one open version, state new, start T; earlier rows stay."""
+    """R15, A25: A returning key gets one open version with state new and start T. Earlier rows are unchanged."""
     loaded.base("a:2").load("r2", 2)
     receipt = loaded.base("a:2 b:1").load("r3", 3)
 
@@ -62,7 +62,7 @@ def test_a25_a_key_that_returns_is_new_again(loaded):
 
 
 def test_a_returned_key_lives_on(loaded):
-    """R15, 3.4: later changes and deletions of a returned key are seen."""
+    """R15, 3.4: Later changes and deletions of a returned key are detected."""
     loaded.base("a:2").load("r2", 2)
     for second_, base in enumerate(("a:2 b:1", "a:2 b:7", "a:2", "a:2 b:7"), start=3):
         loaded.base(base).load(f"r{second_}", second_)
@@ -79,7 +79,7 @@ def test_a_returned_key_lives_on(loaded):
 
 @pytest.mark.parametrize("forgotten", [False, True])
 def test_a26_a_rerun_of_a_success_changes_nothing(loaded, forgotten):
-    """R17, A26: with the registry the rerun gives the stored counts, without it zero changes."""
+    """R17, A26: With the registry, the rerun returns the stored counts. Without it, it returns zero changes."""
     first = loaded.base("a:2").load("r2", 2)
     before = loaded.dump()
     if forgotten:
@@ -93,7 +93,7 @@ def test_a26_a_rerun_of_a_success_changes_nothing(loaded, forgotten):
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 3, 4])
 def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded, engine, steps):
-    """R18, A27: the same run and T after a crash behind any of the four statements end as undisturbed."""
+    """R18, A27: After a crash at any of the four statements, the same run and T end as if undisturbed."""
     loaded.base("a:2 c:1")
     four = prepare_load(
         loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect
@@ -108,7 +108,7 @@ def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded
 
 
 def test_an_unchanged_base_makes_no_version(loaded):
-    """R30, 9.1: equal hashes write nothing, and the receipt says so."""
+    """R30, 9.1: Equal hashes write nothing, and the receipt reports this."""
     before = loaded.dump()
     receipt = loaded.load("r2", 2)
 
@@ -117,7 +117,7 @@ def test_an_unchanged_base_makes_no_version(loaded):
 
 
 def test_every_row_of_the_action_table(loaded):
-    """9.1: r and v distinct, r and v equal, r alone, v alone, all in one load."""
+    """9.1: Distinct, equal, r alone and v alone occur in one load."""
     loaded.base("a:2 b:1 c:1").load("r2", 2)
     loaded.base("b:1 c:2 d:-").load("r3", 3)
 
@@ -132,7 +132,7 @@ def test_every_row_of_the_action_table(loaded):
 
 
 def test_a_healed_key_is_changed_not_new(place, engine):
-    """9.1: a key that an interrupted load closed at T as changed goes on as changed."""
+    """9.1: A key that an interrupted load closed at T as changed continues as changed."""
     place.mode(engine).put("a 1 [1,2) changed r2").base("a:2 b:1").load("r2", 2)
 
     assert place.history() == versions("""
@@ -143,7 +143,7 @@ def test_a_healed_key_is_changed_not_new(place, engine):
 
 
 def test_a_key_closed_as_changed_by_another_load_is_new(place, engine):
-    """3.4: a closed version of an earlier T says nothing about this load."""
+    """3.4: A version closed at an earlier T does not affect this load."""
     place.mode(engine).put("a 1 [1,2) changed r2").base("a:1").load("r3", 3)
 
     assert place.history() == versions("""
@@ -153,7 +153,7 @@ def test_a_key_closed_as_changed_by_another_load_is_new(place, engine):
 
 
 def test_an_open_version_without_hash_is_versioned_once(place, engine):
-    """R22, 3.6: a legacy open row without hash is different from every hash, once."""
+    """R22, 3.6: An open row without a hash differs from every hash, once."""
     place.mode(engine).put("a 1 [1,-) new r1 !hash").base("a:1").load("r2", 2)
     place.load("r3", 3)
 
@@ -164,7 +164,7 @@ def test_an_open_version_without_hash_is_versioned_once(place, engine):
 
 
 def test_null_and_the_empty_attribute_are_different(place, engine):
-    """R22: a value that becomes NULL, and back, is a change each time."""
+    """R22: A value that becomes NULL, and returns, changes each time."""
     place.mode(engine).base("a:1").load("r1", 1)
     place.base("a:-").load("r2", 2)
     place.base("a:1").load("r3", 3)
@@ -177,7 +177,7 @@ def test_null_and_the_empty_attribute_are_different(place, engine):
 
 
 def test_loads_within_a_second(place, engine):
-    """R21, 3.5: T has microseconds, so loads a microsecond apart are three loads."""
+    """R21, 3.5: T has microseconds, so loads a microsecond apart are separate loads."""
     for number, at in enumerate(("1", "1.000001", "1.000002"), start=1):
         place.mode(engine).base(f"a:{number}").load(f"r{number}", at)
 
@@ -189,7 +189,7 @@ def test_loads_within_a_second(place, engine):
 
 
 def test_a_partial_snapshot_closes_only_what_is_in_scope(place, engine):
-    """R25: a partial snapshot with a scope closes keys in it; NULL is not in it."""
+    """R25: A partial snapshot closes only keys in its scope. NULL is out of scope."""
     place.mode(engine, snapshot="partial", delete_scope="h.a = '1'")
     place.base("a:1 b:2 c:- d:1").load("r1", 1)
     receipt = place.base("d:1").load("r2", 2)
@@ -204,7 +204,7 @@ def test_a_partial_snapshot_closes_only_what_is_in_scope(place, engine):
 
 
 def test_a_partial_snapshot_without_scope_closes_nothing(place, engine):
-    """R25: without a scope step 2 is skipped, and changes are seen all the same."""
+    """R25: Without a scope, step 2 is skipped, but changes are still detected."""
     place.mode(engine, snapshot="partial").base("a:1 b:1").load("r1", 1)
     place.base("a:2").load("r2", 2)
 
@@ -216,7 +216,7 @@ def test_a_partial_snapshot_without_scope_closes_nothing(place, engine):
 
 
 def test_identical_duplicates_collapse(place, engine):
-    """R24: with collapse_identical identical rows count once."""
+    """R24: With collapse_identical, identical rows count once."""
     place.mode(engine, duplicate_keys="collapse_identical").base("a:1 a:1 b:1").load("r1", 1)
     receipt = place.base("a:2 a:2 b:1 b:1").load("r2", 2)
 
@@ -229,7 +229,7 @@ def test_identical_duplicates_collapse(place, engine):
 
 
 def test_a_close_changes_three_columns_of_open_rows(loaded):
-    """R12, R13: end, state and run of open rows; every other byte of the history stays."""
+    """R12, R13: A close changes only end, state and run of open rows."""
     (names, *_), *_ = loaded.dump("rawcore.rc_c_hist").values()
     before = {row[0]: dict(zip(names, row, strict=True)) for row in _rows(loaded)}
     loaded.base("a:2").load("r2", 2)
@@ -247,7 +247,7 @@ def _rows(place):
 
 
 def test_the_columns_of_a_new_version(place, engine):
-    """R11: columns and order of 2.1; the base's own load columns are not copied."""
+    """R11: Columns and order follow 2.1. The base's own load columns are not copied."""
     place.mode(engine).base("a:1").load("r1", 1)
     ((names, row),) = place.dump("rawcore.rc_c_hist").values()
 
@@ -261,7 +261,7 @@ def test_the_columns_of_a_new_version(place, engine):
 
 
 def test_many_loads_on_one_key(place, engine):
-    """R16: a key that changes at every load has as many versions, end to end."""
+    """R16: A key that changes in every load has as many consecutive versions."""
     place.mode(engine)
     for number in range(1, 8):
         place.base(f"a:{number}").load(f"r{number}", number)
@@ -273,7 +273,8 @@ def test_many_loads_on_one_key(place, engine):
 
 @pytest.mark.parametrize("stored", [False, True])
 def test_a_record_reappears_if_it_was_there_and_is_not_open(place, engine, stored):
-    """R15, 7.2: whatever closed its versions, archived ones too; what is healed does not."""
+    """R15, 7.2: A record reappears whatever closed its versions, including archived ones. A healed record
+    does not."""
     labels = {"new": "N", "changed": "changed", "deleted": "D", "reappeared": "R", "mode": "stored"}
     place.mode(engine, **({"state_labels": labels} if stored else {}))
     archived_pasts(place)
@@ -286,7 +287,7 @@ def test_a_record_reappears_if_it_was_there_and_is_not_open(place, engine, store
 
 
 def test_relabelling_knows_who_reappeared(place, engine):
-    """R53, 7.2: by the same meaning, when labels are stored later."""
+    """R53, 7.2: Labels that are stored later have the same meaning."""
     place.mode(engine)
     archived_pasts(place)
     place.base(BASE).load("r5", 5)
@@ -298,7 +299,7 @@ def test_relabelling_knows_who_reappeared(place, engine):
 
 
 def test_the_rule_knows_who_reappeared():
-    """R15, 7.2: the same of these pasts as every engine says."""
+    """R15, 7.2: The rule and all engines agree on these pasts."""
     lines = [VERSION.fullmatch(line) for line in versions(PASTS)]
     gone = [
         told["key"] == "archived" or (told["key"], told["state"]) == ("pruned", "changed") for told in lines

@@ -1,4 +1,4 @@
-"""Conditions that users write, and how far a delta reaches (sections 1.1, 3.7; A20)."""
+"""Users' conditions, and the reach of a delta (sections 1.1, 3.7; A20)."""
 
 from datetime import UTC, datetime, timedelta, timezone
 
@@ -15,7 +15,7 @@ FILTER = "ModifiedDate >= {{DELTA_CUTOFF}} AND is_deleted_flag = 0"
 
 
 def model(filter_=FILTER, scope=None, columns=None, policies=None, environment="dev"):
-    """A merged base with a stage whose names are not all its own."""
+    """A merged base whose stage has other column names."""
     made = dataset("id:BIGINT* upd_date:TIMESTAMP is_deleted_flag:INTEGER name", input="stage.customer")
     made["target_columns"][1]["input"] = "ModifiedDate"
     for extra in columns or []:
@@ -38,7 +38,7 @@ def scoped(filter_=FILTER, dialect=DuckDB, alias="t", **more):
 
 
 def test_a20_names_of_the_stage_become_columns_of_the_base():
-    """A20: each identifier is matched by its letters and digits, and quoted; the cutoff stays."""
+    """A20: Each identifier is matched by letters and digits, and quoted. The cutoff is unchanged."""
     told = scoped()
     assert told == 't."upd_date" >= {{ DELTA_CUTOFF }} AND t."is_deleted_flag" = 0'
 
@@ -52,7 +52,7 @@ def test_a20_names_of_the_stage_become_columns_of_the_base():
     ],
 )
 def test_every_dialect_writes_the_condition_its_own_way(dialect, told):
-    """3.7: what is parsed is written with the dialect's quotes."""
+    """3.7: A parsed condition is written with the dialect's quotes."""
     assert scoped("ModifiedDate >= {{DELTA_CUTOFF}} AND NAME <> 'x'", dialect, "b") == told
 
 
@@ -70,7 +70,8 @@ def test_every_dialect_writes_the_condition_its_own_way(dialect, told):
     ],
 )
 def test_what_a_filter_may_say(filter_, told):
-    """3.7: `col("X")`, a qualified name, a cutoff in quotes; texts stay data, comments go."""
+    """3.7: `col("X")`, qualified names and a quoted cutoff are allowed. Texts are data, and comments are
+    removed."""
     assert scoped(filter_) == told
 
 
@@ -103,7 +104,7 @@ def test_what_a_filter_may_say(filter_, told):
     ],
 )
 def test_what_is_more_than_a_condition_is_refused(text):
-    """3.7: statements, subqueries, other placeholders and unknown names never come into SQL."""
+    """3.7: Statements, subqueries, other placeholders and unknown names are never part of the SQL."""
     found = model(scope=text or " ")
     hist = sync_hist(found.target_datasets[0], None, NOW)
     with pytest.raises(UsageError) as refused:
@@ -115,7 +116,7 @@ def test_what_is_more_than_a_condition_is_refused(text):
 
 
 def test_a_name_that_is_two_columns_is_refused():
-    """E1: letters and digits alone do not tell `up_d` from `upd`; the exact name does."""
+    """E1: A name that matches both `up_d` and `upd` is refused, unless it is exact."""
     columns = [
         {"target_column_name": name, "datatype": "STRING", "input": name.upper()} for name in ("up_d", "upd")
     ]
@@ -125,7 +126,8 @@ def test_a_name_that_is_two_columns_is_refused():
 
 
 def test_the_scope_of_a_partial_snapshot_is_on_the_open_version():
-    """3.7: a boolean expression over the history's columns, alias `h`; its own technical ones too."""
+    """3.7: A scope is a boolean expression over the history's columns, including technical ones, with alias
+    `h`."""
     found = model(scope="name = 'x' AND version_state = 'new'")
     hist = sync_hist(found.target_datasets[0], None, NOW)
     told = hist_scope(found.target_datasets[0], hist, DuckDB())
@@ -133,7 +135,7 @@ def test_the_scope_of_a_partial_snapshot_is_on_the_open_version():
 
 
 def test_without_a_filter_there_is_no_scope():
-    """3.7: no filter, no source, no scope: nothing."""
+    """3.7: Without a filter, a source or a scope, there is no condition."""
     assert scoped(None) is None
     plain = model_of(document(dataset()))
     (base,) = plain.target_datasets
@@ -160,7 +162,7 @@ def test_without_a_filter_there_is_no_scope():
     ],
 )
 def test_the_cutoff_is_the_run_s_instant_minus_the_interval(length, unit, now, cutoff):
-    """1.1: days exactly, months and years by the calendar; a day that a month has not is its last."""
+    """1.1: Days are exact, and months and years follow the calendar. A missing day becomes the month's last."""
     policy = {
         "environment": "dev",
         "increment_interval_length": length,
@@ -171,7 +173,7 @@ def test_the_cutoff_is_the_run_s_instant_minus_the_interval(length, unit, now, c
 
 
 def test_the_policy_is_the_environment_s_active_one():
-    """1.1: other environments and inactive policies do not count."""
+    """1.1: Policies of other environments and inactive policies are ignored."""
     policies = [
         {
             "environment": env,

@@ -1,4 +1,4 @@
-"""The pepper is nowhere, and values are data wherever they stand (R10, R32)."""
+"""The pepper is never visible, and values are data everywhere (R10, R32)."""
 
 import logging
 import threading
@@ -42,7 +42,7 @@ NASTY = [
 
 @pytest.fixture
 def peppered(request, place, engine):
-    """A place whose pepper is worth hiding."""
+    """A place with a recognizable pepper."""
     found = Place(place.name, place.url, place.folder, pepper=PEPPER)
     found.use(document(dataset(input="stage.s", historization={"engine": engine})))
     yield found
@@ -50,7 +50,7 @@ def peppered(request, place, engine):
 
 
 def everything(place):
-    """Every value of every table of the database, as text."""
+    """All values of all tables of the database, as text."""
     tables = place.rows(
         "SELECT table_schema, table_name FROM information_schema.tables "
         "WHERE table_schema IN ('rawcore', 'meta', 'stage')"
@@ -60,7 +60,8 @@ def everything(place):
 
 
 def test_the_pepper_is_in_no_table_log_or_receipt(peppered, capsys, caplog):
-    """R10: after loads, refusals, failures and dry runs no table, output, lock file or receipt has it."""
+    """R10: After loads, refusals, failures and dry runs, no table, output, lock file or receipt contains the
+    pepper."""
     caplog.set_level(logging.DEBUG)
     told = []
     peppered.stage("s", "k* a", [{"k": "a", "a": "1"}, {"k": "b", "a": "1"}])
@@ -88,7 +89,7 @@ def test_the_pepper_is_in_no_table_log_or_receipt(peppered, capsys, caplog):
 
 
 def test_an_error_of_the_database_does_not_tell_it(peppered):
-    """R10: a statement that fails at run time repeats neither itself nor the pepper."""
+    """R10: The error of a failed statement contains neither the statement nor the pepper."""
     peppered.stage("s", "k* a", [{"k": "a", "a": "1"}])
     peppered.loads("r1", 1)
     for break_it in ("rawcore.rc_c", "rawcore.rc_c_hist"):
@@ -102,7 +103,7 @@ def test_an_error_of_the_database_does_not_tell_it(peppered):
 
 
 def test_no_statement_of_postgresql_has_it(postgres_url, tmp_path, engine):
-    """R10: with every statement logged, neither the server's log nor pg_stat_activity ever shows the pepper."""
+    """R10: Neither the server's log of all statements nor pg_stat_activity contains the pepper."""
     watch = Place("postgres", postgres_url, tmp_path)
     name = postgres_url.rpartition("/")[2]
     watch.sql(f"ALTER DATABASE {name} SET log_statement = 'all'")
@@ -139,7 +140,7 @@ def test_no_statement_of_postgresql_has_it(postgres_url, tmp_path, engine):
 
 
 def test_the_statements_have_a_placeholder_for_it(place, engine):
-    """R10, R50: what is rendered, and a dry run would print, has the placeholder and no value."""
+    """R10, R50: A rendered or dry-run statement contains the placeholder and no value."""
     place.mode(engine)
     load = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, second(1)), place.dialect)
     texts = [statement.sql for statement in (*hist_steps(load.pair), hist_merge(load.pair))]
@@ -150,7 +151,7 @@ def test_the_statements_have_a_placeholder_for_it(place, engine):
 
 @pytest.mark.parametrize("run", NASTY)
 def test_a_run_id_is_data(place, run):
-    """R32: whatever a run id looks like, it is stored as it is."""
+    """R32: A run id is stored unchanged, whatever its text."""
     place.base("a:1").load("r1", 1)
     receipt = place.base("a:2").load(run, 2)
 
@@ -161,7 +162,8 @@ def test_a_run_id_is_data(place, run):
 
 
 def test_values_are_data(place, engine):
-    """R32: keys and attributes with quotes, braces, backslashes and percent signs, through base and history."""
+    """R32: Quotes, braces, backslashes and percent signs in keys and attributes reach base and history
+    unchanged."""
     place.use(document(dataset(input="stage.s", historization={"engine": engine})))
     rows = [{"k": text, "a": text} for text in NASTY]
     place.stage("s", "k* a", rows)
@@ -176,7 +178,7 @@ def test_values_are_data(place, engine):
 
 
 def test_offending_keys_are_told_as_they_are(place):
-    """R23, R32: keys in a refusal are the values themselves."""
+    """R23, R32: The keys in a refusal are the values themselves."""
     place.use(document(dataset(input="stage.s")))
     place.stage("s", "k* a", [{"k": text, "a": n} for text in NASTY[:5] for n in ("1", "2")])
     (receipt,) = place.loads("r1", 1)
@@ -185,7 +187,7 @@ def test_offending_keys_are_told_as_they_are(place):
 
 
 def scoped(place, engine, scope):
-    """Three keys with a text each, and a snapshot that has none of them; the receipt of that load."""
+    """The receipt of a load without any of three stored keys, each with a text."""
     rules = {"engine": engine, "snapshot": "partial", "delete_scope": scope}
     place.use(document(dataset(input="stage.s", historization=rules)))
     place.stage("s", "k* a", [{"k": text, "a": text} for text in ("it's", "{x}", "100%")])
@@ -196,7 +198,7 @@ def scoped(place, engine, scope):
 
 @pytest.mark.parametrize("text", ["it's", "{x}", "100%"])
 def test_texts_in_a_scope_are_data(place, engine, text):
-    """R32, R25: a text in a delete scope stays what it is."""
+    """R32, R25: A text in a delete scope remains data."""
     _, receipt = scoped(place, engine, "h.a = '" + text.replace("'", "''") + "'")
 
     assert receipt.counts["deleted"] == 1
@@ -204,7 +206,7 @@ def test_texts_in_a_scope_are_data(place, engine, text):
 
 
 def test_a_placeholder_in_a_scope_is_refused(place, engine):
-    """R32: a scope that looks like a statement with placeholders is refused, and never filled in."""
+    """R32: A scope with placeholders is refused and never filled in."""
     with pytest.raises(UsageError) as refused:
         scoped(place, engine, "h.a = '{{ load_run_id }}'")
     assert refused.value.code == "wrong-model"
@@ -212,7 +214,7 @@ def test_a_placeholder_in_a_scope_is_refused(place, engine):
 
 
 def test_a_label_is_data(place, engine):
-    """R32, 7.2: a stored label that looks like a placeholder is stored as it is."""
+    """R32, 7.2: A stored label that looks like a placeholder is stored unchanged."""
     labels = {"new": "{{ load_run_id }}", "changed": "it's", "deleted": "100%", "mode": "stored"}
     labels["reappeared"] = labels["new"]
     place.use(document(dataset(input="stage.s", historization={"engine": engine, "state_labels": labels})))
@@ -229,7 +231,7 @@ def test_a_label_is_data(place, engine):
 
 @pytest.mark.parametrize("layer", ["x|y~z", "null.replaced/+=-"])
 def test_separators_of_the_layer_are_data(place, engine, layer):
-    """R32, 1.2: a null token with separators goes through SQL as it is."""
+    """R32, 1.2: A null token with separators is used unchanged in SQL."""
     schema = {"surrogate_key_null_token": layer}
     place.use(document(dataset(input="stage.s", historization={"engine": engine}), schema=schema))
     place.stage("s", "k* a", [{"k": "a", "a": None}])
@@ -239,7 +241,7 @@ def test_separators_of_the_layer_are_data(place, engine, layer):
 
 
 def test_placeholders_are_replaced_once():
-    """R32: double braces only, in one pass, and none that has no value."""
+    """R32: Only double-brace placeholders with values are replaced, in one pass."""
     values = {"a": "'{{ b }}'", "b": "2"}
 
     assert (
@@ -265,7 +267,7 @@ def test_placeholders_are_replaced_once():
     ],
 )
 def test_no_error_shows_a_password_of_an_address(connect, url):
-    """However it is broken: a driver's own words quote what it could not read."""
+    """A broken address is never quoted with its password, not even by the driver's message."""
     with pytest.raises(BackstoryError) as refused:
         connect(url)
 

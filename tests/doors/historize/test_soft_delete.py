@@ -1,4 +1,4 @@
-"""R54: rows of the base that are flagged as deleted, through whole loads, against the rule."""
+"""R54: Complete loads with base rows flagged as deleted, compared with the rule."""
 
 import random
 from datetime import UTC
@@ -29,7 +29,7 @@ def using(place, engine, columns=COLUMNS, **more):
 
 
 def load(place, number, rows, header="k,a,gone"):
-    """A stage of `x 1 X`: key, attribute and flag, and its load."""
+    """Fill the stage from `x 1 X` (key, attribute and flag), and load it."""
     lines = [",".join("" if word == "-" else word for word in line.split()) for line in rows]
     (place.folder / "stage.csv").write_text("\n".join([header, *lines]) + "\n")
     (receipt,) = place.loads(f"r{number}", number)
@@ -38,7 +38,8 @@ def load(place, number, rows, header="k,a,gone"):
 
 
 def test_a_flag_closes_and_its_end_reopens(soft):
-    """R54: flag set closes as deleted, flag cleared begins a new version; NULL and other values are live."""
+    """R54: A set flag closes as deleted, and a cleared flag begins a new version. NULL and other values are
+    live."""
     told = [
         load(soft, number, [f"x 1 {flag}", "y 1 no"]) for number, flag in enumerate(["-", "X", "X", "no"], 1)
     ]
@@ -57,7 +58,7 @@ def test_a_flag_closes_and_its_end_reopens(soft):
 
 
 def test_a_record_that_came_flagged_is_nothing(soft):
-    """R54: flagged and never seen makes no version, and its changes make none."""
+    """R54: A record that was always flagged has no version, even if it changes."""
     for number, value in enumerate("123", start=1):
         load(soft, number, [f"x {value} X", "y 1 -"])
 
@@ -66,7 +67,7 @@ def test_a_record_that_came_flagged_is_nothing(soft):
 
 @pytest.mark.parametrize("order", [("X", None), (None, None), ("X", "X", None)], ids=str)
 def test_both_deletions_close_once(soft, order):
-    """R54: a record that is flagged and then gone, or gone at once, is closed once, by the first."""
+    """R54: A record that is flagged, removed or both is closed once, by the first."""
     load(soft, 1, ["x 1 -", "y 1 -"])
     for number, flag in enumerate(order, start=2):
         load(soft, number, [*([f"x 1 {flag}"] if flag else []), "y 1 -"])
@@ -78,7 +79,7 @@ def test_both_deletions_close_once(soft, order):
 
 
 def test_the_flag_is_not_a_change(soft):
-    """R54: the flag and the column deleted_at are not hashed; a change while flagged shows at the return."""
+    """R54: The flag and deleted_at are not hashed. A change while flagged is visible at the return."""
     using(soft, soft.dataset.historization.engine, f"{COLUMNS} went:TIMESTAMP", deleted_at="went")
     header = "k,a,gone,went"
     load(soft, 1, ["x 1 - -", "y 1 - -"], header)
@@ -94,7 +95,7 @@ def test_the_flag_is_not_a_change(soft):
 
 
 def test_a_boolean_flag_goes_by_its_canonical_text(place, engine):
-    """R54: the deleted value `true` means a BOOLEAN that is true, on every database."""
+    """R54: The deleted value `true` means a true BOOLEAN in every database."""
     using(place, engine, "k* a gone:BOOLEAN")
     load(place, 1, ["x 1 false", "y 1 -"])
     load(place, 2, ["x 1 true", "y 1 false"])
@@ -106,7 +107,7 @@ def test_a_boolean_flag_goes_by_its_canonical_text(place, engine):
 
 
 def test_a_base_can_flag_what_is_gone(place, engine):
-    """R54: with on_delete flag a row that the stage lacks is flagged at T and kept; it can return."""
+    """R54: With on_delete flag, a row missing from the stage is flagged at T and kept. It can return."""
     using(place, engine, f"{COLUMNS} went:TIMESTAMP", deleted_at="went", on_delete="flag")
     header = "k,a,gone,went"
     told = [load(place, 1, ["x 1 - -", "y 1 - -"], header), load(place, 2, ["y 1 - -"], header)]
@@ -126,7 +127,7 @@ def test_a_base_can_flag_what_is_gone(place, engine):
 
 
 def test_random_loads_equal_the_rule(soft):
-    """R54: any run of flags, changes and deletions equals the rule over the rows that are not flagged."""
+    """R54: Any run of flags, changes and deletions equals the rule over unflagged rows."""
     chance, expected = random.Random(7), []
     for number in range(1, LOADS[soft.name] + 1):
         keys = chance.sample("uvxyz", chance.randint(0, 5))

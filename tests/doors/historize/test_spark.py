@@ -1,4 +1,4 @@
-"""Histories on Spark: one pass, one commit, the rule's table (decision H2)."""
+"""Histories on Spark: one pass, one commit, and the rule's table (decision H2)."""
 
 import random
 from collections import Counter
@@ -48,7 +48,7 @@ LISTED = "k, a, row_hash, version_started_at, version_ended_at, version_state, l
 
 
 def stored(place, *tables):
-    """The versions of histories as the rule has them, by table."""
+    """The versions of histories in the rule's form, by table."""
     named = (f"SELECT '{table}', {LISTED} FROM rawcore.{table}" for table in tables)
     found = {table: [] for table in tables}
     for table, k, a, made, start, end, state, run, at in place.rows(" UNION ALL ".join(named)):
@@ -60,7 +60,7 @@ def stored(place, *tables):
 
 
 def rows_of(place, words):
-    """The base's rows as the rule has them."""
+    """The base's rows in the rule's form."""
     found = []
     for word in words:
         key, value = (None if part == "-" else part for part in word.split(":"))
@@ -70,7 +70,7 @@ def rows_of(place, words):
 
 
 def sql_values(place, run, at):
-    """What the placeholders of written SQL stand for."""
+    """The values of the placeholders in printed SQL."""
     text = place.dialect.string_literal
     return {
         "load_timestamp": place.dialect.timestamp_literal(second(at)),
@@ -81,14 +81,14 @@ def sql_values(place, run, at):
 
 
 def by_sql(place, table, statements, run, at):
-    """Run written statements on a copy of the history."""
+    """Run printed statements on a copy of the history."""
     for statement in statements:
         sql = fill_placeholders(statement.sql, sql_values(place, run, at))
         place.sql(sql.replace("rawcore.rc_c_hist", f"rawcore.{table}"))
 
 
 def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
-    """R29: random loads on Spark: small ones, large ones, four statements, a MERGE and the rule agree."""
+    """R29: For small and large random loads on Spark, the four statements, the MERGE and the rule agree."""
     chance = random.Random(26)
     plan = prepare_load(place.model, place.dataset, sync_hist(place.dataset, None, DAY), place.dialect)
     place.put("a 1 [1,2) changed r0\na 2 [2,3) deleted r0\nb 1 [1,-) new r0\nc 1 [2,-) new r0 !hash")
@@ -136,8 +136,8 @@ def test_random_loads_equal_the_rule_the_four_steps_and_the_merge(place):
 
 
 def test_a_load_is_one_commit_and_none_if_nothing_changed(place):
-    """R17, R30: the single pass makes one commit. Nothing to do makes none anywhere, so that the run's id is
-    free; a run that ended well is not run again, for its commit knows it without any log."""
+    """R17, R30: The single pass makes one commit, or none if nothing changed. Then the run id is free. A
+    successful run is recognised by its commit, without a log."""
     place.base("a:1 b:1").load("r1", 1)
     assert place.snapshots("rc_c_hist") == 1
     assert place.base("a:2 c:1").load("r2", 2).counts["changed"] == 1
@@ -175,15 +175,15 @@ REFUSALS = {
 
 
 def both_ways(place, *load, **asked):
-    """A load that writes nothing, planned by Spark's tasks and by the driver."""
+    """A load without changes, planned by Spark's tasks and by the driver."""
     for always in (True, False):
         place.in_tasks(always=always)
         yield place.load(*load, **asked)
 
 
 def test_what_would_not_be_right_is_refused(place):
-    """R23: P1 to P7 on Spark name their keys and write nothing; nor may two versions of a key be open. R24: rows
-    of one key and one hash may be taken once, others never."""
+    """R23, R24: P1 to P7 on Spark name keys and write nothing, as do two open versions. Identical rows may
+    count once."""
     place.mode("auto", duplicate_keys="collapse_identical")
     assert place.base("a:1 a:1 b:1").load("r1", 1).counts["new"] == 2
     before = place.dump("rawcore.rc_c_hist")
@@ -210,7 +210,7 @@ def test_what_would_not_be_right_is_refused(place):
     ],
 )
 def test_what_another_program_wrote_to_the_history_is_said_once(place, statement, words):
-    """In the receipt of the next load, whether the driver or Spark's tasks plan it."""
+    """The receipt of the next load reports it, from the driver or from Spark's tasks."""
     place.mode("auto").base("a:1 b:1").load("r1", 1)
     place.sql(statement)
     for receipt in both_ways(place.base("a:2 b:1"), "r2", 2, dry_run=True):
@@ -225,7 +225,7 @@ def test_what_another_program_wrote_to_the_history_is_said_once(place, statement
 
 @pytest.mark.parametrize("key", ["a", "z"])
 def test_a_version_that_never_began_is_refused(place, key):
-    """A row that SQL inserted without a start: of a record that is delivered, and of one that is not."""
+    """SQL inserts the row without a start. Its record may be delivered or not."""
     place.mode("auto").base("b:1").load("r1", 1)
     before = place.put(f"{key} 1 [1,-) new r0!start").dump("rawcore.rc_c_hist")
     for receipt in both_ways(place.base("a:2 b:1"), "r2", 2):
@@ -235,7 +235,7 @@ def test_a_version_that_never_began_is_refused(place, key):
 
 
 def test_a_partial_snapshot_closes_what_is_in_scope(place):
-    """R25: with a scope only keys in it, without one none."""
+    """R25: With a scope, only keys in it close. Without one, none do."""
     place.mode("auto", snapshot="partial", delete_scope="a = '1'").base("a:1 b:2 c:1").load("r1", 1)
     for receipt in both_ways(place.base("c:1"), "r2", 2, dry_run=True):
         assert (receipt.counts["deleted"], receipt.keys["deleted"]) == (1, ["a"])
@@ -245,7 +245,7 @@ def test_a_partial_snapshot_closes_what_is_in_scope(place):
 
 
 def test_a_dry_run_tells_and_touches_nothing(place):
-    """R50: counts and keys of each outcome, and no commit, log or lock file."""
+    """R50: A dry run prints counts and keys by outcome, and makes no commit, log or lock file."""
     place.base("a:1 b:1 c:1").load("r1", 1)
     place.base("a:2 c:1 d:1")
     before, files = place.dump(), sorted(place.folder.iterdir())
@@ -257,8 +257,8 @@ def test_a_dry_run_tells_and_touches_nothing(place):
 
 
 def test_a_hash_profile_is_decided_for_all_records(place):
-    """R56, section 7.6: another profile needs a decision. `rehash` makes versions only of what really changed,
-    `version` of every record; rows of the base that a delta does not bring are hashed anew too, and once."""
+    """R56, section 7.6: Another profile needs a decision. `rehash` versions only changed records, and
+    `version` all. Base rows outside a delta are hashed again too, once."""
 
     def load(number, profile, *rows, **asked):
         (place.folder / "stage.csv").write_text("\n".join(["k,a", *rows, ""]))
@@ -282,7 +282,7 @@ def test_a_hash_profile_is_decided_for_all_records(place):
 
 
 def test_a_flag_closes_and_reopens(place):
-    """R54: a flagged record is closed as deleted; when the flag goes it is new again."""
+    """R54: A flagged record is closed as deleted. When the flag is cleared, it is new again."""
     place.mode("auto", "k* a f", soft_delete={"column": "f", "deleted_values": ["X"]})
 
     def base(*rows):
@@ -311,8 +311,8 @@ def test_a_flag_closes_and_reopens(place):
 
 
 def test_a_record_reappears_if_it_was_there_and_is_not_open(place):
-    """R15, 7.2: whatever closed its versions, archived ones too; what is healed does not. R53: other labels need
-    a relabel, which knows by the same meaning who reappeared, and are then what loads write."""
+    """R15, R53, 7.2: A record reappears whatever closed its versions, including archived ones. A healed one
+    does not. Other labels need a relabel with the same meaning."""
     archived_pasts(place)
     left_out = {"archived:1", "pruned:1"}
     receipt = place.base(" ".join(word for word in BASE.split() if word not in left_out)).load("r5", 5)

@@ -1,4 +1,4 @@
-"""Base tables on Spark: from stage to base, keys and hashes, schema changes in both tables."""
+"""Base tables on Spark: from stage to base, keys and hashes, and schema changes in both tables."""
 
 import io
 import random
@@ -51,7 +51,7 @@ def place(store, tmp_path):
 
 
 def staged(place, rows, columns=EVERY, name="stage.parquet", **more):
-    """A Parquet file as the stage of a dataset of these columns."""
+    """A Parquet file with these columns, as the stage of a dataset."""
     place.use(document(dataset(columns, input=name, **more), **place_schema(place)))
     kinds = {
         "BIGINT": pa.int64(), "INTEGER": pa.int32(), "BOOLEAN": pa.bool_(), "DATE": pa.date32(),
@@ -81,7 +81,7 @@ def base_rows(place, *names):
     ("profile", "zone"), [("elevata_v1", "America/New_York"), ("strict_v2", "Asia/Kathmandu")]
 )
 def test_keys_and_hashes_are_the_references(place, store, zone, profile):
-    """R4, R6: keys and row hashes of every type equal Python's, whatever the session's time zone."""
+    """R4, R6: Keys and row hashes of every type equal Python's, in any session time zone."""
     place.layer = {"hash_profile": profile}
     staged(place, ROWS)
     store.spark.conf.set("spark.sql.session.timeZone", zone)
@@ -114,7 +114,7 @@ def test_keys_and_hashes_are_the_references(place, store, zone, profile):
 
 
 def test_the_pepper_is_in_no_plan(place, store):
-    """R10: neither the logical nor the physical plan of a load shows the pepper."""
+    """R10: Neither the logical nor the physical plan of a load contains the pepper."""
     staged(place, ROWS)
     place.pepper = "Pfeffer-7f3a"
     hist = sync_hist(place.dataset, None, second(1))
@@ -133,8 +133,8 @@ def test_the_pepper_is_in_no_plan(place, store):
 
 
 def test_a_full_load_mirrors_its_stage(place, store):
-    """3.7: what is gone goes, what changed is replaced, the rest keeps its row and its run. Jobs cost more than
-    rows: a small load takes none."""
+    """3.7: Missing rows are deleted, changed rows are replaced, and others keep their row and run. A small
+    load runs no job."""
 
     def jobs():
         return max(store.spark.sparkContext.statusTracker().getJobIdsForGroup(), default=-1)
@@ -159,7 +159,7 @@ def test_a_full_load_mirrors_its_stage(place, store):
 
 
 def test_a_merge_deletes_inside_its_filter_only(place):
-    """3.7: rows inside the source's filter that the stage lacks go; the others stay."""
+    """3.7: Rows inside the filter that the stage lacks are deleted, and others are kept."""
     source = {
         "name": "crm.c",
         "incremental": True,
@@ -185,7 +185,7 @@ def test_a_merge_deletes_inside_its_filter_only(place):
 
 
 def test_a_foreign_key_is_its_parents_key(place):
-    """R7: equal values give equal keys; a history copies the column."""
+    """R7: Equal values give equal keys, and the history copies the column."""
     parent = dataset("k* a", "rc_p", input="p.csv")
     child = dataset("c* pk", "rc_k", input="c.csv") | {
         "references": [
@@ -216,7 +216,7 @@ NO_BASES = [
 
 
 def test_two_records_with_one_key_do_not_collapse(place):
-    """E1, R24: the default profile's keys may collide; rows of other business keys are not identical."""
+    """E1, R24: The default profile's keys may collide. Rows with different business keys are not identical."""
     rules = {"duplicate_keys": "collapse_identical"}
     place.use(document(dataset("a* b* v", input="c.csv", historization=rules)))
     (place.folder / "c.csv").write_text("a,b,v\n1|b~2,3,x\n1,2|b~3,x\n")
@@ -228,7 +228,7 @@ def test_two_records_with_one_key_do_not_collapse(place):
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_a_live_row_is_kept_before_a_flagged_one(place, always):
-    """7.3, P3: as on databases; the flagged row of a record that is there is no duplicate."""
+    """7.3, P3: As on databases, the flagged row of an existing record is not a duplicate."""
     place.in_tasks(always=always)
     rules = {"duplicate_keys": "collapse_identical"}
     rules |= {"soft_delete": {"column": "gone", "deleted_values": ["X"]}}
@@ -242,7 +242,7 @@ def test_a_live_row_is_kept_before_a_flagged_one(place, always):
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_a_base_can_flag_what_is_gone(place, always):
-    """R54: with on_delete flag a row that the stage lacks is flagged at T and stays the row that it was."""
+    """R54: With on_delete flag, a row missing from the stage is flagged at T and keeps its row id."""
     place.in_tasks(always=always)
     soft = {"column": "gone", "deleted_values": ["X"], "deleted_at": "went", "on_delete": "flag"}
     rules = {"soft_delete": soft, "allow_empty_snapshot": True}
@@ -267,7 +267,8 @@ def test_a_base_can_flag_what_is_gone(place, always):
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_keys_that_are_made_in_another_way_are_refused(place, always):
-    """KEYS_CHANGED: records would end and begin again; a new base, or a delta of others, is none."""
+    """KEYS_CHANGED: Records would end and begin again. A new base, and a delta of other records, are
+    accepted."""
     place.in_tasks(always=always)
     place.use(document(dataset("k* a", input="c.csv")))
     (place.folder / "c.csv").write_text("k,a\nx,1\ny,1\n")
@@ -281,8 +282,8 @@ def test_keys_that_are_made_in_another_way_are_refused(place, always):
 
 
 def test_a_stage_that_cannot_be_a_base_is_refused(place):
-    """A stage with NULL, repeated or missing keys writes nothing into the base. P6: nor does an empty one, unless
-    --allow-empty lets it. R24: identical rows may collapse, differing ones do not."""
+    """P6, R24: A stage with NULL, repeated or missing keys is refused, as is an empty one without
+    --allow-empty. Identical rows may collapse."""
     place.use(
         document(dataset("k* a", input="c.csv", historization={"duplicate_keys": "collapse_identical"}))
     )
@@ -303,7 +304,7 @@ def test_a_stage_that_cannot_be_a_base_is_refused(place):
 
 
 def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
-    """No cast loses a digit: a stage column of more digits than the base's is refused by name."""
+    """A stage column with more digits than the base's is refused by name, so no cast loses a digit."""
     place.sql("CREATE TABLE stage.c (k STRING, d DECIMAL(10,4)) USING iceberg")
     place.use(document(dataset("k* d:DECIMAL(10,2)", input="stage.c")))
     error = place.load("r1", 1, skip_base=False).error
@@ -315,7 +316,7 @@ def test_a_stage_table_whose_values_do_not_fit_is_refused(place):
 
 
 def evolved(place, columns, text, run, at, former=None, **more):
-    """A load with other columns; `former` gives former names of some."""
+    """A load with other columns. `former` contains the former names of some."""
     written = dataset(columns, input="c.csv", **more)
     for each in written["target_columns"]:
         name = each["target_column_name"]
@@ -372,7 +373,7 @@ def test_a_history_goes_on_through_changes_of_its_schema(place, store):
 
 
 def _assert_told(hist):
-    """What a history tells of itself after the run r1."""
+    """Check the metadata of a history after the run r1."""
     properties = hist.iceberg.properties()
     told = [properties.get(f"backstory.{name}") for name in ("layout", "key", "layout-version")]
     assert told == ["hist", '["k"]', "1"]
@@ -384,7 +385,7 @@ def _assert_told(hist):
 
 
 def test_what_is_loaded_from_a_failed_dataset_is_not_begun(place):
-    """R28: a dataset whose input failed in this batch is blocked; others still run."""
+    """R28: A dataset whose input failed in this batch is blocked, and others still run."""
     first = dataset("k* a", "rc_a", input="a.csv")
     second_ = dataset("k* a", "rc_b", input="rawcore.rc_a")
     third = dataset("k* a", "rc_d", input="d.csv")
@@ -406,9 +407,8 @@ VERSION = "concat(k, ' ', cast(version_started_at AS STRING))"
 
 
 def test_random_stages_become_their_base(place, monkeypatch):
-    """3.7: after any full load, however it is planned, the base is the stage; counts add up. A row that changes, and a
-    version that closes, are the rows that they were (Iceberg's row lineage), written by the commit that changed
-    them; what begins has an id of its own."""
+    """3.7: After any full load, the base equals the stage, and the counts add up. Changed rows and closed
+    versions keep their row ids, with the commit's number. New rows get new ids."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     chance = random.Random(3)
     before, base, hist = {}, {}, {}
@@ -441,7 +441,7 @@ SIFTED = "more rows than a step: planned where fingerprints differ"
 
 
 def test_a_stage_that_is_large_becomes_its_base(place, monkeypatch):
-    """3.7: first rows are planned as they come, then those that a sift leaves: changes, and ones that go."""
+    """3.7: A first load is planned row by row. Later ones plan only rows that the sift does not exclude."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
     place.with_memory(1_200_000)
@@ -463,7 +463,7 @@ def test_a_stage_that_is_large_becomes_its_base(place, monkeypatch):
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
-    """E4: the names of a model are any words, and change nothing."""
+    """E4: The names of a model can be any words."""
     place.in_tasks(always=always)
     words = "action count keys pairs appeared vanished r v"
     for number, text in enumerate("pq", 1):
@@ -481,7 +481,7 @@ def test_columns_may_be_called_as_the_comparison_calls_its_own(place, always):
 
 @pytest.mark.parametrize("always", [True, False], ids=["tasks", "driver"])
 def test_names_of_a_file_may_differ_by_case_only(place, monkeypatch, always):
-    """E4: each column has the values of its own name, also where Spark's tasks read a large file."""
+    """E4: Each column gets the values under its exact name, including in Spark's tasks."""
     place.in_tasks(always=always)
     monkeypatch.setattr("backstory.doors.historize.spark_tables.ON_DRIVER", 0 if always else 1 << 20)
     written = dataset("k* order upper again", input="stage.csv")
@@ -493,14 +493,14 @@ def test_names_of_a_file_may_differ_by_case_only(place, monkeypatch, always):
 
 
 def _ids(place, table, key):
-    """The id of each row, and the number of the commit that changed it last."""
+    """The id of each row, and the number of the commit that last changed it."""
     listed = f"{key}, _row_id, _last_updated_sequence_number"
     return {row[0]: row[1:] for row in place.rows(f"SELECT {listed} FROM rawcore.{table}")}
 
 
 @pytest.fixture
 def strange(store):
-    """A session of a zone with summer time and without ANSI mode, as platforms have them."""
+    """A session with daylight saving time and without ANSI mode, as on platforms."""
     strange = {"spark.sql.session.timeZone": "America/New_York", "spark.sql.ansi.enabled": "false"}
     before = {name: store.spark.conf.get(name) for name in strange}
     for name, value in strange.items():
@@ -513,7 +513,8 @@ def strange(store):
 
 
 def test_summer_time_changes_nothing(place, strange):
-    """E3, R6: two instants of an hour that the session's zone leaves out are two; naive times stay."""
+    """E3, R6: Two instants in the hour that the session's zone skips are different, and naive times are
+    unchanged."""
     place.use(document(dataset("k* t:TIMESTAMP", input="s.csv")))
     for run, hour in enumerate(("02", "03"), start=1):
         (place.folder / "s.csv").write_text(f"k,t\n1,2024-03-10T{hour}:30:00Z\n")
@@ -535,7 +536,7 @@ def test_summer_time_changes_nothing(place, strange):
 
 
 def test_what_does_not_fit_its_hash_is_no_null(place, strange):
-    """E1, R6: without ANSI mode it would be NULL, and a change of it unseen."""
+    """E1, R6: Without ANSI mode the value would be NULL, and its change undetected."""
     written = dataset("k* x:FLOAT", input="s.csv")
     written["target_columns"][-1]["hash_as"] = "DECIMAL(10,2)"
     place.use(document(written))
@@ -548,7 +549,7 @@ def test_what_does_not_fit_its_hash_is_no_null(place, strange):
 
 
 def sent(place, store, name, layout, words, *rows):
-    """A stage table as Fivetran keeps it."""
+    """A stage table in Fivetran's form."""
     made = [Column(*_typed(word)) for word in ("id:LONG", "v:STRING", *words.split())]
     make(store, Shape(TableName("stage", name), tuple(made), ("id",), layout))
     place.insert(f"stage.{name}", [dict(zip((each.name for each in made), row, strict=True)) for row in rows])
@@ -560,8 +561,8 @@ def _typed(word):
 
 
 def test_a_table_of_fivetran_is_read_as_its_current(place, store):
-    """E1: records that its source deleted, and versions that ended, are not there. Section 7.3: a model may take the
-    mark of deletion itself; then flagged rows come into the base, and the flag closes their versions."""
+    """E1, 7.3: Deleted records and ended versions are not read. If the model uses the mark of deletion
+    itself, flagged rows are read, and close their versions."""
     january, february, june = (datetime(2024, month, 1, tzinfo=UTC) for month in (1, 2, 6))
     ever = datetime(9999, 12, 31, 23, 59, 59, 999000, UTC)
     spans = "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN"
@@ -590,7 +591,7 @@ def test_a_table_of_fivetran_is_read_as_its_current(place, store):
 
 
 def test_a_history_is_read_as_its_current(place, store):
-    """E1: records that are closed in a stage are not there, whichever door keeps its history."""
+    """E1: Closed records in a stage are not read, whichever door keeps its history."""
     ours = dataset("id:BIGINT* v", "rc_copies", input="stage.copies")
     for number, rows in enumerate(({1: "old", 2: "gone"}, {1: "now"}), 1):
         copy = pa.table({"id": list(rows), "v": list(rows.values())})
@@ -611,7 +612,7 @@ COLLIDED = ["k,a,b,c", "1,x,y|z,s", "2,null_replaced,z,s", "3,p,r,s"]
 # The other profile is tried on databases, and here before a release.
 @pytest.mark.parametrize(("profile", "told"), [("elevata_v1", 1), ("strict_v2", 0)][: deep(2, 1)])
 def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
-    """Section 2.4: where the default profile's known collisions meet changed columns, the load names them."""
+    """Section 2.4: If changed columns may collide under the default profile, the load names them."""
     place.use(document(dataset("k* a b c", input="s.csv"), hash_profile=profile))
     for number, lines in enumerate((COLLIDING, COLLIDED), start=1):
         (place.folder / "s.csv").write_text("\n".join(lines) + "\n")
@@ -626,7 +627,7 @@ def test_a_change_that_the_hash_does_not_see_is_told(place, profile, told):
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
 def test_a_float_of_a_stage_that_widens_is_no_change(place, always):
-    """72.1 of 32 bits is 72.1 of 64 bits, in the base as in its hash."""
+    """A FLOAT 72.1 is the DOUBLE 72.1, in the base and in its hash."""
     written = dataset("k* x:FLOAT", name="rc_widens", input="stage.widens")
     written["target_columns"][-1]["hash_as"] = "DECIMAL(20,9)"
     place.use(document(written))

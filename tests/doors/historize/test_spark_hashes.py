@@ -1,4 +1,4 @@
-"""A model's tables tell how their rows are hashed, so that `check` finds a hash that is of other values."""
+"""A model's tables record how their rows are hashed, so that `check` finds a wrong hash."""
 
 import json
 
@@ -41,7 +41,7 @@ def told(store, table):
 
 
 def wrong(store, asked=check):
-    """The keys by table whose hash is not that of their values."""
+    """The keys whose hash does not match their values, by table."""
     found = {str(table): asked(store, table) for table in (BASE, HISTORY)}
     return {name: each["keys"] for name, laws in found.items() for each in laws if each["law"] == "row-hash"}
 
@@ -50,7 +50,8 @@ def wrong(store, asked=check):
     ("columns", "asked"), [(COLUMNS, check), (COLUMNS.replace(":TIME ", " "), checked_twice)]
 )
 def test_a_hash_of_other_values_is_found_however_the_row_was_hashed(store, place, columns, asked):
-    """Under each definition that the model had: another profile, a column that came, one that is called anew."""
+    """A wrong hash is found under every definition of the model: another profile, an added or a renamed
+    column."""
     place.use(document(dataset(columns, input="stage.csv")))
     load(place, 1, "k,a,n,t,d,b,c,i", ROWS)
     written = dataset(columns.replace(" a ", " first ") + " more:BIGINT", input="stage.csv")
@@ -67,7 +68,7 @@ def test_a_hash_of_other_values_is_found_however_the_row_was_hashed(store, place
 
 
 def test_a_table_that_never_told_tells_nothing_later(store, place):
-    """Its rows were hashed in a way that nobody knows."""
+    """Without a record of the hash definition, rows are never checked later."""
     place.use(document(dataset(input="stage.csv")))
     load(place, 1, "k,a", {"a": "1"})
     assert [len(told(store, table)) for table in (BASE, HISTORY)] == [1, 1]
@@ -78,7 +79,7 @@ def test_a_table_that_never_told_tells_nothing_later(store, place):
 
 
 def test_a_base_that_somebody_else_hashed_speaks_for_no_history(store, place):
-    """Its rows may be hashed in any way; those that came from a base of ours are told no more."""
+    """If another tool hashed the base, its history is not checked any more."""
     place.base("a:1")
     place.load("r1", 1)
     assert told(store, HISTORY) is None

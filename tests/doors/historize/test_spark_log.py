@@ -1,4 +1,4 @@
-"""One journal on Spark: at most one commit of `meta` a run, and runs and steps are views of it (section 6)."""
+"""One journal on Spark: at most one commit to `meta` per run, and views of runs and steps (section 6)."""
 
 import pytest
 from historizing import dataset, document
@@ -11,7 +11,7 @@ from backstory.stores.iceberg.store import existing, tables
 
 @pytest.fixture
 def place(store, tmp_path):
-    """A place with two datasets of files of their own, and one that is loaded from the second."""
+    """A place with two datasets from files, and one that is loaded from the second."""
     found = SparkPlace(store, tmp_path)
     a, b = (dataset(name=f"rc_{name}", input=f"{name}.csv") for name in "ab")
     found.use(document(a, b, dataset(name="rc_c", input="rawcore.rc_b")))
@@ -20,7 +20,7 @@ def place(store, tmp_path):
 
 
 def loaded(place, run, at, files, **asked):
-    """What became of each dataset, and how many commits the tables of `meta` have now."""
+    """The outcome of each dataset, and the number of commits to the tables of `meta`."""
     for name, rows in files.items():
         (place.folder / f"{name}.csv").write_text("\n".join(["k,a", *rows.split(), ""]))
     receipts = place.loads(run, at, **asked)
@@ -50,8 +50,8 @@ STEPS = """
 
 
 def test_a_run_makes_at_most_one_commit_in_meta(place):
-    """One for several datasets that change, one where some fail or are not begun, none where nothing changes and
-    none for a dry run; the views tell the runs and the steps of it as the registry of a database would."""
+    """A run of several datasets makes one commit to meta, even if some fail. Without changes, or as a dry
+    run, it makes none. The views show runs and steps as a database's registry does."""
     first, more = {"a": "x,1 y,1", "b": "x,1"}, {"a": "x,2 z,1", "b": "x,1 x,2"}
     assert loaded(place, "r1", 1, first) == (["success"] * 3, 1)
     assert loaded(place, "r3", 3, first) == (["unchanged"] * 3, 1)

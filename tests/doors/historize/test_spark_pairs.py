@@ -1,4 +1,5 @@
-"""On Spark base and history of a run stand or fall together, though each has its own commit (sections 3.5, 3.8)."""
+"""On Spark, the base and the history of a run are both kept or both undone, despite two commits (sections
+3.5, 3.8)."""
 
 import json
 import threading
@@ -25,7 +26,7 @@ def place(store, tmp_path):
 
 
 def load(place, run, rows, at=None, **asked):
-    """A load of the rows `a:1 b:2`."""
+    """Load the rows `a:1 b:2`."""
     lines = [word.replace(":", ",") for word in rows.split()]
     (place.folder / "stage.csv").write_text("\n".join(["k,a", *lines, ""]))
     (receipt,) = place.loads(run, at, **asked)
@@ -48,7 +49,7 @@ def between(place, act):
 
 
 def stored(place, table="rc_c_hist"):
-    """Iceberg's object for a table as it stands."""
+    """Iceberg's object for the current table."""
     return existing(place.store, TableName("rawcore", table)).iceberg
 
 
@@ -66,7 +67,7 @@ def base(place):
 
 
 def interrupted(place, run, rows, at, until):
-    """What a process leaves that is killed between the two commits; its lease lasts until then."""
+    """The state after a process is killed between the two commits, with its lease."""
     found = {}
 
     def die():
@@ -88,7 +89,8 @@ LATER, PAST = "2999-01-01T00:00:00Z", "2020-01-01T00:00:00Z"
 
 
 def test_another_writer_between_the_commits(place):
-    """One that is no hindrance is planned anew on; one whose history refuses the load takes the base back."""
+    """After a harmless commit of another writer, the load is planned again. If the history then refuses it,
+    the base is restored."""
     load(place, "r1", "a:1 b:1", 1)
     between(place, lambda: place.sql("DELETE FROM rawcore.rc_c_hist WHERE k = 'b'"))
     assert load(place, "r2", "a:2 b:1", 2).counts == {
@@ -108,8 +110,8 @@ def test_another_writer_between_the_commits(place):
 
 
 def test_a_first_load_that_was_taken_back_was_none(place):
-    """A base that had no rows before has none again. A rerun of the load gets an instant of its own, and not one
-    before a load that came since."""
+    """A base without former rows is empty again. A rerun gets its own instant, which is not before that of a
+    later load."""
     load(place, "r0", "", 1, allow_empty=True)
     interrupted(place, "r1", "a:1", 2, PAST)
     assert load(place, "r2", "b:1", 3).counts["new"] == 1
@@ -120,9 +122,8 @@ def test_a_first_load_that_was_taken_back_was_none(place):
 
 
 def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
-    """R18, P9: at once, under its own id and with its own instant, as if nothing had happened; while it may
-    still go on another run is told to come later. When its lease is over another run takes the base back, and what
-    it left of its rows is gone; a base that was dropped meanwhile is loaded anew."""
+    """R18, P9: A killed run continues under its id and instant. Other runs try again later until its lease
+    ends. Then another run restores the base. A dropped base is loaded again."""
     monkeypatch.setattr("backstory.engine.deliver.ATTEMPTS", 1)
     load(place, "r1", "a:1 b:1", 1)
     interrupted(place, "r2", "a:2 b:1", 2, LATER)
@@ -145,7 +146,7 @@ def test_a_run_that_was_killed_between_the_commits_goes_on(place, monkeypatch):
 
 
 def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
-    """R31: without this process's locks, as two processes would be: the base is what the history's open versions are."""
+    """R31: Without this process's locks, as for two processes, the base equals the history's open versions."""
     monkeypatch.setattr("backstory.doors.historize.spark_target.lock_tables", lambda *_: nullcontext())
     load(place, "r0", "a:0 b:0")
 
@@ -170,8 +171,8 @@ def test_two_runs_at_once_leave_base_and_history_of_one(place, monkeypatch):
 
 
 def test_a_rerun_after_a_rollback_loads_again(place):
-    """H6: only ancestors of the current snapshots count, with the log and without it; nor is a history whose base
-    alone was put back a loaded run."""
+    """H6: Only ancestors of the current snapshots count, with and without the log. If only the base was
+    rolled back, the run does not count."""
     load(place, "r1", "a:1 b:1", 1)
     before = {table: current(place, table) for table in ("rc_c", "rc_c_hist")}
 

@@ -1,4 +1,4 @@
-"""R45: a stage table's columns are found without regard to case, and read under the names that they have."""
+"""R45: A stage table's columns are matched in any case, and read under their own names."""
 
 import pytest
 from historizing import dataset, document
@@ -23,7 +23,7 @@ def stage(place, columns, *rows):
     "written", ["k varchar, a varchar", '"K" varchar, "A" varchar', 'K varchar, "a" varchar']
 )
 def test_a_column_is_read_however_the_stage_spells_it(place, written):
-    """R45: upper-case names of a stage, folded or not, are those of the model."""
+    """R45: Upper-case names of a stage, folded or not, match the model's."""
     stage(place, written, "'x', '1'")
 
     assert load(place).status == "success"
@@ -31,7 +31,7 @@ def test_a_column_is_read_however_the_stage_spells_it(place, written):
 
 
 def test_load_columns_are_taken_however_the_stage_spells_them(place):
-    """R45, H9: a stage's own run and time are taken under upper-case names too."""
+    """R45, H9: A stage's own run and time match in upper case too."""
     stage(
         place,
         'k varchar, a varchar, "LOAD_RUN_ID" varchar, "Loaded_At" timestamp with time zone',
@@ -47,7 +47,7 @@ def test_load_columns_are_taken_however_the_stage_spells_them(place):
     ("names", "code"), [('"ID", id', None), ('id, "ID"', None), ('"ID", "Id"', "repeated-column")]
 )
 def test_of_columns_that_differ_by_case(place, names, code):
-    """R45: the one that is spelled as the model does is meant; where none is, the stage is refused."""
+    """R45: The column with the model's spelling is used. If there is none, the stage is refused."""
     first, second = (f"{name} varchar" for name in names.split(", "))
     stage(place, f"{first}, {second}, a varchar", "'x', 'y', '1'")
     written = dataset(input="stage.s")
@@ -62,7 +62,7 @@ def test_of_columns_that_differ_by_case(place, names, code):
 
 @pytest.mark.parametrize("lacking", ["load_run_id", "loaded_at"])
 def test_rows_without_their_run_or_time(place, lacking):
-    """H9: rows that bring a NULL as run or time are refused with their keys, and nothing is written."""
+    """H9: Rows with NULL as run or time are refused with their keys, and nothing is written."""
     values = {"load_run_id": "'theirs'", "loaded_at": "'2024-01-01 00:00:00+00'"}
     listed = ", ".join((values | {lacking: "NULL"}).values())
     columns = "k varchar, a varchar, load_run_id varchar, loaded_at timestamp with time zone"

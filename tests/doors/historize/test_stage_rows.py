@@ -1,4 +1,4 @@
-"""Stage files as rows: what is read, and what is refused rather than read as something else."""
+"""Rows of stage files: read exactly, or refused."""
 
 import uuid
 from datetime import UTC, datetime, time
@@ -25,7 +25,7 @@ MIB = 1 << 20
 
 
 def rows(folder, columns, name="s.csv", **read):
-    """The rows of the stage file as a model with these columns and this `read` block reads them."""
+    """The rows of the stage file for a model with these columns and this `read` block."""
     written = dataset(columns, input=name, **({"read": read} if read else {}))
     for each in written["target_columns"]:
         each["hash"] = each["datatype"] != "FLOAT"
@@ -40,14 +40,14 @@ def of_csv(folder, text, columns="k* a", **read):
 
 
 def of_parquet(folder, type_, values):
-    """The values of a Parquet column as those of a model's column of the type."""
+    """The values of a Parquet column, in a model's column of the type."""
     numbered = pa.table({"k": [str(row) for row in range(len(values))], "a": values})
     pq.write_table(numbered, folder / "s.parquet")
     return [row["a"] for row in rows(folder, f"a:{type_} k*", "s.parquet")]
 
 
 def refusal(read, *asked):
-    """What is told where the file is refused."""
+    """The error for a refused file."""
     with pytest.raises(Refused) as told:
         read(*asked)
     return told.value
@@ -55,12 +55,12 @@ def refusal(read, *asked):
 
 @pytest.mark.parametrize("long", ["x" * (MIB + 1), "x\n" * MIB], ids=["one line", "many lines"])
 def test_a_row_may_be_larger_than_a_mebibyte(tmp_path, long):
-    """H7: neither the size of a row nor line breaks in it make a file something else than CSV."""
+    """H7: A CSV row may be larger than a mebibyte, and contain line breaks."""
     assert of_csv(tmp_path, f'k,a\n1,"{long}"\n2,b\n') == [{"k": "1", "a": long}, {"k": "2", "a": "b"}]
 
 
 def test_a_name_may_be_larger_than_a_mebibyte(tmp_path):
-    """H7: nor does the size of the header, of which most is passed over."""
+    """H7: A header may be larger than a mebibyte, even if most of it is ignored."""
     assert of_csv(tmp_path, f"k,{'x' * (MIB + 1)},a\n1,2,3\n") == [{"k": "1", "a": "3"}]
 
 
@@ -78,12 +78,12 @@ def test_a_name_may_be_larger_than_a_mebibyte(tmp_path):
     ],
 )
 def test_a_header_as_the_parser_reads_it(tmp_path, text):
-    """H7: marks, blank lines, line ends and quotes of a header are those of the rows."""
+    """H7: Byte order marks, blank lines, line ends and quotes have the same meaning in header and rows."""
     assert of_csv(tmp_path, text) == [{"k": "1", "a": "b"}]
 
 
 def test_no_rows(tmp_path):
-    """H7: a header alone is an input of no rows."""
+    """H7: A file with only a header is an input without rows."""
     assert of_csv(tmp_path, "k,a\n") == []
 
 
@@ -105,7 +105,7 @@ def test_no_rows(tmp_path):
     ],
 )
 def test_a_file_that_is_not_csv(tmp_path, text, code):
-    """R19: a file that is something else is refused as what it is."""
+    """R19: A file that is not CSV is refused with its actual kind."""
     assert refusal(of_csv, tmp_path, text).code == code
 
 
@@ -122,7 +122,7 @@ def test_a_file_that_is_not_csv(tmp_path, text, code):
     ],
 )
 def test_the_line_is_told(tmp_path, line, text):
-    """E1: a refusal names the file and the line, and nothing of a key that a stage does not have."""
+    """E1: A refusal names the file and the line, but no key."""
     told = refusal(of_csv, tmp_path, text)
     assert f"line {line}" in told.message
     assert "s.csv" in told.message
@@ -132,7 +132,7 @@ def test_the_line_is_told(tmp_path, line, text):
 
 @pytest.mark.parametrize("text", ["1,a", '1,""', "1,", '1,"a\n""b"', '1,a"b', " 1, a ", "1,a\n\n2,b"])
 def test_a_file_says_the_same_at_every_door(tmp_path, text):
-    """E1: what a stage reads, unquoted empty cells aside, is what a delivery reads."""
+    """E1: A stage reads a file as a delivery does, except for unquoted empty cells."""
     stage = of_csv(tmp_path, f"k,a\n{text}\n")
     columns = dict.fromkeys(("k", "a"), ColumnType(Kind.STRING))
     (delivered,) = read_csv(BatchFile(tmp_path / "s.csv"), Encoding(), columns, frozenset(columns))
@@ -142,7 +142,7 @@ def test_a_file_says_the_same_at_every_door(tmp_path, text):
 
 @pytest.mark.parametrize("type_", TYPES.split())
 def test_an_empty_cell(tmp_path, type_):
-    """O27: NULL of any type; in quotes an empty text is a value where the column is one of text."""
+    """O27: An empty cell is NULL for any type. In quotes, it is an empty text in a text column."""
     quoted = {"STRING": "", "BINARY": b""}.get(type_)
     assert of_csv(tmp_path, 'k,a\n1,\n2,""\n', f"k* a:{type_}") == [
         {"k": "1", "a": None},
@@ -160,7 +160,7 @@ def test_an_empty_cell(tmp_path, type_):
     ],
 )
 def test_finer_than_microseconds(tmp_path, digits, type_, before, after):
-    """E1: an instant that microseconds do not hold is refused with its line, not cut."""
+    """E1: An instant with nanoseconds is refused with its line, not rounded."""
     text = f"k,a\n1,{before}5{after}\n2,{before}{digits}{after}\n"
     told = refusal(of_csv, tmp_path, text, f"k* a:{type_}")
 
@@ -168,7 +168,7 @@ def test_finer_than_microseconds(tmp_path, digits, type_, before, after):
 
 
 def test_zeros_beyond_microseconds(tmp_path):
-    """H7: digits that say nothing are no reason to refuse."""
+    """H7: Zeros beyond microseconds are accepted."""
     text = "k,t,s\n1,01:02:03.500000000,2025-01-02 01:02:03.500000000\n"
 
     assert of_csv(tmp_path, text, "k* t:TIME s:TIMESTAMP") == [
@@ -179,20 +179,20 @@ def test_zeros_beyond_microseconds(tmp_path):
 @pytest.mark.parametrize("type_", TYPES.split())
 @pytest.mark.parametrize("count", [0, 2])
 def test_a_column_of_no_type(tmp_path, type_, count):
-    """H7: a Parquet column of nothing but NULL has no type, and is NULL of any."""
+    """H7: A Parquet column with only NULL has no type, and fits any column."""
     assert of_parquet(tmp_path, type_, pa.nulls(count)) == [None] * count
 
 
 @pytest.mark.parametrize("stored", [pa.time32("s"), pa.time32("ms"), pa.time64("us"), pa.time64("ns")])
 def test_times(tmp_path, stored):
-    """H7: times of any unit, as the text that CSV has for them."""
+    """H7: Times of any unit equal the text in CSV."""
     values = pa.array([time(0), None, time(23, 59, 59)], stored)
 
     assert of_parquet(tmp_path, "TIME", values) == ["00:00:00", None, "23:59:59"]
 
 
 def test_times_to_the_microsecond(tmp_path):
-    """H7: with the digits that they need, and no more."""
+    """H7: Times have only the digits that they need."""
     values = pa.array([time(1, 2, 3, 500000), time(23, 59, 59, 999999)], pa.time64("ns"))
 
     assert of_parquet(tmp_path, "TIME", values) == ["01:02:03.5", "23:59:59.999999"]
@@ -213,26 +213,26 @@ def test_times_to_the_microsecond(tmp_path):
     ],
 )
 def test_a_value_that_does_not_fit(tmp_path, type_, values):
-    """E1: a value that would become another is refused."""
+    """E1: A value that would change is refused."""
     assert refusal(of_parquet, tmp_path, type_, values).code == "unreadable-cell"
 
 
 @pytest.mark.parametrize("type_", ["UUID", "STRING"])
 def test_ids(tmp_path, type_):
-    """H7: the canonical text of an id, in lower case."""
+    """H7: An id has its canonical text, in lower case."""
     assert of_parquet(tmp_path, type_, pa.array([ID.bytes, None], pa.uuid())) == [str(ID), None]
 
 
 @pytest.mark.parametrize("stored", [pa.float16(), pa.float32(), pa.float64()])
 def test_floats(tmp_path, stored):
-    """H7: a wider float holds every value of a narrower one, and NaN is one of them."""
+    """H7: A wider float contains every value of a narrower one, including NaN."""
     first, second, third, fourth = of_parquet(tmp_path, "FLOAT", pa.array([1.5, nan, None, -0.0], stored))
 
     assert (first, isnan(second), third, fourth) == (1.5, True, None, 0)
 
 
 def test_what_duckdb_copies(tmp_path):
-    """H7: columns as DuckDB's COPY writes them."""
+    """H7: Columns are read as DuckDB's COPY writes them."""
     duckdb.sql(
         f"COPY (SELECT 1 AS k, UUID '{ID}' AS u, TIME '01:02:03.5' AS t, NULL AS n, JSON '[1]' AS j,"
         f" 1.5::DECIMAL(4,1) AS d) TO '{tmp_path / 's.parquet'}'"
@@ -244,7 +244,7 @@ def test_what_duckdb_copies(tmp_path):
 
 
 def test_what_a_database_takes(place, engine):
-    """H7: ids, times, NaN and columns of no type reach the tables, and are the same the next time."""
+    """H7: Ids, times, NaN and columns without a type reach the tables, and a repeated load changes nothing."""
     written = dataset("k* u:UUID t:TIME n:DATE f:FLOAT", input="s.parquet", historization={"engine": engine})
     written["target_columns"][-1]["hash"] = False
     place.use(document(written))
@@ -263,7 +263,7 @@ def test_what_a_database_takes(place, engine):
 
 
 def test_a_file_is_read_as_its_block_says(tmp_path):
-    """Whether Arrow's parser takes all cells or each is looked at as text."""
+    """The result is the same if Arrow's parser reads all cells or each is parsed as text."""
     text = "k;a;b;c\nä;1,5;NA;'x;y'\nö;;2,25;''\n".encode("cp1252")
     read = {"separator": ";", "encoding": "cp1252", "decimal": ",", "null": "NA", "quote": "'"}
     columns = "k* a:DECIMAL(9,2) b:FLOAT c"
@@ -308,7 +308,8 @@ def test_a_block_that_its_input_does_not_have_is_refused(tmp_path):
 @pytest.mark.parametrize("name", ["s.csv", "s.parquet"])
 @pytest.mark.parametrize("passes", [0, 1], ids=["in a pass", "between two"])
 def test_a_stage_that_others_write_while_a_load_reads_it_is_refused(tmp_path, name, passes):
-    """Law 8: a load that reads its stage twice reads one state of it; the next load reads the next."""
+    """Law 8: If a load reads its stage twice, both reads must see one state. The next load reads the next
+    one."""
     path, (the,) = tmp_path / name, model_of(document(dataset(input=name))).target_datasets
 
     def write(value):

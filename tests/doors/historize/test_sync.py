@@ -1,4 +1,4 @@
-"""The history's metadata follows the base's: section 4.2, R33, R37 to R39, A7 to A11, A33."""
+"""The history's metadata follows the base: section 4.2, R33, R37 to R39, A7 to A11, A33."""
 
 from dataclasses import dataclass, field
 
@@ -30,7 +30,7 @@ def _written(word):
 
 
 def told(hist, part="business"):
-    """The history's columns as text: `name:TYPE<former`, in brackets when retired."""
+    """The history's columns as text: `name:TYPE<former`, in brackets if retired."""
     words = []
     for each in hist.target_columns:
         if (each.system_role in FIXED) == (part == "business"):
@@ -46,7 +46,8 @@ def told(hist, part="business"):
 
 
 def test_a7_a_history_mirrors_its_base():
-    """R3, R11, A7: name, identity, keys and technical columns; copied columns are nullable, with one input."""
+    """R3, R11, A7: Name, identity, keys and technical columns follow the base. Copied columns are nullable,
+    with one input."""
     found = sync_hist(base("k* name city"), None, T1)
     assert (found.target_dataset_name, found.lineage_key) == ("rc_c_hist", "rawcore:rc_c")
     names = [each.name for each in found.target_columns]
@@ -65,13 +66,13 @@ def test_a7_a_history_mirrors_its_base():
 
 
 def test_a8_twice_is_once():
-    """R33, A8: the second synchronisation changes nothing, whenever it is."""
+    """R33, A8: A second synchronisation changes nothing at any time."""
     once = sync_hist(base(), None, T1)
     assert sync_hist(base(), once, T2) == once
 
 
 def test_a9_a_renamed_base_keeps_its_history():
-    """R35, A9: same identity, new names, the old ones former ones, key columns included."""
+    """R35, A9: The identity stays, and names change, including key columns. The old names become former ones."""
     before = sync_hist(base(), None, T1)
     after = sync_hist(base(name="rc_c_v2", lineage_key="rawcore:rc_c", former_names=["rc_c"]), before, T2)
     assert after.lineage_key == before.lineage_key
@@ -85,7 +86,7 @@ def test_a9_a_renamed_base_keeps_its_history():
 
 
 def test_former_tables_of_a_history_end_in_hist():
-    """R36: a name that does not end in `_hist` never stays among the history's former names."""
+    """R36: A name that does not end in `_hist` is never a former name of a history."""
     state = sync_hist(base(), None, T1).model_copy(update={"former_names": ("rc_old", "rc_old_hist")})
     assert sync_hist(base(), state, T2).former_names == ("rc_old_hist",)
 
@@ -111,7 +112,7 @@ def test_former_tables_of_a_history_end_in_hist():
     ],
 )
 def test_a10_a33_columns_follow_the_base(before, after, history):
-    """R33, R34, R37, A10, A33: renamed, swapped, moved along a chain, removed, added, widened."""
+    """R33, R34, R37, A10, A33: Columns are renamed, swapped, moved along a chain, removed, added and widened."""
     first = sync_hist(base(before), None, T1)
     second_ = sync_hist(base(after), first, T2)
     assert told(second_) == history
@@ -119,7 +120,7 @@ def test_a10_a33_columns_follow_the_base(before, after, history):
 
 
 def test_two_columns_cannot_both_have_been_one():
-    """R41: a former name that two new columns claim is refused, and both are named."""
+    """R41: A former name that two new columns claim is refused with both names."""
     first = sync_hist(base("k* a"), None, T1)
     with pytest.raises(Refused) as refused:
         sync_hist(base("k* b<a c<a"), first, T2)
@@ -127,7 +128,7 @@ def test_two_columns_cannot_both_have_been_one():
 
 
 def test_a_former_name_that_is_a_column_again_is_its_own():
-    """R41: `a` became `b`, and another `a` of another type came; when `b` becomes `c`, `b` alone is meant."""
+    """R41: After `a` became `b` and a new `a` was added, `b` becoming `c` does not concern the new `a`."""
     state = None
     for columns in ("k* a", "k* b<a", "k* b<a a:DATE", "k* c<a,b a:DATE"):
         state = sync_hist(base(columns), state, T1)
@@ -135,7 +136,7 @@ def test_a_former_name_that_is_a_column_again_is_its_own():
 
 
 def test_a_name_that_a_retired_column_keeps_is_not_taken_by_another():
-    """R37, E1: `x` was retired; `y` cannot become `x`, for the values of the old `x` stand under it."""
+    """R37, E1: If `x` is retired, `y` cannot become `x`, because the old values are under that name."""
     state = sync_hist(base("k* y"), sync_hist(base("k* x y"), None, T1), T1)
     for rule in ("block", "fork"):
         with pytest.raises(Refused) as refused:
@@ -144,7 +145,7 @@ def test_a_name_that_a_retired_column_keeps_is_not_taken_by_another():
 
 
 def test_a11_a_deleted_reference_leaves_its_column():
-    """R37, A11: inactive, with its time, without input."""
+    """R37, A11: The column of a deleted reference is inactive, with its time and without an input."""
     reference = {
         "id": 17,
         "referenced_dataset": "rc_region",
@@ -165,7 +166,7 @@ def test_a11_a_deleted_reference_leaves_its_column():
 
 
 def test_a_renamed_reference_is_found_by_its_identity():
-    """4.2 rule 2: `fk:<id>` finds the column again under another prefix."""
+    """4.2 rule 2: `fk:<id>` identifies the column under another prefix."""
     reference = {"id": 1, "referenced_dataset": "rc_r", "key_components": [{"from": "city", "to": "r"}]}
     first = sync_hist(base(references=[reference]), None, T1)
     second_ = sync_hist(base(references=[reference | {"reference_prefix": "own"}]), first, T2)
@@ -174,7 +175,8 @@ def test_a_renamed_reference_is_found_by_its_identity():
 
 
 def test_a_column_that_returns_is_no_longer_retired():
-    """R39: with the same or a wider type; with another one it is refused, and `fork` keeps both."""
+    """R39: A column returns with the same or a wider type. Another type is refused, and `fork` keeps both
+    columns."""
     gone = sync_hist(base("k* a"), sync_hist(base("k* a b:INTEGER"), None, T1), T1)
     assert [each.retired_at for each in gone.target_columns if not each.active] == [RETIRED_AT_1]
     assert told(sync_hist(base("k* a b:INTEGER"), gone, T2)) == "k a b:INTEGER"
@@ -202,8 +204,8 @@ def test_a_column_that_returns_is_no_longer_retired():
     ],
 )
 def test_another_type_is_refused_or_forked(before, after):
-    """R40, 4.4: what does not hold every old value is a conflict; forked, the old column keeps its values,
-    its type and its former names under a name of its own."""
+    """R40, 4.4: A type that cannot hold every old value conflicts. With `fork`, the old column keeps values,
+    type and former names."""
     first = sync_hist(base(f"k* {before}"), None, T1)
     hashed = {} if "FLOAT" not in after else {"hash_as": "DECIMAL(10,2)"}
     for rule in ("block", "fork"):
@@ -222,7 +224,7 @@ def test_another_type_is_refused_or_forked(before, after):
 
 
 def test_a_forked_name_fits():
-    """4.4: the longest column has a fork whose name fits into 63 letters, so that its file can be read."""
+    """4.4: A fork of the longest column name still has at most 63 letters."""
     long = "a" * 63
     first = sync_hist(base(f"k* {long}"), None, T1)
     state = sync_hist(base(f"k* {long}:DATE", historization={"on_incompatible_type": "fork"}), first, T2)
@@ -232,7 +234,7 @@ def test_a_forked_name_fits():
 
 
 def test_what_has_no_history_gets_none():
-    """4.2 rule 10, 3.1: no history for `historize: false`; one that was there sleeps, and wakes again."""
+    """4.2 rule 10, 3.1: `historize: false` gives no history. An existing one is kept, and can be used again."""
     assert sync_hist(base(historize=False), None, T1) is None
     first = sync_hist(base(), None, T1)
     asleep = sync_hist(base(historize=False), first, T1)
@@ -267,7 +269,7 @@ STEPS = st.lists(
 
 @dataclass
 class Evolving:
-    """A base under its owner's hands: columns by name, each with type and former names."""
+    """A base with columns by name, each with a type and former names."""
 
     columns: dict[str, tuple[str, list[str]]] = field(default_factory=lambda: {"a": ("STRING(5)", [])})
     inactive: set[str] = field(default_factory=set)
@@ -307,7 +309,7 @@ class Evolving:
             self.columns[other] = (type1, [*former1, one])
 
     def _chain(self, one, other):
-        """`one` takes the name of `other`, which becomes something else."""
+        """`one` gets the name of `other`, which gets another name."""
         if other in self.columns and one != other and not {one, other} & self.inactive:
             free = next((name for name in "abcdefgh" if name not in self.columns), None)
             if free:
@@ -346,8 +348,8 @@ def business(state):
 @given(STEPS)
 @example([("add", "f", "STRING(9)"), ("swap", "a", "f"), ("sync", "a", "a"), ("retype", "a", "STRING(5)")])
 def test_random_evolutions_keep_the_laws(steps):
-    """R33, R37: whatever becomes of the base, the history's columns are dense and unique, mirror the base
-    in its order, none is ever lost, and `retired_at` stays; the same again changes nothing."""
+    """R33, R37: After any change of the base, the history's columns are dense, unique and complete, in the
+    base's order. Repetition changes nothing."""
     owner, state, clock = Evolving(), None, 1
     for step in [*steps, ("sync", "a", "a")]:
         owner.step(*step)
@@ -367,7 +369,7 @@ def test_random_evolutions_keep_the_laws(steps):
 
 
 def _synchronised(made, state, clock):
-    """The new state; None for what nobody can know the meaning of."""
+    """The new state, or None if its meaning is ambiguous."""
     try:
         return sync_hist(made, state, second(clock))
     except Refused as refused:

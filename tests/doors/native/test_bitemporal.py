@@ -1,4 +1,5 @@
-"""`adopt --layout autocdc-bitemporal`: AUTO CDC's rows of two times become ours, and answer the same."""
+"""`adopt --layout autocdc-bitemporal`: AUTO CDC's rows with two times become ours, with the same query
+results."""
 
 import random
 from datetime import UTC, datetime
@@ -40,7 +41,7 @@ def house(store):
 
 
 def source(store, name, rows, columns="id INT, status STRING", times="TIMESTAMP"):
-    """A table as AUTO CDC leaves it; the rows are dicts of these columns and of the four times."""
+    """A table of AUTO CDC, whose rows are dicts of these columns and the four times."""
     spark = store.spark
     spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.lake")
     spark.sql(f"DROP TABLE IF EXISTS {store.catalog}.lake.{name}")
@@ -56,7 +57,7 @@ def source(store, name, rows, columns="id INT, status STRING", times="TIMESTAMP"
 
 
 def into(store, name):
-    """The name of a table that is not there yet."""
+    """The name of a table that does not exist yet."""
     drop(store, TableName("native", name))
     return f"native.{name}"
 
@@ -76,7 +77,7 @@ def stored(store, table):
 
 
 def random_life(chance):
-    """Events of a record, in the order in which a system got them; some take back, some come late."""
+    """Events of a record in their order of arrival, with late and withdrawn ones."""
     business, system = chance.sample(range(20), chance.randint(1, 6)), 0
     events = []
     for time in business:
@@ -89,7 +90,7 @@ def random_life(chance):
 
 
 def test_the_published_example_is_three_rows(house, store):
-    """Five rows of three events; each cell of ours, and each answer of theirs."""
+    """Five rows of three events: each of our cells, and each of their query results."""
     table = source(store, "published", rows_of_text(PUBLISHED))
     target = into(store, "published")
 
@@ -118,7 +119,7 @@ def test_the_published_example_is_three_rows(house, store):
 
 @pytest.mark.parametrize("seed", range(deep(laws=12, gate=1)))
 def test_each_answer_is_the_source_s(house, store, seed):
-    """Of any instant, known at any time; the rows are the ones that our own writer leaves of the same beliefs."""
+    """Results are equal for any instant and known time. The rows equal those of our own writer."""
     chance = random.Random(seed)
     lives = {key: random_life(chance) for key in range(150)}
     rows = {key: rule.statements(events) for key, events in lives.items()}
@@ -144,7 +145,7 @@ def test_each_answer_is_the_source_s(house, store, seed):
 
 
 def _as_written(key, events):
-    """The rows of our own writer, told at each system time what a record's history is."""
+    """The rows of our own writer, if it receives a record's history at each system time."""
     times = sorted({event.system for event in events})
     folds = [
         [version(key, value, start, end) for value, start, end in sorted(rule.history(events, time), key=str)]
@@ -172,7 +173,7 @@ HEADER = "id status from to since until\n"
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_a_contradiction_is_refused_with_its_keys(house, store, fault):
-    """And there is no table after it."""
+    """After a contradiction, no table is created."""
     table, target = source(store, "faulty", rows_of_text(HEADER + FAULTS[fault])), into(store, "faulty")
 
     with pytest.raises(Refused) as stop:
@@ -184,7 +185,7 @@ def test_a_contradiction_is_refused_with_its_keys(house, store, fault):
 
 
 def test_a_key_with_too_few_columns_shows_ten_of_the_keys(house, store):
-    """Rows of other records then contradict each other; with the whole key they do not."""
+    """With part of the key, rows of different records contradict each other. With the whole key, they do not."""
     rows = [
         {"id": key, "part": part, "status": "a", **dict(zip(TIMES, (t(1), None, t(2), None), strict=True))}
         for key in range(12)
@@ -205,7 +206,7 @@ def test_a_key_with_too_few_columns_shows_ten_of_the_keys(house, store):
 
 
 def test_wrong_calls_name_what_is_wrong(house, store):
-    """Each by its code; nothing is made."""
+    """Each wrong call has its own code, and nothing is created."""
     table, target = source(store, "wrong", rows_of_text(PUBLISHED)), into(store, "wrong")
     ahead = source(store, "ahead", rows_of_text(HEADER + "7 a T0 - T1 -"))
     store.spark.sql(f"UPDATE {store.catalog}.{ahead} SET __SYSTEM_START_AT = TIMESTAMP '2199-01-01'")
@@ -245,7 +246,7 @@ def test_wrong_calls_name_what_is_wrong(house, store):
 
 
 def test_the_same_import_again_changes_nothing(house, store):
-    """A dry run writes nothing; another state of the source, and another table, are refused."""
+    """A dry run writes nothing. Another state of the source, or another table, is refused."""
     table, target = source(store, "again", rows_of_text(PUBLISHED)), into(store, "again")
 
     plan = house.adopt(table, layout=LAYOUT, key="id", into=target, dry_run=True)
@@ -262,7 +263,7 @@ def test_the_same_import_again_changes_nothing(house, store):
 
 
 def test_dates_and_naive_times_are_in_utc_and_a_far_end_is_none(house, store):
-    """As `adopt` reads them in other layouts."""
+    """Times are read as in other layouts of `adopt`."""
     rows = rows_of_text(HEADER + "7 a T0 T60 T1 T90\n7 b T60 - T1 -")
     table, target = source(store, "dated", rows), into(store, "dated")
     naive = store.spark.table(f"{store.catalog}.{table}").selectExpr(
@@ -287,7 +288,7 @@ def test_dates_and_naive_times_are_in_utc_and_a_far_end_is_none(house, store):
 
 
 def test_what_was_imported_goes_on_as_a_table_of_ours(house, store):
-    """Copies come after it, a rewind leads to what the source knew, and changes are told by its times."""
+    """Later copies are accepted, a rewind restores the source's known state, and changes use its times."""
     table, target = source(store, "onward", rows_of_text(PUBLISHED)), into(store, "onward")
     house.adopt(table, layout=LAYOUT, key="id", into=target)
     imported, known = house.table(target), datetime(2024, 2, 29, 0, 0, 4, tzinfo=UTC)

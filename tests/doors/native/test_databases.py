@@ -1,4 +1,4 @@
-"""Databases are sources: exact types or a refusal by column, one state of the source, passwords nowhere."""
+"""Databases as sources: exact types or a refusal by column, one state, and no password anywhere."""
 
 import itertools
 import re
@@ -53,7 +53,7 @@ def lake(store):
 
 @pytest.fixture
 def server(postgres_url):
-    """The address of an empty database, and a connection that does what the source's own users do."""
+    """The address of an empty database, and a connection for the source's own users."""
     with psycopg.connect(postgres_url, autocommit=True) as connection:
         yield postgres_url, connection.execute
 
@@ -126,7 +126,7 @@ def test_views_partitions_names_of_any_case_and_a_thousand_columns_are_read(lake
 
 
 def test_a_copy_is_of_one_state_and_of_its_time_though_others_write_meanwhile(lake, server):
-    """Each transaction writes the same number into every row: a mixed state would have two."""
+    """Each transaction writes one number into all rows, so a mixed state would contain two numbers."""
     url, do = server
     do("CREATE TABLE moved AS SELECT id, 0 AS v FROM generate_series(1, 20000) id")
     done, into = Event(), f"databases.{next(NAMES)}"
@@ -202,7 +202,7 @@ def test_what_cannot_be_read_is_told_without_a_password(lake, server):
 
 
 def test_a_connection_that_breaks_in_the_middle_leaves_nothing(lake, server):
-    """After twenty megabytes, while the last row waits for a lock that is never free."""
+    """The connection breaks after twenty megabytes, while the last row waits for a lock."""
     url, do = server
     do("SELECT pg_advisory_lock(1)")
     last = "CASE WHEN id = 20000 THEN pg_advisory_xact_lock_shared(1)::text ELSE repeat('x', 1000) END"
@@ -238,7 +238,7 @@ def test_a_table_that_is_locked_is_waited_for_and_then_tried_again_later(lake, s
 
 
 def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was(lake, server):
-    """The copy holds a lock from before it learns the columns until its last row: who alters the table waits."""
+    """The copy holds a lock from before it reads the columns until the last row, so an ALTER waits."""
     url, do = server
     do("CREATE TABLE altered AS SELECT id, repeat('x', 500) AS v FROM generate_series(1, 200000) id")
     early, copied = [], Event()

@@ -1,4 +1,4 @@
-"""Feeds in envelopes through the door: Debezium's messages, and the feed of changes of another table."""
+"""Feeds in envelopes: Debezium's messages, and the feed of changes of another table."""
 
 import json
 from dataclasses import replace
@@ -30,7 +30,7 @@ def lake(store):
 
 @pytest.fixture
 def in_tasks(store):
-    """Everything in Spark's tasks, a few messages in each part."""
+    """Plan everything in Spark's tasks, a few messages in each part."""
     few = "spark.sql.execution.arrow.maxRecordsPerBatch"
     before = store.session.conf.get(few)
     store.session.conf.set(few, "3")
@@ -55,7 +55,8 @@ def versions(lake, name):
 
 @pytest.mark.parametrize("table", ["plain", "whole"])
 def test_V61_recorded_messages_leave_what_the_database_had(lake, name, table):
-    """In their order and backwards, one by one; again they are duplicates (V52)."""
+    """Messages produce the database's rows, in order and backwards, one by one. Repeated ones are duplicates
+    (V52)."""
     keys, values = messages_of(RECORDED, table)
     expected = last_rows(unwrap_debezium(debezium_messages(keys, values), ("id",)), ["id"])
     whole = pa.table({"key": keys, "value": values})
@@ -72,7 +73,7 @@ def test_V61_recorded_messages_leave_what_the_database_had(lake, name, table):
 
 @pytest.mark.parametrize("table", ["plain", "whole"] if DEPTH == "laws" else ["plain"])
 def test_spark_alone_reads_messages(in_tasks, lake, name, table):
-    """With `driver-memory = "0m"`: the columns, values and versions are those that the driver finds."""
+    """With `driver-memory = "0m"`, columns, values and versions equal the driver's."""
     keys, values = messages_of(RECORDED, table)
     messages = pa.table({"key": keys, "value": values})
     whole = in_tasks.apply(messages, into=name, key="id", envelope="debezium")
@@ -83,7 +84,7 @@ def test_spark_alone_reads_messages(in_tasks, lake, name, table):
 
 
 def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
-    """What messages of one part do not have, they leave as it was."""
+    """A column that is missing from the messages of one part is unmodified there."""
     rows = [{"k": "k", "v": "a"}, {"k": "m", "v": "x"}, {"k": "n", "v": "y"}, {"k": "k", "w": 1.5}]
     receipt = in_tasks.apply(lines_of(tmp_path, rows), into=name, key="k", envelope="debezium")
     assert receipt.counts["began"] == 4
@@ -96,7 +97,7 @@ def test_spark_alone_reads_lines_that_lack_columns(in_tasks, name, tmp_path):
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_no_message_at_all_is_no_error(way, name, tmp_path, request):
-    """V59: an empty batch of a stream makes no commit, whoever looks at it."""
+    """V59: An empty batch of a stream makes no commit, on the driver or in tasks."""
     lake = request.getfixturevalue(way)
     lake.apply(lines_of(tmp_path, [{"k": "k", "v": "a"}]), into=name, key="k", envelope="debezium")
     nothing = lines_of(tmp_path, [])
@@ -158,7 +159,7 @@ def test_V62_a_connector_whose_log_is_unknown_needs_an_order(name, tmp_path, way
 
 @pytest.mark.parametrize("way", ["lake", "in_tasks"])
 def test_V65_a_table_kept_downstream_by_the_changes_of_another(lake, name, way, request):
-    """V107: what it has now is what the source has, commit by commit."""
+    """V107: The downstream table equals the source, commit by commit."""
     source = f"{name}s"
     copies = ["a:1 b:1", "a:2 b:1 c:1", "a:2 c:3"]
     since = None
@@ -174,7 +175,7 @@ def test_V65_a_table_kept_downstream_by_the_changes_of_another(lake, name, way, 
 
 
 def log_message(connector, op, second, position, value, **more):
-    """A message of key 1 at a position of a log; `second` is its own time."""
+    """A message of key 1 at a position of a log, with its own time `second`."""
     places = {
         "postgresql": {"lsn": position},
         "mysql": {"file": "mysql-bin.000003", "pos": position, "row": 0, "server_id": 1},
@@ -232,7 +233,7 @@ if DEPTH == "laws":
 
 @pytest.mark.parametrize(("connector", "way"), CONNECTORS)
 def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, name, tmp_path, request):
-    """Late reads, clocks that are set back, deletes and truncates; together, and one by one."""
+    """Late reads, clocks that are set back, deletes and truncates have one result, together and one by one."""
     lake = request.getfixturevalue(way)
     turn = CONNECTORS.index((connector, way))
     for number, (told, values) in enumerate(LATE_READS.values()):
@@ -254,7 +255,7 @@ def test_V131_the_order_of_the_log_decides_and_not_the_clock(way, connector, nam
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp_path, request):
-    """PostgreSQL's `lsn` of it is lower than theirs, and than that of a read; its log does not start again."""
+    """Its `lsn` is lower than the others', and than a read's, but this is no restart of the log."""
     lake = request.getfixturevalue(way)
     told = [
         ("r", 40, 500, "old", [None, "500"]),
@@ -273,7 +274,7 @@ def test_V131_a_transaction_that_ends_after_others_is_behind_them(way, name, tmp
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_path, request):
-    """A version that had ended before the delivery's time ends later."""
+    """A version that ended before the delivery's time gets a later end."""
     lake = request.getfixturevalue(way)
     early = [log_message("postgresql", "c", 1, 100, "a"), log_message("postgresql", "u", 5, 300, "b")]
     late = log_message("postgresql", "u", 9, 200, "c")
@@ -291,7 +292,8 @@ def test_V134_a_late_position_moves_what_was_before_it_in_time(way, name, tmp_pa
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V136_a_log_that_begins_anew_is_refused_until_it_is_said_to_be_new(way, name, tmp_path, request):
-    """Positions that fall while times rise, another server or connector; what was before is then settled."""
+    """Falling positions with rising times, or another server or connector, are a new log. Earlier time is
+    then settled."""
     lake = request.getfixturevalue(way)
     mysql = [log_message("mysql", "c", 10, 500, "a"), log_message("mysql", "u", 20, 900, "b")]
     apply_lines(lake, name, tmp_path, *mysql, key="id", envelope="debezium")
@@ -331,7 +333,7 @@ def test_V136_times_far_ahead_are_refused_unless_they_are_allowed(way, name, tmp
 
 @pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, name, tmp_path, request):
-    """No row has a column of the record then; the split of a feed decides nothing."""
+    """No row has a column of the record. The split of a feed does not affect the table."""
     lake = request.getfixturevalue(way)
     apply_lines(
         lake, name, tmp_path, log_message("postgresql", "c", 10, 1, "a"), key="id", envelope="debezium"
@@ -348,7 +350,7 @@ def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, na
 
 @pytest.mark.parametrize("way", ["lake", "in_tasks"])
 def test_V138_a_line_of_json_asserts_the_columns_that_it_has(way, name, tmp_path, request):
-    """Whatever other lines of the delivery have, and in whatever split."""
+    """The result does not depend on the columns of other lines, or on the split."""
     lake = request.getfixturevalue(way)
     lines = [
         '{"id": 1, "v": "a", "w": "b", "at": "2026-01-01T00:00:00Z"}',

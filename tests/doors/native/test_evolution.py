@@ -1,4 +1,4 @@
-"""What becomes of a table's columns when a copy has others; Spark does not run here."""
+"""The columns of a table after a copy with other columns, without Spark."""
 
 import pytest
 from pyspark.sql import types as t
@@ -52,7 +52,7 @@ TYPES = {
 
 
 def columns(text):
-    """The columns of `k int, v string`; the parser of Spark needs a session."""
+    """The columns of `k int, v string`, without Spark's parser, which needs a session."""
     told = (each.split(" ") for each in text.split(", "))
     return delivered_columns(t.StructType([t.StructField(name, TYPES[type_]) for name, type_ in told]))
 
@@ -119,7 +119,7 @@ def test_any_other_type_is_refused_with_both_named(stored, delivered):
 
 
 def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():
-    """It takes the type of its first values, for no row has another one; so may any that never had a value."""
+    """The column gets the type of its first values, because no row has another type."""
     first = begun("k int, v void, w array<void>")
     assert (types(first), first.left_out) == ({"k": "INT", "v": "STRING"}, ["w"])
     assert first.changes == ["new table: k INT, v STRING"]
@@ -135,7 +135,7 @@ def test_a_column_without_a_value_is_kept_as_text_or_named_as_left_out():
 
 
 def test_a_column_takes_the_type_that_it_is_given():
-    """Under its old name or its new one; one that has the type already has nothing to do."""
+    """The column is named by its old or new name. If it already has the type, nothing changes."""
     double = {"v": type_named("double")}
     for name in "vx":
         found = after("k int, v bigint", "k int, x double", v="x", retype={name: double["v"]})
@@ -213,7 +213,7 @@ def test_a_first_copy_says_its_key():
 
 
 def test_the_refusal_of_types_names_every_column():
-    """One round mends all of them: no second column comes up once the first is mended."""
+    """The refusal names all columns at once, so that one correction suffices."""
     with pytest.raises(BackstoryError) as told:
         after("k int, v bigint, w date, x string", "k int, v double, w timestamp, x string")
     assert told.value.keys == ["v", "w"]
@@ -240,7 +240,7 @@ def test_a_struct_without_fields_is_of_no_type_that_a_table_holds(type_):
     ],
 )
 def test_the_remedy_for_a_type_is_no_dead_end(stored, delivered, way):
-    """Numbers that no double holds and nested values that come to a text have a way, too."""
+    """Even numbers beyond a double, and nested values next to text, have a working remedy."""
     with pytest.raises(BackstoryError) as told:
         after(f"k int, v {stored}", f"k int, v {delivered}")
     assert way in told.value.remedy

@@ -1,4 +1,4 @@
-"""What a feed's rows are, what is counted of them, and what they leave alone (V48 to V60, V80, V124, V125)."""
+"""The rows of feeds, their counts, and unaffected rows (V48 to V60, V80, V124, V125)."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,7 @@ COUNTS = {"began", "ended", "silent", "duplicate", "too_late", "late", "partial"
 
 
 class Fed:
-    """A table that is fed with rows `k v at op`, `~` for NULL."""
+    """A table with a feed of rows `k v at op`, with `~` for NULL."""
 
     def __init__(self, store):
         self.warehouse = Warehouse(store, embedded=False)
@@ -60,13 +60,13 @@ def fed(store):
 
 
 def test_NULL_in_a_condition_is_false(fed):
-    """V48."""
+    """V48: A NULL condition is false."""
     fed.apply("k a 10 ~", "k b 20 D")
     assert fed.lives == ["k: a[10,20)"]
 
 
 def test_what_orders_changes_is_kept_and_makes_no_version(fed):
-    """V49: the time is a column of the record, that of the change that began its version."""
+    """V49: The time is a column of the record, with the value of the change that began the version."""
     fed.apply("k a 10 U", "k a 20 U")
     assert fed.lives == ["k: a[10,)"]
     (row,) = fed.table.current().collect()
@@ -75,7 +75,7 @@ def test_what_orders_changes_is_kept_and_makes_no_version(fed):
 
 
 def test_a_change_may_lie_in_the_future(fed):
-    """V57: it is current already, and was not so now."""
+    """V57: A change in the future is already current, but not valid at the present time."""
     soon = datetime.now(UTC) + timedelta(days=30)
     rows = pa.Table.from_pylist([{"k": "k", "v": "a", "at": soon, "op": "U"}], pa.schema(TYPES))
     fed.warehouse.apply(rows, into=fed.name, **FEED)
@@ -84,7 +84,7 @@ def test_a_change_may_lie_in_the_future(fed):
 
 
 def test_each_change_is_counted_once(fed):
-    """V58: the outcomes are disjoint, the rest of the counts overlap with them; V125: the receipt has them all."""
+    """V58, V125: Outcomes are disjoint, other counts overlap with them, and the receipt has all counts."""
     fed.apply("k a 10 U", "k c 40 U", "m x 10 U")
     rows = ("k a 10 U", "k b 20 U", "k b 30 U", "m ~ 50 D", "n y 60 U", "o ~ 70 D")
     receipt = fed.apply(*rows)
@@ -104,7 +104,7 @@ def test_each_change_is_counted_once(fed):
 
 
 def test_what_says_nothing_makes_no_commit(fed):
-    """V59: nothing at all, duplicates alone, and what is too late alone."""
+    """V59: An empty delivery, only duplicates, or only late changes make no commit."""
     fed.apply("k a 10 U")
     fed.warehouse.maintain(fed.name, settle_before=day(15))
     before = len(fed.table.log())
@@ -118,7 +118,7 @@ def test_what_says_nothing_makes_no_commit(fed):
 
 
 def test_a_column_may_come_or_widen_and_no_other_change(fed):
-    """V60: what was told before has no value in it."""
+    """V60: Columns may be added or widened. Earlier changes have no value in a new column."""
     fed.apply("k 1 10 U", types={"v": pa.int32()})
     receipt = fed.apply("k 2 red 20 U", names="k v w at op", types={"v": pa.int64(), "w": pa.string()})
     assert len(receipt.to_dict()["schema_changes"]) == 2
@@ -153,13 +153,15 @@ EXPRESSIONS = (
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_expressions_are_conditions_of_each_delivered_row_alone(fed, expression):
-    """V124: what time it is, other rows, and other tables change what a replay would do."""
+    """V124: Expressions may not use the current time, other rows or other tables, which would change a
+    replay."""
     refusal = fed.refused("k a 10 U", apply_as_deletes=expression)
     assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
 
 
 def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
-    """V52, V124: also where the table remembers it, and the delivery lacks it."""
+    """V52, V124: The order needs an existing column, even if the table stores the order and the delivery
+    lacks the column."""
     assert fed.refused("k a 10 U", sequence_by=["at", "current_timestamp()"]).code == "bad-option"
     fed.apply("k a 10 U 1", names="k v at op n", types={"n": pa.int64()}, sequence_by=["at", "n"])
     nothing = fed.refused("k b 20 U ~", names="k v at op n", types={"n": pa.null()}, sequence_by=None)
@@ -169,7 +171,7 @@ def test_what_orders_the_changes_is_a_column_that_the_source_has(fed):
 
 
 def test_columns_to_update_is_an_array_of_columns_of_the_source(fed):
-    """V50: an array that names another column would lose its change without a word."""
+    """V50: An array that names another column is refused, because its change would be lost silently."""
     refusal = fed.refused("k a 10 U", columns_to_update="v")
     assert (refusal.code, refusal.exit_code) == ("bad-option", 2)
     rows = pa.table(
@@ -182,7 +184,7 @@ def test_columns_to_update_is_an_array_of_columns_of_the_source(fed):
 
 
 def test_truncates_alone_make_no_table(fed):
-    """V48 does not look at their key, so nothing tells of which type it is."""
+    """V48 ignores their key, so its type is unknown."""
     types = {"k": pa.null()}
     refusal = fed.refused("~ ~ 10 T", types=types, apply_as_truncates="op = 'T'")
     assert refusal.code == "untyped-key"
@@ -191,7 +193,7 @@ def test_truncates_alone_make_no_table(fed):
 
 
 def test_an_empty_restatement_names_its_end(fed):
-    """V86: without changes nothing says up to when everything is taken back."""
+    """V86: Without changes, the end of the withdrawn time is unknown."""
     fed.apply("k a 10 U", "k b 20 U")
     window = {"restate_from": day(10), "all_keys": True, "allow_empty": True}
     assert fed.refused(**window).code == "bad-option"
@@ -200,7 +202,7 @@ def test_an_empty_restatement_names_its_end(fed):
 
 
 def test_a_restatement_at_the_instant_of_a_truncate_breaks_no_law(fed):
-    """V72, L8: the mark says nothing any more of the keys that are restated."""
+    """V72, L8: The mark no longer applies to the restated keys."""
     options = {"apply_as_truncates": "op = 'T'"}
     fed.apply("k a 10 U", "~ ~ 30 T", **options)
     fed.apply("k x 30 U", restate_from=day(30), **options)
@@ -209,7 +211,7 @@ def test_a_restatement_at_the_instant_of_a_truncate_breaks_no_law(fed):
 
 
 def test_rows_of_other_records_are_left_where_they_are(fed):
-    """V80: their files, places and ids; a version that only ends keeps its id."""
+    """V80: Other rows keep files, places and ids. A version that only ends keeps its id."""
     fed.apply("k a 10 U", "m x 10 U")
 
     def places():

@@ -1,4 +1,4 @@
-"""Feeds of changes through the door: the worked examples of native.md, section 8, and what is refused."""
+"""Feeds of changes: the worked examples of native.md, section 8, and refusals."""
 
 import json
 import re
@@ -41,7 +41,7 @@ FEED = {
 
 
 def events(text):
-    """`k: a@10 k: -@30 truncate: !@40`, the further sequence after a point."""
+    """Events from `k: a@10 k: -@30 truncate: !@40`, with the further sequence after a point."""
     ops = {"-": "D", "!": "T"}
     rows = []
     for match in EVENT.finditer(text):
@@ -60,7 +60,7 @@ def events(text):
 
 
 class Fed:
-    """A table that is fed, and copied into, at recorded times of its own."""
+    """A table with feeds and copies at given recorded times."""
 
     numbers = iter(range(1000))
 
@@ -95,7 +95,7 @@ class Fed:
 
     @property
     def remembered(self):
-        """The live facts without a version, as `kind@instant` in their order."""
+        """The live facts without a version, as ordered `kind@instant`."""
         live = (row for row in self.rows if (row["_memory"] or {}).get("role") == "fact")
         live = (row for row in live if row["_memory"]["ended_at"] is None)
         return sorted(f"{row['_memory']['kind']}@{(row['valid_from'] - ZERO).days}" for row in live)
@@ -128,7 +128,7 @@ def in_tasks(store):
 
 
 def test_spark_alone_plans_feeds_truncates_and_late_copies(in_tasks):
-    """With `driver-memory = "0m"`: the life of E2, E8, E10 and E5 in one table."""
+    """With `driver-memory = "0m"`, the lives of E2, E8, E10 and E5 are in one table."""
     in_tasks.apply("k: c@40 k: a@10 m: a@10")
     in_tasks.apply("k: -@30 all: !@35")
     in_tasks.apply("k: b@20 n: x@25")
@@ -144,7 +144,7 @@ def test_spark_alone_plans_feeds_truncates_and_late_copies(in_tasks):
 
 @pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0], ids=["here", "tasks"])
 def test_a_rename_follows_a_rewind_of_a_feed_too(store, memory):
-    """A copy renames the column; what the feed brought under the new name is brought again, and reported once."""
+    """A copy renames the column. The feed's values under the new name are sent again, and reported once."""
     fed = Fed(Warehouse(replace(store, memory=Memory(memory)), embedded=False))
     fed.apply("k: a@10 m: b@10")
     renamed = events("k: c@20").rename_columns({"v": "w"})
@@ -339,7 +339,7 @@ def test_E7_null_and_unmodified_are_two_things(fed):
 
 
 def test_the_memory_begins_with_the_first_feed_and_settles_what_copies_left(fed):
-    """V28."""
+    """V28: The first feed starts the memory and settles the time of earlier copies."""
     fed.copy(10, "k:a")
     assert SETTLED not in existing(fed.store, table_name(fed.name)).properties
     fed.apply("k: b@20")
@@ -356,7 +356,7 @@ def test_the_memory_begins_with_the_first_feed_and_settles_what_copies_left(fed)
     ],
 )
 def test_what_holds_no_instants_is_no_first_sequence(store, column, type_, code, told):
-    """V45."""
+    """V45: The first of sequence_by must contain instants."""
     fed = Fed(Warehouse(store, embedded=False))
     rows = events("k: a@10")
     values = rows["at"].cast(pa.timestamp("us") if pa.types.is_timestamp(type_) else pa.int64()).cast(type_)
@@ -402,7 +402,7 @@ def test_a_word_after_an_expression_is_not_its_name(store, words):
 
 
 def test_a_row_without_a_key_or_an_order_refuses_the_delivery(fed):
-    """V47."""
+    """V47: A row with NULL in a key or order column refuses the delivery."""
     rows = events("k: a@10 m: b@20").to_pylist()
     for name, code in (("k", "null-key"), ("at", "null-sequence"), ("seq", "null-sequence")):
         wrong = pa.Table.from_pylist([rows[0], rows[1] | {name: None}], TYPES)
@@ -412,7 +412,7 @@ def test_a_row_without_a_key_or_an_order_refuses_the_delivery(fed):
 
 
 def test_a_dry_run_tells_and_writes_nothing(fed):
-    """V120."""
+    """V120: A dry run reports counts and writes nothing."""
     fed.apply("k: a@10")
     plan = fed.warehouse.apply(events("k: b@20 m: x@5"), into=fed.name, **FEED, dry_run=True)
     assert {name: count for name, count in plan.counts.items() if count} == {"began": 2}
@@ -421,7 +421,7 @@ def test_a_dry_run_tells_and_writes_nothing(fed):
 
 
 def test_settings_are_kept_and_may_not_be_contradicted(fed):
-    """V13."""
+    """V13: The table stores settings, and contradicting ones are refused."""
     fed.apply("k: a@10")
     rows = events("k: b@20")
     fed.warehouse.apply(rows, into=fed.name)
@@ -441,7 +441,7 @@ def test_the_table_keeps_the_types_of_its_order_in_their_stored_form(fed):
 
 
 def test_what_rows_mean_is_kept(fed):
-    """A delivery without these options deletes and drops as the one before did, as far as it has the columns."""
+    """A delivery without these options uses the stored ones, if it has their columns."""
     fed.apply("k: a@10")
     fed.warehouse.apply(events("k: b@20 k: -@30"), into=fed.name)
     assert fed.lives == ["k: a[10,20) b[20,30)"]
@@ -464,7 +464,7 @@ def test_what_is_said_of_rows_takes_the_place_of_what_was(fed):
     [{"ignore_null_updates": True}, {"ignore_null_updates": ["v"]}, {"unmodified": "same"}],
 )
 def test_which_cells_are_unmodified_is_kept(fed, option):
-    """Else NULL would be stored where nothing was said."""
+    """Otherwise NULL would be stored for an unmodified cell."""
     text = "k: same@20" if "unmodified" in option else "k: ~@20"
     fed.apply("k: a@10", **option)
     fed.warehouse.apply(events(text), into=fed.name)
@@ -472,7 +472,7 @@ def test_which_cells_are_unmodified_is_kept(fed, option):
 
 
 def test_dates_and_texts_are_times_too(store):
-    """V45: a date is its first instant, a text without an offset is in UTC."""
+    """V45: A date is its first instant, and a text without an offset is UTC."""
     fed = Fed(Warehouse(store, embedded=False))
     rows = pa.table({"k": ["a", "b"], "v": ["1", "2"], "at": ["2024-03-10", "2024-03-10T02:00:00+02:00"]})
     fed.warehouse.apply(rows, into=fed.name, key="k", sequence_by="at")
@@ -493,7 +493,8 @@ def test_dates_and_texts_are_times_too(store):
 
 @pytest.mark.parametrize("where", ["here", "in_tasks"])
 def test_unmodified_cells_of_a_csv_leave_columns_of_any_type(where, store, tmp_path):
-    """Numbers, days and texts; also of a column that has nothing else in this file, and when the table keeps it."""
+    """Numbers, days and texts are unmodified, even if a column of this file has no other cell, or the table
+    stores the option."""
     into = in_tasks_of(store) if where == "in_tasks" else Fed(Warehouse(store, embedded=False))
     path = tmp_path / "events.csv"
 

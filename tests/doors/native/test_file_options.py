@@ -1,4 +1,4 @@
-"""Files as people have them: separators, encodings, decimal commas, texts for NULL, types; and what is refused."""
+"""Files in common forms: separators, encodings, decimal commas, NULL texts and types, with their refusals."""
 
 import gzip
 import json
@@ -20,7 +20,7 @@ ROWS = [(1, "Müller; GmbH", "01067", 1234.5), (2, "Größe", "50667", 0.5)]
 
 @pytest.fixture
 def ahead(tmp_path):
-    """What a file is refused for before any table is asked; None for nothing."""
+    """The early error for a file, before any table is read, or None."""
 
     def ahead(content, name="a.csv", **options):
         path = tmp_path / name
@@ -36,7 +36,7 @@ def ahead(tmp_path):
 
 @pytest.fixture
 def copied(store, tmp_path):
-    """The rows of a table that a file was copied into, and the receipt."""
+    """The rows of the table after a copy of a file, and the receipt."""
     warehouse = Warehouse(store, embedded=False)
 
     def copied(into, content, name="a.csv", **options):
@@ -65,7 +65,7 @@ def test_a_spreadsheet_of_germany_is_read(copied, encoding, mark):
 
 
 def test_decimal_commas_are_named_where_they_matter(copied):
-    """On the first load in the receipt, later in the refusal of texts for numbers; nothing is guessed."""
+    """The first load's receipt, and later refusals, suggest the option. Nothing is guessed."""
     _, receipt = copied("file_options.first", GERMAN, separator=";", key="kunde")
     assert receipt.schema_changes[1:] == [
         "column umsatz is text with decimal commas; read as numbers with `decimal=','`"
@@ -83,7 +83,7 @@ def test_decimal_commas_are_named_where_they_matter(copied):
 
 
 def test_types_are_declared_and_then_kept(copied):
-    """A declared type is that of the first copy; another one later is refused."""
+    """The first copy fixes a declared type, and another type is refused later."""
     types = {"zip": "STRING", "amount": "DECIMAL(9,2)", "n": "INT"}
     rows, receipt = copied("file_options.types", "k,zip,amount,n\na,1067,1.5,007\n", key="k", type=types)
     assert [(k, zip_, str(amount), n) for k, zip_, amount, n in rows] == [("a", "1067", "1.50", 7)]
@@ -119,7 +119,7 @@ def test_a_header_that_another_separator_splits_is_refused_with_its_name(ahead, 
 
 
 def test_a_file_of_one_column_may_have_any_letters(ahead):
-    """Where rows would not be even, and where the separator was named."""
+    """A single column may contain any separator, unless rows become even or the separator is named."""
     assert ahead("a\nx;y\n", key="a") is None
     assert ahead("a;b\nx\n", key="a;b") is None
     assert ahead("a;b\nx;y\n", key="a;b", separator=",") is None
@@ -167,7 +167,7 @@ def test_what_needs_no_table_is_refused_without_one(ahead, content, options, cod
 
 
 def test_options_that_do_not_fit_are_refused(ahead, copied, tmp_path):
-    """Each names the option and the format; nothing is ignored."""
+    """An invalid option is refused with its format, and none is ignored."""
     pq.write_table(pa.table({"a": [1]}), tmp_path / "b.parquet")
     parquet = (tmp_path / "b.parquet").read_bytes()
     for options in ({"separator": ";"}, {"encoding": "latin-1"}, {"type": {"a": "INT"}}):

@@ -1,4 +1,4 @@
-"""Which files a source names, and what several of them are between them; nothing here needs Spark."""
+"""The files of a source, and their common types, without Spark."""
 
 import gzip
 import io
@@ -113,7 +113,7 @@ def between(tmp_path, ending, *contents, **known):
 
 
 def test_files_are_of_the_types_that_one_file_of_all_their_rows_would_be(tmp_path):
-    """Law 4: more files change nothing."""
+    """Law 4: The number of files does not affect the types."""
     assert between(tmp_path, "csv", "a,b,c\n1,1,\n", "c,b,a\n,x,1.5\n") == {
         "a": "double",
         "b": "string",
@@ -166,7 +166,7 @@ def test_numbers_of_json_are_of_the_tables_type_where_they_are_it_exactly(tmp_pa
 
 
 def test_empty_cells_are_of_the_tables_type_in_quotes_too(tmp_path):
-    """O27: in a column that is not text an empty cell is NULL."""
+    """O27: An empty cell is NULL if its column is not text, even in quotes."""
     assert between(tmp_path, "csv", 'a,b\n"",""\n', a=pa.int64(), b=pa.binary()) == {
         "a": "int64",
         "b": "string",
@@ -174,7 +174,7 @@ def test_empty_cells_are_of_the_tables_type_in_quotes_too(tmp_path):
 
 
 def test_times_without_a_zone_stay_without_one(tmp_path):
-    """Interface, section 1: instants are `timestamptz`, and date-times without a zone `timestamp`."""
+    """Interface, section 1: Instants are `timestamptz`, and date-times without a zone `timestamp`."""
     naive, instant = pa.timestamp("ns"), pa.timestamp("ms", "Asia/Tokyo")
     inside = pa.struct([("at", pa.timestamp("us"))])
     rows = parquet(a=pa.array([0], naive), b=pa.array([0], instant), c=pa.array([{"at": 0}], inside))
@@ -203,7 +203,7 @@ def test_parquet_files_widen_or_are_refused_by_name(tmp_path):
 
 
 def test_a_type_that_is_named_needs_no_type_that_fits(tmp_path):
-    """`--type` in JSON: numbers beyond a float, and values of two kinds, are what they are said to be."""
+    """`--type` in JSON sets the type for numbers beyond a float, and for mixed values."""
     (tmp_path / "a.jsonl").write_text('{"i": 12345678901234567.89, "t": 1}\n{"i": 1, "t": "x"}\n')
     source = source_files(f"{tmp_path}/a.jsonl")
     written = FileOptions(type={"i": ColumnType.parse("DECIMAL(38,2)"), "t": ColumnType(Kind.STRING)})
@@ -212,7 +212,7 @@ def test_a_type_that_is_named_needs_no_type_that_fits(tmp_path):
 
 
 def test_objects_of_json_are_read_as_the_tables(tmp_path):
-    """A day's objects may lack fields or have them in another order; fields that the table lacks come last."""
+    """JSON objects may lack or reorder fields. Fields that the table lacks are added last."""
     stored = pa.struct(
         {"a": pa.int64(), "n": pa.float64(), "l": pa.list_(pa.struct({"d": pa.decimal128(5, 2)}))}
     )

@@ -1,4 +1,4 @@
-"""Frames of callers become rows of types that tables have, or are refused by column; no Spark is asked."""
+"""Frames of callers become rows of supported types, or are refused by column, without Spark."""
 
 from decimal import Decimal
 

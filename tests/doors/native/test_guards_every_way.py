@@ -1,4 +1,4 @@
-"""Whatever refuses a delivery refuses it in every way of planning, before a row is written (law 8)."""
+"""Every guard refuses a delivery in every way of planning, before a row is written (law 8)."""
 
 from dataclasses import replace
 from itertools import count
@@ -54,7 +54,7 @@ WAYS = {
 
 
 def test_every_guard_of_a_copy_has_a_row_here():
-    """A guard that is new in the code is tried in every way, or this fails."""
+    """If the code gets a new guard, this test fails until the guard has a row here."""
     guards = {name for name in vars(refusals) if name.startswith("refuse_")}
     assert guards - BEFOREHAND - OF_FAULTS | set(FAULTS) == set(COPIES)
 
@@ -76,7 +76,7 @@ def table_of(rows, *, shuffled):
 
 @pytest.fixture(scope="module")
 def copied(spark):
-    """Tables that nothing changes, for all that comes to them is refused: by scope, time and spoilt state."""
+    """Unchanged tables, because every delivery is refused: by scope, time and damaged state."""
     store, made = IcebergStore(spark), {}
 
     def table(guard):
@@ -97,7 +97,7 @@ def copied(spark):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("guard", COPIES)
 def test_a_copy_is_refused_in_every_way(store, monkeypatch, copied, guard, way):
-    """A first copy, and one of a table that has rows; the table stays as it was."""
+    """First copies and later ones are refused, and the table is unchanged."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
@@ -150,13 +150,13 @@ FEEDS = {
 
 
 def test_every_guard_of_a_feed_has_a_row_here():
-    """A guard that is new in the code is tried in every way, or this fails."""
+    """If the code gets a new guard, this test fails until the guard has a row here."""
     assert {*arrival.FAULTS, "refuse_absences"} == set(FEEDS)
 
 
 @pytest.fixture(scope="module")
 def settled(spark):
-    """A table of copies without memory, which a feed settles, and one that is spoilt; nothing changes them."""
+    """A table of copies without memory, which a feed settles, and a damaged table. Neither changes."""
     store, copies = IcebergStore(spark), pa.table({"k": ["a", "b"], "v": ["0", "0"]})
     sound, spoilt = (f"guards.f{next(NUMBERS)}" for _ in range(2))
     for into in (sound, spoilt):
@@ -171,7 +171,7 @@ def settled(spark):
 @pytest.mark.parametrize("way", ["driver", "tasks"])
 @pytest.mark.parametrize("guard", FEEDS)
 def test_a_feed_is_refused_in_every_way(store, settled, guard, way):
-    """The table stays as it was."""
+    """The table is unchanged in every way of planning."""
     memory = Memory(0) if way == "tasks" else store.memory
     lake = Warehouse(replace(store, memory=memory), embedded=False)
     into, (events, options, code) = settled[guard == arrival.SPOILT], FEEDS[guard]

@@ -1,4 +1,4 @@
-"""The time of a copy: fixed when the call begins, and kept where the table remembers."""
+"""The time of a copy is fixed when the call begins, and stored if the table remembers."""
 
 import sys
 import threading
@@ -29,7 +29,7 @@ def rows(value, count=2):
 
 
 class Blocked(threading.Thread):
-    """A copy without a time that cannot go on: its table is being written."""
+    """A copy without a time, blocked by a writer of its table."""
 
     def __init__(self, warehouse, name, source):
         super().__init__()
@@ -37,7 +37,7 @@ class Blocked(threading.Thread):
         self.told, self.receipt = None, None
 
     def waits(self):
-        """Whether it has come to the lock of its table."""
+        """Whether it waits for the table's lock."""
         frame = sys._current_frames().get(self.ident)
         while frame and frame.f_code is not lock_tables.__wrapped__.__code__:
             frame = frame.f_back
@@ -51,7 +51,7 @@ class Blocked(threading.Thread):
 
 
 def test_a_copy_is_of_the_time_at_which_its_call_began(store):
-    """A copy that waited while a newer one was stored is refused: it would take back what the newer one said."""
+    """If a newer copy was stored while this copy waited, it is refused, because it would undo the newer one."""
     warehouse, name = Warehouse(store, embedded=False), "native_instants.late"
     warehouse.snapshot(rows("first"), into=name, key="k")
     before = datetime.now(UTC)
@@ -73,7 +73,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
 
 @pytest.mark.parametrize("by_frames", [False, True], ids=["driver", "frames"])
 def test_a_table_that_remembers_keeps_the_time_of_a_copy_that_changes_nothing(store, by_frames):
-    """V27, V28, V31: `remember` begins the memory, once; another copy of an earlier time then ends at it."""
+    """V27, V28, V31: `remember` starts the memory, once. A copy for an earlier time then ends at it."""
     held = replace(store, memory=Memory(0)) if by_frames else store
     warehouse, name = Warehouse(held, embedded=False), f"native_instants.kept_{by_frames}".lower()
 
@@ -114,7 +114,8 @@ def test_a_table_that_remembers_keeps_the_time_of_a_copy_that_changes_nothing(st
 
 
 def test_the_driver_and_spark_read_the_same_instants(store):
-    """V10, V28, V31: of copies with fewer columns, of scopes, behind others, and of a table without rows."""
+    """V10, V28, V31: This includes copies with fewer columns, with scopes, behind others, and into an empty
+    table."""
     warehouse, name = Warehouse(store, embedded=False), "native_instants.read"
     ways = [store, replace(store, memory=Memory(0))]
 
@@ -149,7 +150,7 @@ def test_the_driver_and_spark_read_the_same_instants(store):
 
 
 def test_the_first_copy_may_begin_the_memory_alone_or_with_a_backfill(store):
-    """V28: nothing is settled then."""
+    """V28: Nothing is settled by the first copy."""
     warehouse = Warehouse(store, embedded=False)
     for number, options in enumerate(({"remember": True}, {"remember": True, "backfill": True})):
         name = f"native_instants.first_{number}"

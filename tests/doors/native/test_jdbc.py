@@ -1,4 +1,4 @@
-"""MariaDB is a source by Spark's JDBC: exact types or a refusal by column, one state, no password anywhere."""
+"""MariaDB as a source through Spark's JDBC: exact types or a refusal by column, one state, no password."""
 
 import itertools
 from datetime import date, datetime
@@ -43,7 +43,7 @@ TYPES = {
 
 @pytest.fixture(scope="module")
 def mariadb():
-    """A server of this test's own: its port, and a function that runs statements as its owner."""
+    """A server for this test: its port, and a function that runs statements as its owner."""
     with mariadb_server("--default-time-zone=+02:00", "--skip-log-bin") as server:
         server.do(f"CREATE USER me@localhost IDENTIFIED BY '{PASSWORD}'; GRANT ALL ON shop.* TO me@localhost")
         yield server.port, server.do
@@ -130,7 +130,7 @@ def test_tables_are_listed_with_the_keys_that_they_declare(lake, mariadb):
 
 
 def test_a_table_that_is_altered_in_the_middle_is_copied_as_it_was_or_refused(lake, mariadb):
-    """The statement holds the table's definition until its last row is read: who alters it waits, or it ends."""
+    """The statement locks the definition until the last row, so an ALTER waits, or the read ends."""
     port, do = mariadb
     do("CREATE TABLE altered AS SELECT seq AS id, repeat('x', 500) AS v FROM seq_1_to_200000")
 

@@ -1,4 +1,4 @@
-"""A local time that a zone repeats or skips is refused, or taken on a stated side (B.1)."""
+"""A local time that a zone repeats or skips is refused, or read on the specified side (B.1)."""
 
 import json
 from dataclasses import replace
@@ -40,7 +40,7 @@ def said(times, zone, side):
 @pytest.mark.parametrize("form", ["utc", "naive", "text", "nanoseconds"])
 @pytest.mark.parametrize("case", [line.split() for line in CASES.strip().split("\n")])
 def test_a_local_time_is_the_instant_of_its_zone_or_refused(case, form):
-    """Of each form that a source may have: where a side is stated, it decides."""
+    """The specified side decides for every form of a source."""
     day, clock, zone, *expected = case
     time = datetime.fromisoformat(f"{day}T{clock}:00")
     times = {
@@ -82,7 +82,7 @@ def test_an_unknown_zone_is_named():
 
 @pytest.mark.parametrize("zone", ["Europe/Paris", "America/New_York", "UTC"])
 def test_instants_of_the_repeated_hour_are_taken_in_nanoseconds(zone):
-    """A time with its zone is one instant; only digits below a microsecond are cut off."""
+    """A time with a zone is one instant. Only digits below a microsecond are cut off."""
     minutes = pa.array([1_761_437_400_000_000_000 + each * 60 * 10**9 + 999 for each in range(720)])
     instants = cast_exactly(minutes.cast(pa.timestamp("ns", zone)), pa.field("at", pa.timestamp("us", "UTC")))
     assert [each.value for each in instants] == [each.as_py() // 1000 for each in minutes]
@@ -90,7 +90,7 @@ def test_instants_of_the_repeated_hour_are_taken_in_nanoseconds(zone):
 
 @pytest.mark.parametrize("way", ["driver", "tasks"])
 def test_a_feed_refuses_them_in_every_way_and_takes_the_side_later(store, tmp_path, way):
-    """The remedy is no dead end: the table takes the side that its order lacked, and further columns decide."""
+    """The remedy works: the table accepts the missing side later, and further columns order the changes."""
     warehouse = Warehouse(store if way == "driver" else replace(store, memory=Memory(0)), embedded=False)
     name = f"local.{way}"
 

@@ -1,4 +1,4 @@
-"""A column takes another type in the commit of a copy: every value, version, time and row id stays."""
+"""A column changes its type in the commit of a copy, and every value, version, time and row id is kept."""
 
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -21,7 +21,7 @@ NUMBERS = count()
 
 
 class Kept:
-    """A table of its own, the driver's way of comparing copies or Spark's, and what is told of it."""
+    """A table, compared by the driver or by Spark, and its receipts."""
 
     def __init__(self, store, *, by_frames=False):
         store = replace(store, memory=Memory(0)) if by_frames else store
@@ -50,7 +50,7 @@ class Kept:
         return str(self.table.shape.column("v").type)
 
     def rows(self, *names):
-        """The stored rows, memory included, by their ids where rows have them."""
+        """The stored rows including memory, by row id if rows have them."""
         ids = ["_row_id"] if self.store.format_version > 2 else []
         told = self.store.spark.table(f"backstory.{self.name}").selectExpr("*", *ids).toArrow().to_pylist()
         return sorted(
@@ -69,7 +69,7 @@ def records(**values):
 
 @pytest.fixture
 def kept(store, request):
-    """A table of the driver's way, unless a test names others by `every_way` or `both_ways`."""
+    """A table on the driver, unless a test selects others by `every_way` or `both_ways`."""
     way = getattr(request, "param", "driver")
     store = replace(store, format_version=2) if way == "version 2" else store
     return Kept(store, by_frames=way == "frames")
@@ -81,7 +81,7 @@ every_way = pytest.mark.parametrize("kept", ["driver", "frames", "version 2"][: 
 
 @every_way
 def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
-    """In one commit; old versions, hidden rows, earlier snapshots and what was known stay as they were."""
+    """In one commit, old versions, hidden rows, earlier snapshots and known states are kept."""
     kept.copy(1, records(a=1, b=2, c=3, d=4))
     kept.copy(2, records(a=1, b=5, d=4))
     before, snapshots = kept.rows(), [each.id for each in kept.table.snapshots]
@@ -119,7 +119,7 @@ def test_a_column_of_whole_numbers_takes_one_with_a_half(kept):
 
 @both_ways
 def test_a_value_that_would_change_is_refused_with_its_keys(kept):
-    """Closed versions count, too, and what is delivered; a type that holds them is named."""
+    """Closed versions and delivered values count too. The error names a type that holds them."""
     big = 2**53 + 1
     kept.copy(1, records(a=1, b=big, c=3, d=big))
     kept.copy(2, records(a=1, b=2, c=3, d=4))
@@ -141,7 +141,7 @@ def test_a_value_that_would_change_is_refused_with_its_keys(kept):
 
 @pytest.mark.parametrize("by_frames", [False, True])
 def test_what_a_table_remembers_stays_true(store, by_frames):
-    """Marks name a retyped column by its new id; a rename, a new column and a restatement come with it."""
+    """Marks refer to a retyped column by its new id, including after renames, new columns and restatements."""
     kept = Kept(store, by_frames=by_frames)
     kept.copy(5, [{"k": "a", "v": 1, "w": 1}, {"k": "b", "v": 2, "w": 1}], backfill=True)
     kept.copy(6, records(a=1, b=3))
@@ -181,7 +181,7 @@ def test_what_a_table_remembers_stays_true(store, by_frames):
 
 
 def test_files_are_read_in_the_new_type(store, tmp_path):
-    """1, 2, then 1.5 of CSV; without it the refusal names the option, with it each night goes on working."""
+    """After 1 and 2, a CSV has 1.5. The refusal names the option, and with it every later copy works."""
     kept, file = Kept(store), tmp_path / "a.csv"
 
     def csv(text):
@@ -205,7 +205,7 @@ def test_files_are_read_in_the_new_type(store, tmp_path):
 
 @both_ways
 def test_a_column_that_never_had_a_value_takes_any_type(kept):
-    """It is kept from its first copy on; then numbers come, and no row has another type."""
+    """The column exists from its first copy on. When numbers arrive, no row has another type."""
     first = kept.copy(1, [{"k": "a", "v": None}])
     assert first.schema_changes == ["new table: k STRING, v STRING"]
     receipt = kept.copy(2, records(a=1))
@@ -233,7 +233,7 @@ def test_overwritten_and_ignored_columns_take_types_too(store):
 
 
 def test_a_source_without_rows_is_empty_whatever_its_types(kept, tmp_path):
-    """C5: of pandas its columns are objects; with `allow_empty` it is what it is."""
+    """C5: Columns of an empty pandas frame are objects. With `allow_empty`, the copy is accepted."""
     kept.copy(1, records(a=1, b=2))
     (tmp_path / "a.csv").write_text("k,v\n")
     frame = pd.DataFrame({"k": pd.Series([], dtype=object), "v": pd.Series([], dtype=object)})
@@ -252,7 +252,7 @@ def losing(number, of=39):
 
 @both_ways
 def test_an_export_half_emptied_is_refused(kept):
-    """N4: more than half of those that had a value, and at least 20 of them; `max_null_ratio` allows more."""
+    """N4: More than half of the values, and at least 20, may not be lost without a larger `max_null_ratio`."""
     kept.copy(1, [*losing(0), {"k": "gone", "v": "x", "w": 1}, {"k": "null", "v": None, "w": 1}])
     kept.copy(2, [*losing(0), {"k": "null", "v": None, "w": 1}])
     stop = kept.refused(3, losing(24))
@@ -281,7 +281,7 @@ def test_an_export_half_emptied_is_refused(kept):
 
 
 def test_a_restatement_and_an_older_copy_lose_values_like_any(store):
-    """N4: what counts is what stood at the instant of the copy."""
+    """N4: The values at the copy's own instant count."""
     kept = Kept(store)
     kept.copy(5, losing(0), backfill=True)
     assert kept.refused(5, losing(24), restate=True).code == "mass-null"
@@ -291,7 +291,7 @@ def test_a_restatement_and_an_older_copy_lose_values_like_any(store):
 
 
 def test_a_column_that_is_missing_while_another_comes_may_have_another_name(kept):
-    """The receipt says both, and asks where the values of nine in ten records are the same."""
+    """The receipt lists both columns, and suggests a rename if nine in ten values are equal."""
     places = [{"k": f"k{n}", "ort": f"o{n}", "v": n} for n in range(20)]
     kept.copy(1, places)
 
@@ -322,7 +322,8 @@ BESIDE = """SELECT 'a' AS k, CAST(1 AS bigint) AS v, map('x', 1) AS m, named_str
 
 
 def test_all_beside_it_stays_as_it_is_stored(store):
-    """What is nested, times of long ago, odd names; a feed tells the column anew, for it is another one."""
+    """Nested values, old times and unusual names are kept. A feed of changes contains the retyped column
+    again."""
     kept = Kept(store)
     kept.copy(1, store.spark.sql(BESIDE))
     before, since = kept.rows(), kept.table.snapshots[-1].id
@@ -336,7 +337,7 @@ def test_all_beside_it_stays_as_it_is_stored(store):
 
 
 def test_two_columns_at_once_and_what_is_asked_of_none(kept):
-    """Types that widen write no row anew; a comma parts types, and those within parentheses part none."""
+    """Widened types rewrite no row. A comma separates types, except within parentheses."""
     kept.copy(1, [{"k": "a", "v": 1, "w": "1.5", "x": 0.5}])
     receipt = kept.copy(
         2,
@@ -361,7 +362,7 @@ def floats(type_, **values):
 
 @both_ways
 def test_a_float_is_the_number_that_it_shows_in_every_wider_type(kept):
-    """FLOAT 72.1 and DOUBLE 72.1 are one: no version begins, in either order, and the past shows the same."""
+    """FLOAT 72.1 and DOUBLE 72.1 are equal: no version begins, in either order, and past rows are the same."""
     shown = {"a": 72.1, "b": 0.1, "c": 66.0, "d": 0.07, "e": None}
     options = {"retype": {name: type_ for name, type_ in WIDER.items() if type_}}
     kept.copy(1, floats(pa.float32(), **shown))
@@ -378,7 +379,7 @@ def test_a_float_is_the_number_that_it_shows_in_every_wider_type(kept):
 
 
 def test_a_feed_of_doubles_leaves_a_column_of_floats_alone_and_floats_are_doubles_in_a_feed(kept):
-    """A feed rewrites no rows: DOUBLE into FLOAT is refused; FLOAT into DOUBLE is what it shows."""
+    """A feed rewrites no rows. DOUBLE into FLOAT is refused, and FLOAT into DOUBLE is its displayed number."""
     at = pa.array([DAY], pa.timestamp("us", "UTC"))
 
     def feed(type_, value, name):
@@ -399,7 +400,7 @@ GROWN = pa.struct([("a", pa.int64()), ("b", pa.struct([("c", pa.string())]))])
 
 
 def _nested(element, value):
-    """A column of each nested kind with one value of this type within, a NULL and an empty one."""
+    """A column of each nested kind with one value of this type, a NULL and an empty one."""
     kinds = {
         "l": (pa.list_(element), [[value, None], None, []]),
         "m": (pa.map_(pa.string(), element), [[("x", value)], None, []]),
@@ -412,7 +413,7 @@ def _nested(element, value):
 
 @every_way
 def test_a_field_comes_to_structs_wherever_they_are(kept):
-    """In lists, maps and structs a younger field is NULL in what is stored: no version begins for it."""
+    """A new field in lists, maps and structs is NULL in stored values, and begins no version."""
     kept.copy(1, _nested(ELEMENT, {"a": 1}))
     receipt = kept.copy(2, _nested(GROWN, {"a": 1, "b": None}))
     assert (receipt.counts["changed"], len(receipt.schema_changes)) == (0, 4)

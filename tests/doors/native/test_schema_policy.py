@@ -1,4 +1,4 @@
-"""N8: a table takes deliveries that lack columns, or refuses them; new columns and types are as ever."""
+"""N8: A table accepts or refuses deliveries that lack columns. New columns and types are handled as usual."""
 
 from dataclasses import replace
 from itertools import count
@@ -68,7 +68,7 @@ def policed(store):
 
 
 def test_a_missing_column_and_a_likely_rename_are_refused_with_what_does_them(policed):
-    """The error names the columns and both options; each of them does what it says, in its one delivery."""
+    """The error names the columns and both options, each of which works for its one delivery."""
     gone = policed.refused(policed.copy, 2, named())
     assert (gone.code, gone.exit_code, gone.keys) == ("columns-changed", 3, ["city"])
     assert "Column city is missing from this copy." in gone.message
@@ -86,7 +86,7 @@ def test_a_missing_column_and_a_likely_rename_are_refused_with_what_does_them(po
 
 
 def test_what_was_accepted_once_is_known_whatever_comes_between(policed):
-    """It is kept where no row changes, too; feeds, `forget` and new columns between make it no news."""
+    """An accepted column stays accepted after feeds, `forget` and new columns, even if no row changed."""
     commits = policed.commits
     assert policed.copy(2, named(), **ACCEPT).snapshot_id is not None
     assert policed.copy(3, named(), **ACCEPT).snapshot_id is None
@@ -102,14 +102,14 @@ def test_what_was_accepted_once_is_known_whatever_comes_between(policed):
 
 
 def test_a_column_that_is_back_is_refused_when_it_goes_again(policed):
-    """Also if it came back as it was, so that no record changed."""
+    """This holds even if the column returned unchanged."""
     policed.copy(2, named(), **ACCEPT)
     assert policed.copy(3, named(city=NAMES[::-1])).counts["unchanged"] == 10
     assert policed.refused(policed.copy, 4, named()).keys == ["city"]
 
 
 def test_a_column_that_comes_with_the_values_of_one_long_missing_is_refused(policed):
-    """It is not missing from this copy for the first time; the new name is what is new."""
+    """The old column was already missing, but the new name is refused."""
     policed.copy(2, named(), **ACCEPT)
     again = policed.refused(policed.copy, 3, named(town=NAMES[::-1]))
     assert (again.code, again.keys) == ("columns-changed", ["city"])
@@ -118,7 +118,7 @@ def test_a_column_that_comes_with_the_values_of_one_long_missing_is_refused(poli
 
 
 def test_a_rewind_takes_back_what_was_accepted(policed):
-    """Otherwise the same mistake would be taken again without a word."""
+    """Otherwise the same mistake would be accepted silently."""
     before = policed.table.properties
     at = policed.warehouse.table(policed.name).log()[0]["recorded_at"]
     policed.copy(2, columns(name=NAMES[::-1]), **ACCEPT)
@@ -139,7 +139,8 @@ def test_new_columns_are_taken_and_types_are_as_ever_under_either_policy(store):
 
 
 def test_a_table_accepts_until_it_is_told_to_refuse(store):
-    """From then on, also where the copy that says so changes nothing; a column missing since earlier is known."""
+    """`refuse` applies from then on, even if its copy changes nothing. Columns that were missing before are
+    accepted."""
     policed = Policed(store, on_schema_change=None)
     assert ON_SCHEMA_CHANGE not in policed.table.properties
     policed.copy(2, columns(name=NAMES[::-1]))
@@ -153,7 +154,7 @@ FEED = {"sequence_by": "at", "apply_as_deletes": "op = 'D'", "drop": ["op"]}
 
 
 def test_a_feed_is_refused_where_it_lacks_a_column_of_the_feed_before_it(policed, tmp_path):
-    """Its columns are those of all its lines, or of its header."""
+    """The columns of a feed are those of all its lines, or of its header."""
     file = tmp_path / "feed.jsonl"
 
     def feed(*events, **options):
@@ -176,7 +177,7 @@ def test_a_feed_is_refused_where_it_lacks_a_column_of_the_feed_before_it(policed
 
 @pytest.mark.parametrize("memory", [DRIVER_MEMORY, 0], ids=["driver", "tasks"])
 def test_deletes_alone_lack_no_column(store, memory):
-    """They set none, in whatever way they are planned."""
+    """Deletes set no columns, in every way of planning."""
     warehouse, name = (
         Warehouse(replace(store, memory=Memory(memory)), embedded=False),
         f"policy.t{next(NUMBERS)}",
@@ -195,7 +196,7 @@ def test_deletes_alone_lack_no_column(store, memory):
 
 
 def test_a_feed_may_be_told_to_refuse_whatever_it_changes(store):
-    """A delivery of what is known keeps the policy; the table of a first feed has it at once."""
+    """A delivery of known changes stores the policy. A first feed stores it with the table."""
     name = f"policy.t{next(NUMBERS)}"
     warehouse = Warehouse(store, embedded=False)
     rows = pa.table({"k": ["0"], "name": ["x"], "at": [day(1)]})
@@ -210,7 +211,7 @@ def test_a_feed_may_be_told_to_refuse_whatever_it_changes(store):
 
 
 def test_every_source_is_refused(store, tmp_path, postgres_url):
-    """Files, frames of Spark and pandas, Arrow, tables and databases."""
+    """Files, frames of Spark and pandas, Arrow, tables and databases are refused alike."""
     policed, lacking = Policed(store), named()
     (tmp_path / "a.csv").write_text("k,name\n" + "".join(f"{n},n{n}\n" for n in range(10)))
     (tmp_path / "a.jsonl").write_text("".join(f'{{"k": "{n}", "name": "n{n}"}}\n' for n in range(10)))
@@ -239,7 +240,7 @@ def test_every_source_is_refused(store, tmp_path, postgres_url):
 
 
 def test_a_rename_that_was_taken_for_a_loss_is_mended_by_a_rewind_and_the_rename(store):
-    """Under `accept`, and under `refuse` from then on: each record has one life under the new name."""
+    """Under `accept`, and later under `refuse`, each record has one life under the new name."""
     policed = Policed(store, **ACCEPT)
     mistake = policed.copy(2, named("title", city=NAMES[::-1]))
     assert mistake.counts["changed"] == 10
@@ -270,7 +271,7 @@ def test_there_are_two_policies(policed, word):
     ids=["a new one behind it", "a wider type"],
 )
 def test_a_column_gets_a_name_and_more_in_one_copy(python, copy, types, request):
-    """Iceberg knows the column by its former name until all of it is committed."""
+    """Iceberg knows the column by its former name until the whole change is committed."""
     into = f"evolving.renamed_{request.node.callspec.id.replace(' ', '_')}"
     python.snapshot(pa.table({"k": [1], "v": [5]}), into=into, key="k", at="2026-01-01")
     retype = {"w": types["w"]} if types["w"] != "BIGINT" else None

@@ -1,4 +1,4 @@
-"""Copies of a part of the source: they read only what their scope can touch (V41 to V44)."""
+"""Copies of a part of the source read only rows that their scope can touch (V41 to V44)."""
 
 import random
 from dataclasses import replace
@@ -49,7 +49,7 @@ def files_of(lake, into):
 
 
 def test_a_copy_of_a_scope_reads_no_file_of_another(lake):
-    """The other's file is not even there; and those of records that are there before are not looked for in it."""
+    """The other scope's file does not exist, and keys that already exist are not searched in it."""
     into = "scopes.apart"
     copy(lake, into, 10, "a:1:e b:1:e c:1:e", "e")
     mine = files_of(lake, into)
@@ -71,7 +71,8 @@ def test_a_copy_of_a_scope_reads_no_file_of_another(lake):
 
 @pytest.mark.parametrize("seed", range(deep(12, 1)))
 def test_copies_of_scopes_leave_one_table_wherever_they_are_planned(lake, seed):
-    """Here, where rows are chosen by scope and key, and in Spark's tasks, where all are read."""
+    """The table is the same on the driver, which selects rows by scope and key, and in Spark's tasks, which
+    read all."""
     tasks = Warehouse(replace(lake.store, memory=Memory(0)), embedded=False)
     here, there = (f"scopes.t{next(NUMBERS)}" for _ in range(2))
     chance = random.Random(seed)

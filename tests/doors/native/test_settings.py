@@ -1,4 +1,4 @@
-"""The columns that make versions, as a table was told them first."""
+"""The columns that make versions, as the table first stored them."""
 
 import pytest
 

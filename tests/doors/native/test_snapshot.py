@@ -1,4 +1,4 @@
-"""Full copies into tables of layout `versions` on Spark: the plan gives the rule's rows, and what is refused."""
+"""Full copies into tables of layout `versions` on Spark: the rule's rows, and refusals."""
 
 import json
 from dataclasses import replace
@@ -41,7 +41,7 @@ def days(instant):
 
 @pytest.fixture
 def native(store):
-    """The warehouse, with names for tables that no other test has."""
+    """The warehouse, with table names that no other test uses."""
     return Native(Warehouse(store, embedded=False))
 
 
@@ -61,12 +61,12 @@ class Native:
         return self.warehouse.snapshot(frame, into=self.name, key="k", at=day(at), **options)
 
     def by_frames(self, *, always):
-        """From now on copies are compared by frames, as those that are too large for the driver; or only those."""
+        """Compare copies by frames from now on, like copies too large for the driver, or only those."""
         store = replace(self.store, memory=Memory(0)) if always else self.store
         self.warehouse = Warehouse(store, embedded=False)
 
     def holding(self, most):
-        """From now on the driver holds so many bytes of clear text."""
+        """Limit the driver's memory to this number of bytes of clear text."""
         store = replace(self.store, memory=Memory(CLEAR_TEXT_SHARE * most))
         self.warehouse = Warehouse(store, embedded=False)
 
@@ -86,7 +86,7 @@ class Native:
         return len(list(self.stored.iceberg.snapshots()))
 
     def rows(self, *columns):
-        """The stored rows as the rule has them, recorded times by their number."""
+        """The stored rows in the rule's form, with numbered recorded times."""
         found = self.spark.table(f"{self.store.catalog}.{self.name}").toArrow().to_pylist()
         times = {None, *(row["recorded_at"] for row in found)}
         times |= {(row["_memory"] or {}).get("ended_at") for row in found}
@@ -110,7 +110,7 @@ class Native:
         )
 
     def ids(self):
-        """The id of the row that each version is."""
+        """The row id of each version."""
         rows = self.spark.sql(
             f"SELECT k, v, valid_from, _row_id FROM {self.store.catalog}.{self.name} WHERE _memory.role IS NULL"
         )
@@ -118,7 +118,7 @@ class Native:
 
 
 def by_rule(table, *columns):
-    """The rule's rows in the same words."""
+    """The rule's rows in the same form."""
     times = sorted({row.recorded for row in table.rows} | {row.ended_at for row in table.rows} - {None})
     numbers = {time: place + 1 for place, time in enumerate(times)} | {None: None}
 
@@ -143,9 +143,9 @@ def randomly(random, keys):
 
 @pytest.mark.parametrize("seed", [1])
 def test_L3_L6_L7_L8_L13_the_plan_gives_the_rules_rows(native, monkeypatch, seed):
-    """In order, late, and in the place of others; and a version that only ends remains the row that it was.
+    """Copies arrive in order, late and as replacements. A version that only ends keeps its row id.
 
-    What the driver can hold and what it cannot take turns: each plan goes on with what the other wrote.
+    Copies within and beyond the driver's memory alternate, and each continues from the other's rows.
     """
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     random, table, keys = Random(seed), StoredVersions(("v", "o"), overwritten=frozenset("o")), 40
@@ -194,7 +194,7 @@ def wide(random, rows):
 
 
 def test_L3_L6_a_copy_from_a_frame_of_files_gives_the_rules_rows(native, monkeypatch, tmp_path):
-    """The driver adds up fingerprints of rows and plans the records that differ; nothing is kept on disk."""
+    """The driver adds up fingerprints and plans only differing records, without temporary files."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     random, table = Random(3), StoredVersions(("v", "o"), overwritten=frozenset("o"))
     native.holding(400_000)
@@ -215,7 +215,7 @@ def test_L3_L6_a_copy_from_a_frame_of_files_gives_the_rules_rows(native, monkeyp
 
 @pytest.mark.parametrize("first", [True, False])
 def test_a_file_of_a_frame_that_changes_while_it_is_read_is_refused(native, monkeypatch, tmp_path, first):
-    """The frame is read twice; a file with other rows at the second time makes no commit."""
+    """The frame is read twice. If the second read finds other rows, no commit is made."""
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
     random, path = Random(4), tmp_path / "rows.parquet"
     native.holding(400_000)
@@ -247,7 +247,7 @@ IN_PARTS = "more rows than driver-memory holds: planned in parts"
     ids=["more than a step", "more than memory"],
 )
 def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, shuffles, held, restated):
-    """Sifted, whatever the order of its rows; restated and late ones in parts by key, or whole."""
+    """Copies are sifted in any order of rows. Restated and late ones are planned in parts by key, or whole."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
     random, table = Random(2), StoredVersions(("v", "o"), overwritten=frozenset("o"))
@@ -272,7 +272,7 @@ def test_L3_L6_a_copy_that_is_large_gives_the_rules_rows(native, monkeypatch, sh
 
 @pytest.mark.parametrize("always", [False, True], ids=["driver", "tasks"])
 def test_a_field_that_comes_to_a_struct_is_null_before(native, always):
-    """V60: no other record changes by it; a field that goes, or has another type, is refused."""
+    """V60: No other record changes. A removed or retyped field is refused."""
     native.by_frames(always=always)
 
     def rows(*values):
@@ -288,7 +288,7 @@ def test_a_field_that_comes_to_a_struct_is_null_before(native, always):
 
 
 def test_columns_come_widen_stay_away_and_are_renamed(native):
-    """V1, V60, N1, N2: what comes stands before `valid_from`; what is NULL everywhere makes no version."""
+    """V1, V60, N1, N2: New columns are before `valid_from`, and a column with only NULL makes no version."""
     native.copy(1, native.frame("a:1 b:2").selectExpr("k", "CAST(v AS int) AS v"))
     wide = native.frame("a:1 b:2").selectExpr("k", "CAST(v AS bigint) AS v", "CAST(NULL AS string) AS w")
     receipt = native.copy(2, wide)
@@ -318,7 +318,7 @@ def test_columns_come_widen_stay_away_and_are_renamed(native):
 
 
 def test_what_a_table_was_told_first_counts(native):
-    """V13, V18: ignored columns make no version, overwritten ones are kept in the open version alone."""
+    """V13, V18: Ignored columns make no version. Overwritten columns are kept only in the open version."""
     columns = "k string, v string, i string, o string"
 
     def told(text):
@@ -342,7 +342,7 @@ def test_what_a_table_was_told_first_counts(native):
 
 
 def test_a_first_copy_that_tells_no_type_of_its_key_is_refused(native):
-    """As a file that has nothing but its header; nor does a table begin with records that have no key."""
+    """A file with only a header is refused. So is a first copy of records without keys."""
     nothing = native.spark.sql("SELECT NULL AS k, NULL AS v")
     for frame, code in ((nothing.limit(0), "empty-snapshot"), (nothing, "null-key")):
         with pytest.raises(Refused) as told:
@@ -351,7 +351,7 @@ def test_a_first_copy_that_tells_no_type_of_its_key_is_refused(native):
 
 
 def test_what_is_refused_writes_nothing(native):
-    """V36, V47, V126: up to ten keys, no property, no file that stays."""
+    """V36, V47, V126: Refusals name up to ten keys, and leave no property and no file."""
     native.copy(2, " ".join(f"k{number:02}:a" for number in range(20)))
     some = " ".join(f"k{number:02}:a" for number in range(14))
     assert native.refused(1, "k00:a") == ("time-backwards", [])
@@ -407,7 +407,7 @@ typed   NaN  map('x',1,'y',2)  array(1,null)  7
 
 @pytest.mark.parametrize("nested", [True, False], ids=["nested", "flat"])
 def test_values_compare_as_one_and_keep_their_types(native, nested):
-    """V16: NaN is NaN, 0.0 is -0.0, maps have no order; what is nested is one value."""
+    """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order, and a nested value is one value."""
 
     def frame(text):
         rows = (line.split() for line in text.strip().splitlines())
@@ -428,7 +428,7 @@ def test_values_compare_as_one_and_keep_their_types(native, nested):
 
 
 def test_times_without_a_zone_are_the_same_from_frames_and_files(native, tmp_path):
-    """Interface, section 1: naive date-times are of type `timestamp`."""
+    """Interface, section 1: Naive date-times have type `timestamp`."""
     time = datetime(2026, 3, 29, 2, 30)
     naive, inside = pa.timestamp("us"), pa.struct([("t", pa.timestamp("us"))])
     rows = pa.table({"k": ["a"], "t": pa.array([time], naive), "n": pa.array([{"t": time}], inside)})
@@ -443,7 +443,7 @@ def test_times_without_a_zone_are_the_same_from_frames_and_files(native, tmp_pat
 
 
 def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
-    """V10, V12, V14: a clock that is set back, and the files of an in-order copy."""
+    """V10, V12, V14: This includes a clock that is set back, and the files of an in-order copy."""
 
     class Late(datetime):
         @classmethod
@@ -461,7 +461,7 @@ def test_recorded_times_grow_whatever_the_clock_says(native, monkeypatch):
 
 
 def test_E20_what_was_rewound_can_come_again(native):
-    """The newest copy is then the one before: told by no commit, but by the versions that are left."""
+    """The newest copy is then the previous one, derived from the remaining versions instead of a commit."""
     first = native.copy(10, "k:a")
     native.copy(20, "k:b")
     native.warehouse.table(native.name).rewind(first.recorded_at, apply=True)
@@ -474,7 +474,7 @@ def test_E20_what_was_rewound_can_come_again(native):
 
 
 def test_a_mark_knows_the_columns_of_its_copy(native):
-    """V2, V31: by field ids, those of columns that come with it too; a restatement takes its place."""
+    """V2, V31: A mark refers to columns by field ids, including new ones. A restatement replaces the mark."""
     both = native.frame("a:1:1", "k string, v string, w string")
 
     def marks():
@@ -501,7 +501,7 @@ def test_a_mark_knows_the_columns_of_its_copy(native):
 
 
 def test_a_mark_knows_a_new_column_beside_a_new_field(native):
-    """V31: a copy that lacks a column, brings another, and has a struct with one more field."""
+    """V31: The copy lacks a column, adds another, and adds a field to a struct."""
     first = native.spark.sql("SELECT 'a' AS k, named_struct('x', 1) AS s, 'w' AS w")
     native.copy(5, first, backfill=True)
     second = native.spark.sql("SELECT 'a' AS k, named_struct('x', 1, 'y', 2) AS s, 'n' AS n")
@@ -514,7 +514,7 @@ def test_a_mark_knows_a_new_column_beside_a_new_field(native):
 
 
 def test_a_restatement_says_nothing_of_columns_that_it_lacks(native):
-    """L11: what the copy whose place it takes said of them is taken back; the version before goes on."""
+    """L11: The replaced copy's values in those columns are withdrawn, and the previous version continues."""
     native.copy(10, native.frame("k:a:1", "k string, v string, w string"))
     native.copy(20, native.frame("k:a:2 m:a:2", "k string, v string, w string"))
     assert native.copy(20, "k:a m:a", restate=True).counts == counts(changed=2)
@@ -523,7 +523,7 @@ def test_a_restatement_says_nothing_of_columns_that_it_lacks(native):
 
 
 def test_a_spoilt_table_is_not_written(native):
-    """V119: two open versions of a key."""
+    """V119: A table with two open versions of a key is refused."""
     native.copy(1, "a:1 b:1")
     native.spark.sql(
         f"INSERT INTO backstory.{native.name} SELECT * FROM backstory.{native.name} WHERE k = 'a'"
@@ -533,7 +533,7 @@ def test_a_spoilt_table_is_not_written(native):
 
 @pytest.mark.parametrize("way", ["driver", "tasks", "feed", "feed by tasks"])
 def test_a_version_without_a_beginning_is_not_written_on(native, way):
-    """V119: another program inserted a row without `valid_from`; nobody can say what it means."""
+    """V119: A row without `valid_from`, which another program inserted, is refused."""
     native.copy(1, "a:1 b:1")
     native.spark.sql(f"INSERT INTO backstory.{native.name} (k, v) VALUES ('z', '1')")
     if "tasks" in way:
@@ -548,14 +548,14 @@ def test_a_version_without_a_beginning_is_not_written_on(native, way):
 
 
 def test_a_frame_of_a_stream_is_refused_with_its_way(native):
-    """It has no last row; its batches do."""
+    """A stream has no last row, but its batches do."""
     with pytest.raises(UsageError) as told:
         native.copy(1, native.spark.readStream.format("rate").load())
     assert (told.value.code, "apply_batch" in told.value.remedy) == ("streaming-frame", True)
 
 
 def test_procedures_of_iceberg_move_rows_and_change_none(native):
-    """Sorted by whatever columns, along a curve, packed: rows keep their ids, and the next copy is right."""
+    """After sorting by columns or a curve, or packing, rows keep their ids, and the next copy is correct."""
     native.copy(1, "a:1 b:1 c:1")
     native.copy(2, "a:2 b:1")
     asked = f"SELECT k, v, valid_from, valid_to, _row_id FROM backstory.{native.name}"
@@ -580,7 +580,7 @@ def test_procedures_of_iceberg_move_rows_and_change_none(native):
 
 
 def test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks(native, monkeypatch):
-    """The caller may have given his session a small heap: whatever the driver holds, Java collects less."""
+    """If Java's heap is too small to collect the rows, tasks plan them, whatever the driver can hold."""
     monkeypatch.setattr(frames, "OF_HEAP", 1 << 50)
     with capture_logs() as logs:
         native.copy(1, "a:1 b:1")
@@ -600,7 +600,7 @@ WRITES = {
 # Who wrote is asked before a way is chosen: before a release each statement is tried before tasks, too.
 @pytest.mark.parametrize("way", ["copy", "feed", "copy by tasks", "feed by tasks"])
 def test_what_another_program_wrote_is_said_once(native, way):
-    """In the next receipt, in that of a dry run before it, and in `check`; whatever was said before."""
+    """The next receipt, a dry run before it, and `check` report it, whatever was reported before."""
     columns = "k string, v string, n string"
     native.copy(1, native.frame("a:1:x b:1:y", columns))
 
@@ -650,7 +650,7 @@ def counts(**some):
 
 
 def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(native):
-    """What its files take bounds them: more rows than are asked for to see whether a frame has few."""
+    """The size of the table's files is the limit, not the number of rows. Each row is read once."""
     source, rows = "backstory.native.many", FEW + 1
     native.spark.sql(
         f"CREATE OR REPLACE TABLE {source} USING iceberg AS SELECT id AS k, id AS v FROM range({rows})"
@@ -663,7 +663,7 @@ def test_rows_of_a_table_are_read_once_and_compared_by_the_driver_however_many(n
 
 
 def test_a_table_of_somebody_else_is_read_and_left_alone(native):
-    """It is listed as `foreign`; no door writes it, and none is said to."""
+    """The table is listed as `foreign`, and no door writes to it."""
     native.spark.sql(
         f"CREATE OR REPLACE TABLE backstory.{native.name} USING iceberg AS SELECT 'a' AS k, 1 AS v"
     )
@@ -706,7 +706,7 @@ CASES = {
 @pytest.mark.parametrize("feed", [False, True], ids=["copy", "feed"])
 @pytest.mark.parametrize("case", CASES)
 def test_names_that_differ_by_case_alone_are_refused(native, case, feed):
-    """E4: no engine that ignores case could read the table; whole tables, and fields of structs."""
+    """E4: Engines that ignore case could not read such tables or struct fields."""
     before, after, code = CASES[case]
 
     def bring(at, rows):
@@ -728,7 +728,7 @@ def test_names_that_differ_by_case_alone_are_refused(native, case, feed):
 
 
 def test_a_column_takes_another_spelling_by_a_rename_in_one_commit(native):
-    """N2: its values stay, no version begins, and engines that ignore case read the table."""
+    """N2: Values are kept, no version begins, and engines that ignore case read the table."""
     native.copy(1, pa.table({"k": ["a", "b"], "Name": ["x", "y"]}))
     again = pa.table({"k": ["a", "b"], "NAME": ["x", "y"]})
     assert native.copy(2, again, rename={"Name": "NAME"}).counts == counts(unchanged=2)
@@ -759,7 +759,7 @@ def test_a_column_takes_another_spelling_by_a_rename_in_one_commit(native):
     ],
 )
 def test_an_option_in_another_case_names_the_spelling_that_exists(native, options, hint):
-    """E4: names compare exactly, and the error says which one is meant."""
+    """E4: Names compare exactly, and the error contains the existing spelling."""
     rows = pa.table({"id": ["a"], "name": ["x"]})
     with pytest.raises(BackstoryError) as refused:
         native.warehouse.snapshot(rows, into=native.name, **{"key": "id", **options})

@@ -1,4 +1,4 @@
-"""The batches of a stream: each is committed once, whatever its checkpoint remembers (V66 to V68)."""
+"""Each batch of a stream is committed once, whatever its checkpoint contains (V66 to V68)."""
 
 import json
 
@@ -34,7 +34,7 @@ def state(lake, into):
 
 
 def test_a_stream_commits_each_batch_once(lake, tmp_path):
-    """Restarted with its checkpoint, with none, and by a second query: nothing is committed twice."""
+    """Nothing is committed twice after a restart with or without a checkpoint, or by a second query."""
     into, source = "streams.once", tmp_path / "source"
     put(source, 1, ("k", "a", 10), ("m", "x", 10))
     run(lake, source, tmp_path / "one", into)
@@ -48,7 +48,7 @@ def test_a_stream_commits_each_batch_once(lake, tmp_path):
 
 
 def test_a_batch_that_is_refused_ends_the_query_and_changes_nothing(lake, tmp_path):
-    """V68: with the error's code."""
+    """V68: The query ends with the error's code."""
     into, source = "streams.refused", tmp_path / "source"
     put(source, 1, ("k", "a", 10))
     run(lake, source, tmp_path / "one", into)
@@ -60,7 +60,7 @@ def test_a_batch_that_is_refused_ends_the_query_and_changes_nothing(lake, tmp_pa
 
 
 def test_a_batch_of_before_is_answered_without_reading(lake):
-    """Also where its rows cannot be read any more."""
+    """This holds even if its rows can no longer be read."""
     into = "streams.known"
     write = lake.apply_batch(into=into, **FEED)
     context = lake.spark.sparkContext

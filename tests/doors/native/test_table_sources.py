@@ -1,4 +1,4 @@
-"""A table of the warehouse is a source: what is true in it now, wherever it is read."""
+"""A table of the warehouse as a source: its current rows, whichever engine reads them."""
 
 import itertools
 

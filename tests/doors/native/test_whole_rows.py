@@ -31,7 +31,7 @@ ACCEPT, REFUSE = {"on_schema_change": "accept"}, {"on_schema_change": "refuse"}
 
 
 class Ledger:
-    """A table without a key, in a warehouse whose driver holds so many bytes (None: the default)."""
+    """A table without a key, in a warehouse with this driver memory in bytes (None: the default)."""
 
     def __init__(self, store, held=None):
         memory = store.memory if held is None else Memory(CLEAR_TEXT_SHARE * held)
@@ -84,7 +84,7 @@ def ledger(store):
 
 
 def test_equal_rows_are_counted_and_another_number_is_another_version(ledger):
-    """Two become three: the version of two closes, one of three opens; a row that is gone is closed."""
+    """From two to three copies, one version closes and another opens. A missing row is closed."""
     ann, bob = ("ann", 1.5, [1]), ("bob", None, None)
     first = ledger.copy(1, rows(ann, ann, bob))
     assert (first.counts["new"], first.counts["closed"]) == (2, 0)
@@ -105,7 +105,8 @@ def test_equal_rows_are_counted_and_another_number_is_another_version(ledger):
 
 @pytest.mark.parametrize("held", [None, 0], ids=["driver", "tasks"])
 def test_nulls_floats_and_nested_values_are_part_of_the_row(store, held):
-    """NULL is a value like any, also in all columns; NaN is NaN, -0.0 is 0.0; [], NULL and [NULL] differ."""
+    """NULL is an ordinary value, even in all columns. NaN equals NaN, and -0.0 equals 0.0. [], NULL and
+    [NULL] differ."""
     ledger = Ledger(store, held)
     nothing, nan = (None, None, None), float("nan")
     values = [nothing, nothing, ("x", nan, []), ("x", nan, None), ("x", -0.0, [None]), ("x", 0.0, [None])]
@@ -135,7 +136,8 @@ TYPED = {
 
 
 def test_a_row_of_any_type_has_one_key_wherever_it_is_computed(store):
-    """On the driver, in Spark's tasks, and for a frame of Spark's; a copy from elsewhere changes nothing."""
+    """The key is equal on the driver, in Spark's tasks and for Spark frames, so a copy from another way
+    changes nothing."""
     source = pa.table(TYPED)
     frame = store.spark.createDataFrame(frame_of(store, source).rdd, spark_fields(source.schema))
     here = Ledger(store)
@@ -159,7 +161,7 @@ LOGGED = {"whole": set(), "sifted": {SIFTED}, "parts": {IN_PARTS}, "tasks": {"pl
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("seed", range(deep(6, 1)))
 def test_every_way_gives_the_rules_table(store, monkeypatch, way, seed):
-    """In order, restated, and before all others; the rule counts rows in plain Python."""
+    """Copies in order, restated and backfilled have the rule's result, which counts rows in plain Python."""
     monkeypatch.setattr("backstory.stores.iceberg.data_files.ROWS_IN_GROUP", 50)
     monkeypatch.setattr("backstory.stores.iceberg.local_rows.BY_PLACE", 50)
     monkeypatch.setattr("backstory.engine.tasks.SIFTED_FROM", 1)
@@ -188,7 +190,7 @@ def test_every_way_gives_the_rules_table(store, monkeypatch, way, seed):
 
 
 def test_the_table_keeps_its_key_whatever_columns_come(ledger):
-    """The key need not be given again; a column `row` that comes later is a column like any."""
+    """The key need not be specified again. A later column `row` is an ordinary column."""
     ledger.copy(1, rows(("ann", 1.0, None), ("bob", 1.0, None)))
     ledger.copy(2, rows(("ann", 1.0, None), ("bob", 1.0, None), ("cid", 2.0, None)), key=None)
     wider = pa.schema([*SCHEMA, ("row", pa.int64())])
@@ -201,7 +203,8 @@ def test_the_table_keeps_its_key_whatever_columns_come(ledger):
 
 
 def test_a_column_named_row_is_the_key(ledger):
-    """Existing projects keep their meaning; another spelling of the name is asked after."""
+    """Existing projects keep their meaning. For another spelling of the name, the error asks for the right
+    one."""
     source = pa.table({"row": [1, 2], "v": ["x", "x"]})
     ledger.copy(1, source)
     assert existing(ledger.store, table_name(ledger.name)).shape.key == ("row",)
@@ -212,7 +215,7 @@ def test_a_column_named_row_is_the_key(ledger):
 
 @pytest.mark.parametrize("name", ["copies", "Copies", "row_key"])
 def test_a_source_with_one_of_the_tables_columns_is_refused(ledger, name):
-    """First, and later."""
+    """The first copy and later ones are refused."""
     own = pa.table({"a": ["x"], name: ["y"]})
     assert ledger.refused(1, own).code == "reserved-column"
     ledger.copy(1, pa.table({"a": ["x"]}))
@@ -233,14 +236,14 @@ def test_a_source_with_one_of_the_tables_columns_is_refused(ledger, name):
     ],
 )
 def test_options_that_need_a_key_are_refused(ledger, options, code):
-    """They would make of two rows one, or of one row two."""
+    """Such options would merge two rows or split one."""
     assert ledger.refused(1, rows(("x", 1.0, None)), **options).code == code
     ledger.copy(1, rows(("x", 1.0, None)))
     assert ledger.refused(2, rows(("y", 1.0, None)), **options).code == code
 
 
 def test_a_feed_is_refused(ledger):
-    """Changes, envelopes and streams: none of them can name a record; nothing is written."""
+    """Changes, envelopes and streams cannot identify a record, and nothing is written."""
     ledger.copy(1, rows(("x", 1.0, None)))
     before = load(ledger.store, table_name(ledger.name)).metadata
     change = pa.table({"a": ["x"], "at": [day(2)]})
@@ -263,7 +266,7 @@ WIDER = pa.schema([*SCHEMA, ("d", pa.string())])
 
 
 def test_a_new_column_makes_other_rows_where_it_has_a_value(ledger):
-    """Few are accepted like any change; many are refused unless they are accepted with this copy."""
+    """A few changed rows are accepted. Many are refused, unless this copy accepts its columns."""
     ledger.copy(1, rows(*MANY))
     few = [(*each, None) for each in MANY[:8]] + [(*each, "new") for each in MANY[8:]]
     assert ledger.copy(2, rows(*few, schema=WIDER)).counts["unchanged"] == 8
@@ -278,7 +281,7 @@ def test_a_new_column_makes_other_rows_where_it_has_a_value(ledger):
 
 
 def test_a_missing_column_makes_other_rows_and_equal_ones_of_them(ledger):
-    """Its values are gone from every row; the number of rows is judged all the same."""
+    """The values disappear from every row. The number of rows is still checked."""
     ledger.copy(1, rows(*((f"r{number}", 1.0, None) for number in range(10))))
     fewer = pa.table({"b": [1.0] * 10})
     assert ledger.refused(2, fewer).code == "mass-delete"
@@ -290,7 +293,7 @@ def test_a_missing_column_makes_other_rows_and_equal_ones_of_them(ledger):
 
 
 def test_under_refuse_no_other_columns_are_accepted(ledger):
-    """Neither new nor missing ones, whatever their values; the table keeps it."""
+    """The table stores `refuse`, which covers new and missing columns with any values."""
     ledger.copy(1, rows(*MANY), **REFUSE)
     new = ledger.refused(2, rows(*((*each, None) for each in MANY), schema=WIDER))
     gone = ledger.refused(2, rows(*MANY).drop_columns(["b"]))
@@ -302,7 +305,7 @@ def test_under_refuse_no_other_columns_are_accepted(ledger):
 
 
 def test_the_guard_counts_rows_as_often_as_they_occur(ledger):
-    """A thousand that become ten are a loss, although no record closes."""
+    """A decrease from a thousand copies to ten is a loss, although no record closes."""
     one = ("x", 1.0, None)
     ledger.copy(1, rows(*[one] * 100))
     stop = ledger.refused(2, rows(*[one] * 10))
@@ -312,7 +315,7 @@ def test_the_guard_counts_rows_as_often_as_they_occur(ledger):
 
 
 def test_a_copy_of_a_scope_touches_its_rows_alone(store):
-    """Here and in tasks; a row outside it is refused."""
+    """This holds on the driver and in tasks. A row outside the scope is refused."""
     for held in (None, 0):
         ledger = Ledger(store, held)
         ledger.copy(1, rows(("e", 1.0, None), ("e", 1.0, None)), scope={"a": "e"})
@@ -330,7 +333,7 @@ def test_a_copy_of_a_scope_touches_its_rows_alone(store):
 
 
 def test_types_widen_and_rows_stay(ledger):
-    """Of integers and of floats, which rewrites the rows: the keys are those of the same numbers."""
+    """Widened integers and floats keep the keys of the same numbers, although floats rewrite the rows."""
     ledger.copy(1, pa.table({"n": pa.array([1, 2], pa.int32()), "f": pa.array([72.1, None], pa.float32())}))
     wide = pa.table({"n": pa.array([1, 2], pa.int64()), "f": pa.array([72.1, None], pa.float64())})
     assert ledger.copy(2, wide).counts["unchanged"] == 2
@@ -338,7 +341,7 @@ def test_types_widen_and_rows_stay(ledger):
 
 
 def test_readers_say_the_same_of_whole_rows(ledger, tmp_path):
-    """`as_of`, `diff`, `timeline`, `changes`, `export` and `rewind` of a table without a key."""
+    """`as_of`, `diff`, `timeline`, `changes`, `export` and `rewind` work on a table without a key."""
     ann, bob = ("ann", 1.5, None), ("bob", None, None)
     ledger.copy(1, rows(ann, ann, bob))
     ledger.copy(2, rows(ann, ann, ann, bob))

@@ -1,4 +1,4 @@
-"""What `add` knows of a manifest before its source is asked: the outputs of queries, and names (R7, R33)."""
+"""Checks of `add` before a source is contacted: outputs of queries, and names (R7, R33)."""
 
 from contextlib import suppress
 from functools import partial
@@ -63,14 +63,14 @@ def test_r33_l2_a_key_that_a_query_renames_is_refused_before_fetching(dataset):
     ],
 )  # fmt: skip
 def test_errors_of_an_output_are_told_by_add(dataset, merge, text, code):
-    """L2, L7 and L10 see what the query makes; names are compared exactly."""
+    """L2, L7 and L10 check the query's output, with exact names."""
     with pytest.raises(UsageError) as refused:
         dataset(merge, read=READ, preprocess=query(text)).add()
     assert refused.value.code == code
 
 
 def test_warnings_of_an_output_are_told_by_add(dataset):
-    """L1 of a time that the query makes, L6 of an optional column that it does not fill in."""
+    """L1 reports a time that the query computes, and L6 an optional column that it does not fill in."""
     merge = "{kind: ledger, primaryKey: [note], eventTimeInKey: false}"
     life = dataset(merge, read=READ, preprocess=STEPS)
     assert codes(life.add()) == ["L1", "L6"]
@@ -82,7 +82,7 @@ def test_warnings_of_an_output_are_told_by_add(dataset):
 
 @pytest.mark.parametrize("text", ["select nowhere from input", "select v from input where date_add(v) = 1"])  # fmt: skip
 def test_a_query_that_cannot_be_analysed_is_refused_by_add(dataset, text):
-    """With file and line, and the columns that it may use."""
+    """The error contains file and line, and the columns that the query may use."""
     life = dataset(LEDGER % "v", read=READ, preprocess=query(text))
     with pytest.raises(UsageError) as refused:
         life.add()
@@ -93,7 +93,7 @@ def test_a_query_that_cannot_be_analysed_is_refused_by_add(dataset, text):
 
 
 def test_a_query_of_columns_that_nobody_declares_is_looked_at_when_they_come(dataset):
-    """R33: only where it can be known."""
+    """R33: Without declared columns, the query is checked when rows arrive."""
     made = query("select nowhere as x from input")
     life = dataset(LEDGER % "x", read="{kind: csv, header: true}", preprocess=made)
     assert life.add().lints == ()
@@ -104,7 +104,7 @@ def test_a_query_of_columns_that_nobody_declares_is_looked_at_when_they_come(dat
 
 
 def test_a_query_of_another_dataset_waits_for_it(dataset):
-    """Its columns may be there only when it has rows; what the query says of `input` alone does not wait."""
+    """The other dataset's columns may be unknown until it has rows. A query on only `input` does not wait."""
     text = "select i.* from input i join odf_adding.nowhere n on i.v = n.k"
     assert dataset(LEDGER % "v", read=READ, preprocess=query(text)).add().status == "added"
     text = "with x as (select nowhere from input) select 1 as v from input"
@@ -113,7 +113,7 @@ def test_a_query_of_another_dataset_waits_for_it(dataset):
 
 
 def test_each_source_has_the_output_of_its_own_query(dataset):
-    """One of two push sources is wrong, and it is told."""
+    """One of two push sources is wrong, and the error names it."""
     life = dataset(LEDGER % "v", read=READ, preprocess=query("select v from input"))
     good = push(LEDGER % "v", read=READ, preprocess=query("select v from input"), name="good")
     wrong = push(LEDGER % "v", read=READ, preprocess=query("select v as w from input"), name="wrong")
@@ -124,7 +124,7 @@ def test_each_source_has_the_output_of_its_own_query(dataset):
 
 
 def test_looking_at_queries_leaves_no_view_and_runs_no_job(store, spark, tmp_path):
-    """Also when it ends in an error."""
+    """This holds even if the check ends in an error."""
     views, group = spark.catalog.listTables(), "looking at queries"
     spark.sparkContext.setJobGroup(group, "")
     for text in ("select v, count(*) from input group by v order by v", "select w from input"):
@@ -147,7 +147,7 @@ def registered(text, folder):
 
 
 def test_r7_a_second_manifest_of_a_dataset_is_refused_with_its_line(tmp_path):
-    """Neither case nor account tell datasets apart."""
+    """Neither case nor account distinguishes datasets."""
     one = manifest(push())
     text = f"{one}---\n{one.replace('cities', 'acc/Cities')}"
     with pytest.raises(UsageError) as refused:
@@ -160,7 +160,7 @@ def test_r7_a_second_manifest_of_a_dataset_is_refused_with_its_line(tmp_path):
 
 
 def test_r7_the_same_manifest_may_be_named_again(tmp_path):
-    """In a folder, and by itself."""
+    """A manifest may be given in a folder and by itself."""
     [each] = registered(manifest(push()), tmp_path)
     refuse_repeated([each, each])
     [town] = registered(manifest(push()).replace("cities", "towns"), tmp_path)
@@ -168,7 +168,7 @@ def test_r7_the_same_manifest_may_be_named_again(tmp_path):
 
 
 def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
-    """In one file nothing is added; of several files the second fails alone; what is known is updated."""
+    """In one file, nothing is added. Of several files, only the second fails. Known datasets are updated."""
     texts = {name: manifest(push()).replace("cities", name) for name in ("lone", "acc/Lone", "towns")}
     add, add_each = partial(door.add, store, "odf_names"), partial(door.add_each, store, "odf_names")
     both = tmp_path / "both.yaml"
@@ -190,7 +190,7 @@ def test_r7_names_that_differ_in_case_are_one_dataset(store, tmp_path):
 
 
 def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_path):
-    """Who comes second finds it added, or brings what is new in his manifest."""
+    """The second process finds the dataset, or applies the changes in its manifest."""
     path, datasets = tmp_path / "twice.yaml", stored_datasets(store, "odf_twice")
     told = [manifest(polling(read=f"{{kind: csv, header: {each}}}")) for each in ("true", "true", "false")]
     wanted = []
@@ -203,7 +203,7 @@ def test_a_dataset_that_another_process_adds_meanwhile_is_added_once(store, tmp_
 
 
 def test_schemes_that_no_source_has_are_refused_by_add(store, tmp_path):
-    """Section 1.3: but for one that a template fills in, it is known before fetching."""
+    """Section 1.3: The scheme is checked before fetching, unless a template fills it in."""
     path = tmp_path / "cities.yaml"
     add = partial(door.add, store, "odf_names", path, dry_run=True)
     path.write_text(manifest(polling(fetch="{kind: url, url: 's3://bucket/a.csv'}")))

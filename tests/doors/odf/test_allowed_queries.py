@@ -1,4 +1,4 @@
-"""Queries of manifests compute, and do nothing else: they are refused before Spark looks at them."""
+"""Queries of manifests may only compute, and are refused before Spark analyses them."""
 
 from functools import partial
 
@@ -108,20 +108,21 @@ def dataset(store, tmp_path):
 
 
 def test_what_computes_on_the_batch_is_allowed(store):
-    """Clauses, expressions and functions of Spark that do nothing else."""
+    """Clauses, expressions and functions of Spark that only compute are allowed."""
     for (query,) in table(ALLOWED):
         assert not others_read(store, "odf", query, INPUT), query
 
 
 def test_datasets_may_be_named(store):
-    """By schema and name, with the catalog or without; also names that must be quoted, and former times."""
+    """Datasets are named by schema and name, with or without catalog, including quoted names and former
+    times."""
     query = "select * from input join backstory.odf.`a-b.c` using (x) join odf.cities using (x)"
     assert others_read(store, "odf", query, INPUT)
     assert others_read(store, "odf", "select * from odf.cities version as of 1", INPUT)
 
 
 def test_whatever_else_a_query_does_is_refused_before_spark_looks_at_it(store, spark):
-    """Programs, paths, Java, files, settings, others' tables and views, statements; wherever they stand."""
+    """Programs, paths, Java, files, settings, other tables and views, and statements are refused anywhere."""
     spark.udf.register("of_the_owner", lambda _: "")
     for query, told in table(FORBIDDEN):
         with pytest.raises(UsageError) as refused:
@@ -131,7 +132,7 @@ def test_whatever_else_a_query_does_is_refused_before_spark_looks_at_it(store, s
 
 
 def test_a_step_cannot_change_what_another_one_says(store, spark):
-    """The very text that runs is looked at: a comment that goes on behind its line swallows no bracket."""
+    """The exact text that runs is checked, so a comment cannot hide a bracket."""
     rows = spark.createDataFrame([("A",)], "city string")
     split = Sql(queries=[{"alias": "a", "query": "select 1 --\\"}, {"query": "select reflect('a') --\\"}])
     user = Sql(query="select current_user as city from input")
@@ -145,7 +146,7 @@ def test_a_step_cannot_change_what_another_one_says(store, spark):
 
 
 def test_add_and_a_dry_run_refuse_a_program_with_file_and_line(dataset, tmp_path):
-    """Whether columns are declared or not; the program never runs, and the dataset is not there."""
+    """Whether columns are declared or not, the program never runs, and the dataset is not added."""
     ran = tmp_path / "ran"
     steps = (
         f"\n  kind: sql\n  queries:\n  - {{alias: a, query: from input}}\n  - query: |\n      {RUNS % ran}"
@@ -180,7 +181,7 @@ def test_a_dataset_that_was_added_before_is_refused_before_its_source_is_asked(s
 
 
 def test_queries_read_the_datasets_that_they_name(dataset):
-    """A look-up in another dataset of the warehouse."""
+    """A query looks up values in another dataset of the warehouse."""
     known = dataset("{kind: append}", "city STRING, state STRING")
     known.push("A,X B,Y")
     name = f"backstory.odf_queries.`{known.name}`"

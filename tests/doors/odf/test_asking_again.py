@@ -1,4 +1,4 @@
-"""What a source that is asked again still has to give: files of one name, other places, pulls at once (1.3, 1.4, 5.1)."""
+"""Repeated polls of a source: files of one name, other places, concurrent pulls (1.3, 1.4, 5.1)."""
 
 from functools import partial
 
@@ -25,7 +25,7 @@ def web():
 
 
 def put(life, **texts):
-    """Files below the dataset's folder, by their paths with `__` for a slash."""
+    """Create files below the dataset's folder, with `__` in a name for a slash."""
     for name, rows in texts.items():
         path = life.folder / f"{name.replace('__', '/')}.csv"
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -98,7 +98,7 @@ def test_another_order_is_the_same_source(dataset):
 
 
 def test_a_pull_that_another_one_outran_leaves_it_all(dataset):  # R71, 5.1: state and data never disagree
-    """The other pull brings all files while this one reads its first: none comes twice, none is lost."""
+    """The other pull ingests all files while this one reads its first. No file is ingested twice or lost."""
     life = dataset(APPEND, fetch=glob("*.csv"))
     put(life, a="A,1", b="B,2", c="C,3")
     others = []
@@ -131,7 +131,7 @@ def test_an_older_download_does_not_undo_a_newer_one(dataset):  # R71
 
 
 def test_a_place_that_is_asked_again_has_given_its_files(dataset):
-    """A mistaken path that is put back, or spelled in another way, brings nothing twice."""
+    """A wrong path that is corrected, or spelled in another way, ingests nothing twice."""
     life = dataset(APPEND, fetch=glob("a/*.csv"))
     put(life, a__1="A,1", b__1="B,2")
     life.pull()
@@ -144,7 +144,7 @@ def test_a_place_that_is_asked_again_has_given_its_files(dataset):
 
 
 def test_a_wider_path_brings_what_it_adds(dataset):
-    """Whatever it is called; what the narrower one brought is known by where it lies."""
+    """Files of the narrower path are recognised by their location, whatever the wider path is called."""
     life = dataset(APPEND, fetch=glob("in/2025/b*.csv"))
     put(life, in__2025__b1="A,1", in__2025__a1="B,2", in__2024__b1="C,3")
     life.pull()
@@ -176,7 +176,7 @@ def test_a_dataset_that_is_made_anew_begins_anew(dataset, spark):
 
 
 def test_pulls_at_once_of_a_source_without_a_state(dataset, web):  # R71, R74
-    """Whichever commits first counts; the other one leaves it all, and the next pull says what it is."""
+    """The first commit counts. The other pull ingests nothing, and the next pull continues."""
     url = web.play("/a", Play(b"k,v\nA,1\n"))
     life = dataset(APPEND, fetch=f"{{kind: url, url: '{url}'}}")
     others = []

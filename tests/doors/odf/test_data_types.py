@@ -1,4 +1,4 @@
-"""Types of Open Data Fabric, of the older DDL, and Arrow's (sections 1.6 and 1.9; D25)."""
+"""Types of Open Data Fabric, of the older DDL, and of Arrow (sections 1.6 and 1.9; D25)."""
 
 import json
 
@@ -61,7 +61,7 @@ def schema_of(*types):
 
 @pytest.mark.parametrize(("written", "arrow"), TYPES, ids=[str(each[0]) for each in TYPES])
 def test_each_type_has_its_type_in_tables(written, arrow):
-    """1.9: and an Option makes it nullable, nothing else does."""
+    """1.9: Only an Option makes a type nullable."""
     plain, optional = arrow_schema(schema_of(written, {"kind": "Option", "inner": written}))
     assert (plain.type, plain.nullable) == (arrow, False)
     assert (optional.type, optional.nullable) == (arrow, True)
@@ -81,7 +81,7 @@ def test_an_option_of_an_option_is_one():
 @pytest.mark.parametrize("written", [each[0] for each in TYPES], ids=[str(each[0]) for each in TYPES])
 @pytest.mark.parametrize("optional", [False, True])
 def test_a_type_survives_in_the_fields_metadata(written, optional):
-    """The way back gives the schema that was written, whatever the table's type is."""
+    """The metadata restores the declared schema, whatever the table's type."""
     written = {"kind": "Option", "inner": written} if optional else written
     schema = schema_of(written)
     assert DataSchema.model_validate(data_schema_of(arrow_schema(schema))) == schema
@@ -101,7 +101,7 @@ EMPTY = {"kind": "Struct", "fields": []}
     ],
 )
 def test_a_struct_without_fields_is_refused(written):
-    """No table can hold one, wherever it stands."""
+    """No table can store a struct without fields, at any depth."""
     with pytest.raises(UsageError, match="c0 is declared as a Struct without fields") as refused:
         arrow_schema(schema_of(written))
     assert (refused.value.code, refused.value.keys) == ("empty-struct", ["c0"])
@@ -124,7 +124,7 @@ def test_attributes_of_a_field_survive_as_they_are():
 
 
 def test_a_column_that_became_optional_is_optional():
-    """The field's own word counts for that, for a widened column keeps its comment."""
+    """The field itself decides, because a widened column keeps its comment."""
     [field] = arrow_schema(schema_of("UInt8"))
     told = data_schema_of(pa.schema([field.with_nullable(True)]))
     assert told["fields"][0]["type"] == {"kind": "Option", "inner": {"kind": "UInt8"}}

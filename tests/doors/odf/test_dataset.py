@@ -1,4 +1,4 @@
-"""The fold of a manifest's events, and what no manifest may say (R5, R6, R7, R9, R11; O2, O11, O12, O14)."""
+"""The fold of a manifest's events, and invalid manifests (R5, R6, R7, R9, R11; O2, O11, O12, O14)."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_of_two_events_the_newer_one_counts(tmp_path):
 
 
 def test_a_push_source_that_is_added_again_is_replaced(tmp_path):
-    """B44: and its place in the document is that of the newer one."""
+    """B44: Its position in the document is that of the newer event."""
     found = dataset_of(manifest(push(), push(name="b"), push("{kind: ledger, primaryKey: [a]}")), tmp_path)
     assert {name: source.merge.kind for name, source in found.push.items()} == {
         "default": "Ledger",
@@ -103,7 +103,7 @@ def test_o2_each_merge_has_its_encoding(tmp_path, merge, encoding):
 
 
 def test_the_document_makes_the_dataset_again(tmp_path):
-    """Templates stay as they are, and so does the folder that relative paths start at."""
+    """Templates and the base folder of relative paths are kept."""
     text = manifest(
         polling(fetch="{kind: url, url: '${{ env.A }}', eventTime: fromMetadata}"), "{kind: setInfo}"
     )
@@ -256,7 +256,7 @@ def test_observed_is_a_name_like_others_where_no_column_has_it(tmp_path):
 
 
 def test_a_manifest_of_objects_needs_no_yaml(tmp_path):
-    """What Python makes itself folds as well."""
+    """Objects that Python creates can also be folded."""
     snapshot = DatasetSnapshot.model_validate(
         {"kind": "DatasetSnapshot", "version": 1, "content": {"name": "a", "kind": "Root", "metadata": []}}
     )

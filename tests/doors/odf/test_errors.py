@@ -1,4 +1,4 @@
-"""Every error of the door, and of the rooms that it reads with, has a stable code, a sentence of what is wrong, and one of what to do (R92)."""
+"""Every error of the door and of its readers has a stable code, a cause and a remedy (R92)."""
 
 import ast
 import re
@@ -18,7 +18,7 @@ FILES = sorted(path for room in ROOMS for path in room.rglob("*.py"))
 
 
 def raised(path):
-    """The errors that a module puts together."""
+    """The errors that a module creates."""
     for node in ast.walk(ast.parse(path.read_text("utf-8"))):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in KINDS:
             yield node
@@ -26,7 +26,7 @@ def raised(path):
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HOUSE)))
 def test_each_error_has_code_message_and_remedy(path):
-    """R92: as arguments of its own; a code is one word, or several with hyphens."""
+    """R92: Each error has separate arguments. A code is one word, or several with hyphens."""
     for call in raised(path):
         place = f"{path.name}:{call.lineno}"
         assert len(call.args) >= 3, f"{place} says not what to do"
@@ -38,7 +38,7 @@ def test_each_error_has_code_message_and_remedy(path):
 
 
 def test_each_problem_of_rows_has_its_sentences():
-    """R92: sections 2.3 to 2.6."""
+    """R92: Each problem of sections 2.3 to 2.6 has its sentences."""
     assert set(delivery.PROBLEMS) == set(PROBLEMS)
     for what, remedy in delivery.PROBLEMS.values():
         assert what
@@ -46,5 +46,5 @@ def test_each_problem_of_rows_has_its_sentences():
 
 
 def test_there_are_errors_to_look_at():
-    """The law above is about something."""
+    """The law above applies to at least one error."""
     assert sum(len(list(raised(path))) for path in FILES) > 50

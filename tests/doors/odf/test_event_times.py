@@ -1,4 +1,4 @@
-"""Event times through the whole door: years, days, instants, zones and fallbacks (2.1; O5, O13, O21, D32)."""
+"""Event times from source to table: years, days, instants, zones and fallbacks (2.1; O5, O13, O21, D32)."""
 
 from datetime import UTC, date, datetime, timedelta
 from functools import partial
@@ -27,7 +27,7 @@ def query(text: str) -> str:
 
 @pytest.mark.parametrize("read", [INFERRED, TEXTS, ""], ids=["numbers", "texts", "declared"])
 def test_a_year_is_its_first_instant(dataset, read):  # O5, O13, R17, R19
-    """A row without one takes the fallback; the watermark is the greatest event time."""
+    """A row without a year gets the fallback. The watermark is the greatest event time."""
     life = dataset(columns="event_time INT, k STRING", read=read)
     receipt = life.push("2019,A ,B 2025,C")
     assert receipt.watermark == datetime(2025, 1, 1, tzinfo=UTC)
@@ -36,7 +36,7 @@ def test_a_year_is_its_first_instant(dataset, read):  # O5, O13, R17, R19
 
 
 def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
-    """Smaller ones are more likely days or mistakes than seconds since 1970; the remedy says what to write."""
+    """Small numbers are probably days or mistakes, not seconds since 1970. The remedy shows the right form."""
     life = dataset(columns="event_time INT, k STRING", read=INFERRED)
     error = life.refused("2019,A 20190101,B 0,C -5,D 99999999,E 999,F", code="bad-input-schema")
     assert error.message.startswith("5 values of the event-time column event_time")
@@ -49,7 +49,7 @@ def test_numbers_that_are_no_years_are_refused(dataset):  # D32, O5
 
 
 def test_milliseconds_are_no_seconds(dataset):  # D32, E1
-    """They would be of the year 55840; the remedy says what to write, and the last second of 9999 is good."""
+    """Read as seconds, they would be in the year 55840. The last second of 9999 is valid."""
     life = dataset(columns="event_time BIGINT, k STRING", read=INFERRED)
     rows = "1700000000000,A 253402300800,B 9223372036854775807,C 1700000000,D"
     error = life.refused(rows, code="bad-input-schema")
@@ -61,7 +61,7 @@ def test_milliseconds_are_no_seconds(dataset):  # D32, E1
 
 @pytest.mark.parametrize(("type_", "told"), [("TIMESTAMP", datetime(1086, 1, 1, tzinfo=UTC)), ("DATE", date(1086, 1, 1))])  # fmt: skip
 def test_a_time_that_is_told_is_stored_in_whatever_year(dataset, type_, told):  # E3, section 1.4
-    """Before October 1582, too, where Java's old calendar is some days off; `late` counts by it."""
+    """This includes years before October 1582, where Java's old calendar differs. `late` uses the same time."""
     life = dataset(merge="{kind: ledger, primaryKey: [k]}", columns=f"event_time {type_}, k STRING")
     assert life.push(",A", event_time=datetime(1086, 1, 1, tzinfo=UTC)).watermark.year == 1086
     assert life.push("1085-12-31,B 1086-01-01,C").counts == counts(appended=2, late=1)
@@ -83,7 +83,7 @@ FAR = (
 
 
 def test_a_query_makes_no_years_that_there_are_not(dataset):  # E1
-    """Before 0001 and after 9999 there are none, whatever Spark can hold; the bounds themselves are good."""
+    """Years before 0001 and after 9999 are refused, although Spark supports them. The bounds are valid."""
     life = dataset(columns="n STRING")
     for made in FAR:
         life.add(preprocess=query(f"select n, {made} as event_time from input"))
@@ -94,7 +94,7 @@ def test_a_query_makes_no_years_that_there_are_not(dataset):  # E1
 
 
 def test_texts_beyond_the_last_year_are_refused(dataset):  # E1
-    """A zone may bring the last day of 9999 there, and the first of 0001 before all years."""
+    """A zone can move the last day of 9999, or the first of 0001, beyond the calendar."""
     life = dataset(columns="event_time STRING, k STRING", read=TEXTS)
     rows = "9999-12-31T23:59:59-05:00,A 0001-01-01T00:00:00+05:00,B 0000-12-31,C 9999-12-31T23:59:59Z,D"
     error = life.refused(rows, code="bad-input-schema")
@@ -102,7 +102,7 @@ def test_texts_beyond_the_last_year_are_refused(dataset):  # E1
 
 
 def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
-    """By RFC 3339, to UTC; what cannot be read refuses the batch; a declared text is no time, but a year."""
+    """RFC 3339 texts are read as UTC, and unreadable ones refuse the batch. A declared text must be a year."""
     life = dataset(columns="event_time STRING, k STRING", read=TEXTS)
     life.push("2024-02-01T05:30:00+05:30,A 2024-02-02,B 2024-02-03T00:00:00.123456Z,C 2024-02-04T00:00:00,D")
     assert life.log() == lines("""
@@ -118,7 +118,7 @@ def test_texts_are_read_where_nobody_declared_them(dataset):  # D32, B36
 
 
 def test_a_column_of_another_type_is_no_event_time(dataset):  # B36, L7, 2.1 step 1
-    """Where columns are declared the manifest is refused, else the batch."""
+    """If columns are declared, the manifest is refused, otherwise the batch."""
     made = query("select k, true as event_time from input")
     for declared in ({"columns": "event_time DOUBLE, k STRING"}, {"columns": "k STRING", "preprocess": made}):
         with pytest.raises(UsageError, match="event_time"):
@@ -130,7 +130,7 @@ def test_a_column_of_another_type_is_no_event_time(dataset):  # B36, L7, 2.1 ste
 
 
 def test_days_stay_days(dataset):  # R17, R19: a day counts as midnight, UTC
-    """The column is one of days; a row without one takes the day of the fallback; earlier ones are late."""
+    """The column has type DATE. A row without a day gets the fallback's day, and earlier days are late."""
     life = dataset(columns="event_time DATE, k STRING")
     assert life.push("2024-02-02,A ,B", event_time=datetime(2024, 1, 7, 23, 59, tzinfo=UTC)).watermark == e(
         33
@@ -145,7 +145,7 @@ def test_days_stay_days(dataset):  # R17, R19: a day counts as midnight, UTC
 
 
 def test_a_snapshot_of_days(dataset):  # R40, O19
-    """A day that moved is a change, one that is left out is none; what vanishes has the day of the observation."""
+    """A moved day is a change, and an omitted one is not. A removed record has the day of observation."""
     life = dataset(columns="event_time DATE, k STRING", merge="{kind: snapshot, primaryKey: [k]}")
     life.push("2024-02-01,A 2024-02-01,B ,C")
     assert life.push("2024-02-01,A ,B ,C").counts == counts(unchanged=3)
@@ -159,7 +159,7 @@ ZONES = ["America/Vancouver", "Asia/Kolkata"]
 
 @pytest.fixture(params=ZONES[: deep(laws=2, gate=1)])
 def zone(request, spark):
-    """A session that somebody set to another zone."""
+    """A session with another time zone."""
     before = spark.conf.get("spark.sql.session.timeZone")
     spark.conf.set("spark.sql.session.timeZone", request.param)
     yield request.param
@@ -167,7 +167,7 @@ def zone(request, spark):
 
 
 def test_zones_change_nothing(dataset, zone):  # R18, E3, O21
-    """Texts, years, days and times without a zone are UTC, with microseconds; so are all other columns."""
+    """Texts, years, days and naive times are UTC with microseconds, as are all other columns."""
     vocab = "{kind: setVocab, eventTimeColumn: at}"
     instants = dataset(
         columns="at TIMESTAMP, seen TIMESTAMP, k STRING",
@@ -199,7 +199,7 @@ def test_zones_change_nothing(dataset, zone):  # R18, E3, O21
 
 
 def test_a_query_reads_times_as_utc(dataset, zone):  # R18, E3
-    """What SQL makes of a text or a year in preprocess depends on no session either."""
+    """SQL in preprocess converts texts and years in the same way in any session."""
     text = "select timestamp(t) as event_time, timestamp(make_date(2019, 1, 1)) as y, string(timestamp_seconds(0)) as z from input"
     life = dataset(columns="t STRING", preprocess=query(text))
     life.push("2024-02-01T12:00:00")
@@ -207,7 +207,7 @@ def test_a_query_reads_times_as_utc(dataset, zone):  # R18, E3
 
 
 def test_a_day_begins_at_midnight_utc(dataset, store, zone):  # E3, section 2.1 step 9
-    """Also where a history is read, and a day is made of a commit's time; times within a struct are UTC."""
+    """This includes reads of a history, where a commit's time becomes a day. Times within structs are UTC."""
     life = dataset(
         columns="event_time DATE, k STRING", merge="{kind: snapshot, primaryKey: [k], encoding: op}"
     )
@@ -229,7 +229,8 @@ def test_a_day_begins_at_midnight_utc(dataset, store, zone):  # E3, section 2.1 
 
 
 def test_a_retraction_has_the_time_of_its_encoding(dataset):  # O3, O19, R37
-    """In pairs the stored time, in letters the time of the observation: of the source, else of the run."""
+    """In pairs it has the stored time. In letters it has the time of observation: the source's, otherwise the
+    run's."""
     for encoding, line in (("op", "1 -R s2 e32 A"), ("observed", "1 s2 s2 D A")):
         merge = f"{{kind: snapshot, primaryKey: [k], encoding: {encoding}}}"
         life = dataset(columns="event_time TIMESTAMP, k STRING", merge=merge)

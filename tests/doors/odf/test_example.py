@@ -1,4 +1,4 @@
-"""The example: real copies into a snapshot, a ledger and a log, each pulled twice, held to the rule."""
+"""The example: real copies in a snapshot, a ledger and a log, each pulled twice, compared with the rule."""
 
 import csv
 import importlib.util
@@ -28,7 +28,7 @@ COUNTRIES = EventTerms(Strategy.SNAPSHOT, key=("code",), encoding=EventEncoding.
 
 
 def example(folder=EXAMPLE):
-    """The example's module, of the example as it stands in a folder."""
+    """The example's module, for the example in a folder."""
     spec = importlib.util.spec_from_file_location("odf_example", folder / "pull.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -45,7 +45,7 @@ def rows_of(copy):
 
 
 def countries_of(copy):
-    """The rows of a copy as the example's query leaves them, in types."""
+    """The typed rows of a copy after the example's query."""
     for row in rows_of(copy):
         if row["name"] != "Ascension Island":
             values = {name: value or None for name, value in row.items()}
@@ -53,7 +53,7 @@ def countries_of(copy):
 
 
 def euro_of(year):
-    """The first copy of each country, up to a year, that lists the euro."""
+    """The first copy of each country with the euro, up to a year."""
     found = {}
     for copy in COPIES:
         for row in rows_of(copy):
@@ -63,14 +63,14 @@ def euro_of(year):
 
 
 def log_of_copies():
-    """A line for each copy."""
+    """One line for each copy."""
     for copy in COPIES:
         told = {"file": copy.name, "rows": len(rows_of(copy)), "bytes": copy.stat().st_size}
         yield {"taken_at": f"{day_of(copy)}T00:00:00Z"} | told
 
 
 def by_the_rule(copies):
-    """The copies, one after the other, through the rule."""
+    """The result of the copies in sequence by the rule."""
     log, watermark = [], None
     for copy in copies:
         time = datetime.combine(day_of(copy), datetime.min.time(), UTC)
@@ -106,7 +106,7 @@ def stored(warehouse, name):
 
 
 def test_the_bundled_data_are_made_of_the_copies():
-    """Nothing in the example's own files is made up."""
+    """The example's own files are derived from the real copies."""
     for year in EURO:
         with (EXAMPLE / "data" / f"euro-{year}.csv").open(newline="", encoding="utf-8") as file:
             header, *rows = csv.reader(file)
@@ -117,7 +117,8 @@ def test_the_bundled_data_are_made_of_the_copies():
 
 
 def test_the_countries_are_the_rules(pulled):
-    """R14, R16, R17, R48: offsets, letters, times and values of the copies; the state is the last copy."""
+    """R14, R16, R17, R48: Offsets, letters, times and values equal the rule's, and the state is the last
+    copy."""
     warehouse, _, _ = pulled
     rows = stored(warehouse, "world.countries")
     log = by_the_rule(PULLED)
@@ -135,7 +136,7 @@ def test_the_countries_are_the_rules(pulled):
 
 
 def test_the_ledger_has_each_row_once(pulled):
-    """R26, R27: the later lists add what they have more."""
+    """R26, R27: Each later list adds only its new rows."""
     warehouse, receipts, _ = pulled
     rows = stored(warehouse, "world.euro")
     assert sorted((str(row["listed_on"]), row["code"], row["name"]) for row in rows) == euro_of(EURO[-1])
@@ -145,7 +146,7 @@ def test_the_ledger_has_each_row_once(pulled):
 
 
 def test_the_log_has_each_line(pulled):
-    """R25: what was appended, in the order of its event times."""
+    """R25: Appended lines are in the order of their event times."""
     warehouse, _, _ = pulled
     rows = stored(warehouse, "world.copies")
     assert [row["offset"] for row in rows] == list(range(len(COPIES)))
@@ -155,7 +156,7 @@ def test_the_log_has_each_line(pulled):
 
 
 def test_the_second_pull_finds_nothing_new(pulled):
-    """R22: the same files again are no commit."""
+    """R22: The same files make no new commit."""
     _, first, second = pulled
     assert [receipt.status for receipt in first] == ["updated"] * 3
     assert [receipt.status for receipt in second] == ["up-to-date"] * 3
@@ -164,14 +165,14 @@ def test_the_second_pull_finds_nothing_new(pulled):
 
 
 def test_a_receipt_is_told_on_a_line(pulled):
-    """What the example prints."""
+    """The line that the example prints."""
     _, first, second = pulled
     assert example().told(first[2]) == "world.copies     updated     26 appended; offsets 0 to 25"
     assert example().told(second[2]).split() == ["world.copies", "up-to-date"]
 
 
 def test_a_copy_that_holds_a_key_twice(spark, tmp_path):
-    """R31, R47, R21: without the query the second copy is refused and the first stays; with it the pull goes on."""
+    """R31, R47, R21: Without the query, the second copy is refused. With it, the pull continues."""
     cleared(IcebergStore(spark))
     copies = tmp_path / "data" / "countries"
     copies.mkdir(parents=True)

@@ -1,4 +1,4 @@
-"""A fetch step of a manifest is what `sources` are asked for; other kinds say so (O12, 5.2)."""
+"""A fetch step of a manifest becomes a request to `sources`, and other kinds are reported (O12, 5.2)."""
 
 import pytest
 from pydantic import TypeAdapter

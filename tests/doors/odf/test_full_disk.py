@@ -1,4 +1,4 @@
-"""A disk that is full: one dataset fails for now, and the others go on (decision O15, E1)."""
+"""If the disk is full, one dataset fails temporarily, and the others continue (decision O15, E1)."""
 
 import errno
 import gzip
@@ -31,7 +31,7 @@ def dataset(store, tmp_path):
 
 @pytest.fixture
 def full(monkeypatch):
-    """Temporary folders in which a file of this name lies on a device without room."""
+    """Temporary folders in which this file name is on a full device."""
 
     def folder(name, **options):
         made = real(**options)
@@ -44,7 +44,7 @@ def full(monkeypatch):
 
 @pytest.mark.parametrize("file", ["step-1", "rows.parquet"])
 def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, file, monkeypatch):
-    """While a delivery is unpacked, and while its rows are kept for Spark; nothing of it is written."""
+    """Unpacking and staging both fail temporarily, and nothing of the dataset is written."""
     monkeypatch.setattr(staging, "FEW_ROWS", 0)
     packed = dataset(f"packed-{file}", fetch=URL % "csv.gz", read=CSV, prepare=GZIP)
     plain = dataset(f"plain-{file}", fetch=URL % "parquet", read="{kind: parquet}")
@@ -65,6 +65,6 @@ def test_one_dataset_fails_for_now_and_the_others_go_on(store, dataset, full, fi
 
 
 def test_a_download_that_finds_no_room_fails_for_now():
-    """Other faults of the cache folder do not mend themselves."""
+    """Other faults of the cache folder are permanent."""
     assert unwritable(OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))).exit_code == 75
     assert unwritable(OSError(errno.EACCES, os.strerror(errno.EACCES))).exit_code == 1

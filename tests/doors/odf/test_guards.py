@@ -1,4 +1,4 @@
-"""What keeps a dataset whole: guards, refusals that change nothing, one commit a pull, names of any kind."""
+"""Guards of a dataset: refusals without changes, one commit per pull, names of any kind."""
 
 from datetime import datetime
 from functools import partial
@@ -27,7 +27,8 @@ def query(text: str) -> str:
 
 
 def test_a_snapshot_may_not_retract_too_much(dataset):  # R46, section 2.4
-    """More than the fraction is refused with the keys; just as much is not; above a half there is a warning."""
+    """More than the fraction is refused with keys, exactly the fraction is not, and above a half there is a
+    warning."""
     merge = "{kind: snapshot, primaryKey: [k], maxRetract: %s}"
     life = dataset(merge % 0.5, KV)
     life.push("A,1 B,1 C,1 D,1")
@@ -51,7 +52,7 @@ def test_a_snapshot_may_not_retract_too_much(dataset):  # R46, section 2.4
 
 
 def test_a_late_snapshot_is_warned_of_or_refused(dataset):  # section 2.4: a batch older than the last one
-    """By default it is a plain difference; `onLateSnapshot: error` refuses it."""
+    """By default it is an ordinary difference. `onLateSnapshot: error` refuses it."""
     life = dataset(SNAPSHOT, KV)
     life.push("A,1")
     life.push("A,2")
@@ -65,7 +66,7 @@ def test_a_late_snapshot_is_warned_of_or_refused(dataset):  # section 2.4: a bat
 
 
 def test_a_snapshot_without_a_time_that_others_overtook_is_late(dataset):
-    """It is of the time at which its run began, whatever system time its events then get."""
+    """Its time is the beginning of its run, whatever system time its events get."""
     warned = dataset(SNAPSHOT, KV)
     strict = dataset("{kind: snapshot, primaryKey: [k], onLateSnapshot: error}", KV)
     for life in (warned, strict):
@@ -76,7 +77,7 @@ def test_a_snapshot_without_a_time_that_others_overtook_is_late(dataset):
 
 
 def test_an_empty_file_is_a_state_or_none(dataset):  # R45, R23, B34
-    """With columns it retracts everything, once; without them only the source's state is saved."""
+    """With columns, it retracts everything once. Without them, only the source's state is stored."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", read=INFERRED, fetch=POLLING)
     empty = life.pull("")
     assert (empty.status, empty.counts, empty.watermark) == ("up-to-date", counts(), None)
@@ -119,7 +120,7 @@ RESERVED = [
 
 
 def test_a_reserved_column_is_refused(dataset):  # R20, L10, O11, 2.1 step 1
-    """Declared, by the lint; made by a query, before anything is written: of a merge in one dataset."""
+    """The lint refuses a declared one. One from a query is refused before anything is written."""
     lives = {merge: dataset(merge) for merge, _ in RESERVED}
     for merge, name in RESERVED:
         with pytest.raises(UsageError, match=name):
@@ -133,7 +134,7 @@ def test_a_reserved_column_is_refused(dataset):  # R20, L10, O11, 2.1 step 1
 
 
 def test_an_inferred_column_with_a_reserved_name_is_renamed(dataset):  # B40, D32
-    """It gets a leading `_`; in a table without the column `observed` that one is free."""
+    """It gets a leading `_`. `observed` is free in a table without that column."""
     life = dataset(APPEND, read="{kind: ndJson}")
     life.push_texts('{"op": 123, "foo": "bar", "offset": 1, "observed": "U"}\n', ending="json")
     [row] = life.rows()
@@ -152,7 +153,7 @@ def test_an_inferred_column_with_a_reserved_name_is_renamed(dataset):  # B40, D3
 
 
 def test_a_failed_run_changes_nothing(dataset):  # R21, R69
-    """Rows that cannot be read, a query that does not fit, or one that fails on a row; then all goes on."""
+    """After unreadable rows, a query that does not fit, or one that fails, the next run works."""
     life = dataset(APPEND, KV)
     life.push("A,1")
     many = " ".join(f"k{number},{number}" for number in range(3000))
@@ -172,7 +173,7 @@ def test_a_failed_run_changes_nothing(dataset):  # R21, R69
 
 
 def test_a_file_that_is_not_there(dataset):  # O15
-    """It fails with 1; files before it stay."""
+    """The pull fails with 1, and earlier files are kept."""
     life = dataset(APPEND, KV)
     life.add()
     good = life.folder / "good.csv"
@@ -186,7 +187,7 @@ def test_a_file_that_is_not_there(dataset):  # O15
 
 
 def test_a_pull_makes_one_commit_or_none(dataset):  # R22, R23, R21, O10, O20, E2
-    """One with rows, one for a state that is new, none for a source that stands still or fails."""
+    """Rows or a new state make one commit. An unchanged or failing source makes none."""
     life = dataset(SNAPSHOT, KV, fetch=POLLING)
     assert life.pull("k,v\nA,1\n").status == "updated"
     assert life.commits() == 1
@@ -214,7 +215,7 @@ def files_of(life) -> str:
 
 
 def test_every_commit_can_be_read_again(dataset):  # R87, R14, R16
-    """By the table's version, by offset and by system time: the same rows."""
+    """By table version, offset and system time, the rows are the same."""
     life = dataset(SNAPSHOT, KV)
     for text in ("A,1 B,1", "B,2", "B,2 C,1"):
         life.push(text)
@@ -230,7 +231,7 @@ def test_every_commit_can_be_read_again(dataset):  # R87, R14, R16
 
 
 def test_a_run_is_taken_in_once(dataset):  # R81
-    """The same run id again adds nothing, also in an append; each file of a run has its own part of it."""
+    """A repeated run id adds nothing, even in an append. Each file of a run is recognised."""
     life = dataset(APPEND, KV)
     life.add()
     files = [life.folder / f"{name}.csv" for name in "ab"]
@@ -244,7 +245,7 @@ def test_a_run_is_taken_in_once(dataset):  # R81
 
 
 def test_the_watermark_is_set_forward_only(dataset):  # O20, R19
-    """Nothing is polled; an earlier one is refused; late rows leave it."""
+    """Nothing is polled. An earlier watermark is refused, and late rows do not change it."""
     life = dataset(APPEND, KV, fetch=POLLING)
     life.pull("k,v\nA,1\n")
     moved = life.pull("k,v\nA,2\n", set_watermark=e(30))
@@ -261,7 +262,7 @@ def test_the_watermark_is_set_forward_only(dataset):  # O20, R19
 
 
 def test_a_disabled_source_takes_nothing(dataset):  # R82, D31
-    """Polling and push alike; the dataset stays, and the source can be switched on again."""
+    """Polling and push sources can be disabled and enabled again, and the dataset is kept."""
     polling = dataset(APPEND, KV, fetch=POLLING)
     polling.pull("k,v\nA,1\n")
     polling.add(after=("{kind: disablePollingSource}",))
@@ -278,7 +279,7 @@ def test_a_disabled_source_takes_nothing(dataset):  # R82, D31
 
 
 def test_pushing_and_pulling_need_their_sources(dataset):  # section 3.6 B69, O15
-    """A push into a polling dataset is refused; a dataset without any source takes what comes."""
+    """A push into a polling dataset is refused. A dataset without a source accepts any push."""
     polling = dataset(APPEND, KV, fetch=POLLING)
     with polling.unchanged(), pytest.raises(UsageError, match="polling source only"):
         polling.push("A,1")
@@ -315,7 +316,7 @@ NAMES = [
 
 
 def test_any_name_of_a_column_survives(dataset):  # R67, B32, B38, E4
-    """In keys, compared columns, queries and errors, in files and in the table; case tells names apart."""
+    """Any name works in keys, compared columns, queries, errors, files and tables. Names are case-sensitive."""
     header = ",".join('"' + name.replace('"', '""') + '"' for name in NAMES)
     quoted = ", ".join("'" + name.replace("'", "''") + "'" for name in NAMES)
     life = dataset(
@@ -347,7 +348,7 @@ def test_any_name_of_a_column_survives(dataset):  # R67, B32, B38, E4
 
 
 def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
-    """Its name is one table name; another spelling means the same dataset."""
+    """The name is one table name, and another spelling is the same dataset."""
     life = dataset(APPEND, KV, name="Demo.City-2")
     life.push("A,1")
     life.name = "demo.CITY-2"
@@ -367,7 +368,7 @@ def test_a_dataset_may_have_dots_and_capitals(dataset, store):  # O18
     ],
 )
 def test_what_another_program_wrote_is_a_note_once(dataset, statement, words):
-    """A delivery that another program's writes came before says so; moves of rows between files are no writes."""
+    """The next delivery reports another program's write. Moves of rows between files are not reported."""
     life = dataset(APPEND, KV)
     life.push("A,1")
     name = f"{life.namespace}.`{life.name}`"

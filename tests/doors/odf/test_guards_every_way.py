@@ -1,4 +1,4 @@
-"""Whatever refuses rows of a dataset refuses them in every way of merging, and alike, before one is written (law 8)."""
+"""Every guard refuses rows of a dataset alike, in every way of merging, before one is written (law 8)."""
 
 from dataclasses import replace
 
@@ -68,7 +68,7 @@ WAYS = {"whole": (None, None), "parts": (800, IN_PARTS), "tasks": (0, IN_TASKS)}
 
 
 def test_every_guard_of_a_dataset_has_a_row_here():
-    """A guard that is new in the code is tried in every way, or this fails."""
+    """If the code gets a new guard, this test fails until the guard has a row here."""
     own = {
         name
         for name, value in vars(delivery).items()
@@ -82,7 +82,7 @@ def test_every_guard_of_a_dataset_has_a_row_here():
 
 @pytest.mark.parametrize("merge", GUARDS)
 def test_a_dataset_is_refused_alike_in_every_way(store, tmp_path, merge):
-    """The code, the sentence and the keys are one; the log stays as it was."""
+    """Code, sentence and keys are equal in every way. The log is unchanged."""
     columns, stored, wrong = GUARDS[merge]
     errors = {}
     for way, (held, logged) in WAYS.items():

@@ -1,4 +1,4 @@
-"""The lints: ten manifests that each says something about, and ten that they are silent about (R10; 2.11)."""
+"""The lints: ten manifests with findings, and ten without (R10; 2.11)."""
 
 import pyarrow as pa
 import pytest
@@ -90,7 +90,7 @@ def test_r10_ten_manifests_have_none(tmp_path, events):
     ],
 )
 def test_l11_a_secret_in_a_manifest_is_refused_with_file_and_line(tmp_path, fetch, line, what):
-    """It is named, and not shown."""
+    """The error names the place but not the secret."""
     [lint] = lints(dataset_of(manifest(polling(fetch=fetch)), tmp_path))
 
     assert (lint.code, lint.level, lint.line) == ("L11", Level.ERROR, line)
@@ -172,12 +172,12 @@ def test_l1_is_told_of_a_batch_too(tmp_path):
     ],
 )
 def test_l2_every_column_that_a_merge_names_is_looked_up(tmp_path, merge, line):
-    """Names compare with their case; a changelog needs the column `op`."""
+    """Names are case-sensitive, and a changelog needs the column `op`."""
     assert [each for each in found(tmp_path, push(merge), output=OUTPUT) if "L5" not in each] == line
 
 
 def test_l2_the_datasets_own_schema_tells_columns_too(tmp_path):
-    """O22: it may list system columns, which is no L10."""
+    """O22: The dataset's schema may list system columns, without a finding of L10."""
     own = "{kind: setDataSchema, schema: {fields: [{name: offset, type: int64}, {name: city, type: string}]}}"
     assert found(tmp_path, push(key("town")), own) == ["L2 10"]
     assert found(tmp_path, push(key("city")), own) == []
@@ -185,7 +185,7 @@ def test_l2_the_datasets_own_schema_tells_columns_too(tmp_path):
 
 
 def test_a_batch_with_a_name_twice_is_looked_at(tmp_path):
-    """That it is wrong is for others to tell."""
+    """A repeated name is checked elsewhere."""
     output = pa.schema([("event_time", pa.string()), ("event_time", pa.bool_())])
     assert found(tmp_path, push(), output=output) == []
 
@@ -204,7 +204,7 @@ def test_l6_an_optional_event_time_is_told(tmp_path):
     ("column", "told"), [("a INT", True), ("a INT NULL", True), ("a INT NOT NULL", False)]
 )
 def test_l6_a_column_of_the_older_form_is_optional_unless_it_says_not_null(tmp_path, column, told):
-    """1.6, D25: of the key, and of the event time."""
+    """1.6, D25: This applies to the key and the event time."""
     read = f"{{kind: csv, ddlSchema: [{column}]}}"
     vocab = "{kind: setVocab, eventTimeColumn: a}"
     assert found(tmp_path, push(key("a"), read=read)) == ["L6 10"] * told + ["L9 9"]
@@ -212,7 +212,7 @@ def test_l6_a_column_of_the_older_form_is_optional_unless_it_says_not_null(tmp_p
 
 
 def test_l6_what_a_query_fills_in_or_makes_by_itself_is_silent(tmp_path):
-    """Optional is what somebody declared so, and what comes out of the query so."""
+    """Only declared columns, and the query's output, determine optional columns."""
     source = push(key("note", "city"), read=READ, preprocess=SQL)
     made = [pa.field("note", pa.string()), pa.field("city", pa.string())]
     assert found(tmp_path, source) == []
@@ -222,7 +222,7 @@ def test_l6_what_a_query_fills_in_or_makes_by_itself_is_silent(tmp_path):
 
 
 def test_an_empty_list_of_compared_columns_has_no_finding(tmp_path):
-    """1.8: it is the default, all columns outside the key."""
+    """1.8: An empty list is the default, which means all columns outside the key."""
     merge = key("city", kind="snapshot", more=", compareColumns: []")
     assert found(tmp_path, polling(merge, read=READ, fetch=TIMED)) == []
 

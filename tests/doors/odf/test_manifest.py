@@ -1,4 +1,4 @@
-"""The manifest's document: what it may say, in which cases, and where it is wrong (R1, R2, R3, R5)."""
+"""The document of a manifest: valid forms, spellings and errors (R1, R2, R3, R5)."""
 
 import json
 
@@ -68,7 +68,7 @@ WORDS = {
 
 
 def cased(text, spelled):
-    """The text with each kind spelled another way."""
+    """The text with each kind in another spelling."""
     for word, proper in WORDS.items():
         text = text.replace(f"kind: {word}\n", f"kind: {spelled(proper)}\n")
     return text
@@ -133,7 +133,7 @@ def test_r2_a_part_has_the_fields_of_its_own_kind_only(tmp_path):
 
 @pytest.mark.parametrize("more", ["", ", schema: {fields: []}"])
 def test_the_older_form_of_a_datasets_schema_is_told_with_the_newer_one(tmp_path, more):
-    """1.2: rawArrowSchema is no misspelled key."""
+    """1.2: rawArrowSchema is not reported as a misspelled key."""
     wrong = refusal(manifest(f"{{kind: setDataSchema, rawArrowSchema: AAAA{more}}}"), tmp_path)
     place = "cities.yaml, line 7, content.metadata[0].rawArrowSchema"
     assert wrong.message == f"{place}: rawArrowSchema, the older form, is not supported."
@@ -274,7 +274,8 @@ EVENTS = [
 
 @pytest.mark.parametrize("event", EVENTS, ids=range(len(EVENTS)))
 def test_r3_each_event_makes_the_round_trip_without_loss(tmp_path, event):
-    """Through YAML, the object, the stored JSON, and the object again: equal, and the JSON has no more."""
+    """YAML, the object, the stored JSON and the object again are equal, and the JSON has no additional
+    fields."""
     written = loaded(manifest(event), tmp_path)
     document = json.loads(json.dumps(to_document(written)))
     assert DatasetSnapshot.model_validate(document) == written

@@ -1,4 +1,4 @@
-"""Append, Ledger and Snapshot through the whole door (odf-ingest.md, sections 2.1 to 2.4, 2.7 and 3.1)."""
+"""Append, Ledger and Snapshot from source to table (odf-ingest.md, sections 2.1 to 2.4, 2.7 and 3.1)."""
 
 import math
 import random
@@ -29,7 +29,7 @@ def dataset(store, tmp_path):
 
 
 def test_append_takes_every_row_again(dataset):  # R25, R16, B13d, section 2.2
-    """Duplicates and a second ingest of a row append; one commit has one system time."""
+    """Duplicates and repeated ingests are appended. One commit has one system time."""
     life = dataset("{kind: append}", "city STRING, population INT")
     assert life.push("A,1000 B,2000 B,2000").counts == counts(appended=3)
     assert life.push("A,1000").offsets == (3, 3)
@@ -46,7 +46,7 @@ def test_append_takes_every_row_again(dataset):  # R25, R16, B13d, section 2.2
 
 
 def test_append_tells_operations_where_they_are_wanted(dataset):  # O11, R13, R24
-    """`encoding: op` adds the column; rows of one time are sorted by all that is left, NULL first."""
+    """`encoding: op` adds the column. Rows of one time are sorted by all other columns, NULL first."""
     vocab = "{kind: setVocab, offsetColumn: nr, operationTypeColumn: what, systemTimeColumn: learnt, eventTimeColumn: at}"
     life = dataset("{kind: append, encoding: op}", "b STRING, a INT", after=(vocab,))
     life.push("x,2 ,2 x,1 x,")
@@ -60,7 +60,7 @@ def test_append_tells_operations_where_they_are_wanted(dataset):  # O11, R13, R2
 
 
 def test_a_ledger_takes_what_it_has_not_seen(dataset):  # R26, R27, R34, B1, B3, B42
-    """Events that are gone from the source stay; a late one gets the next offset."""
+    """Events that are missing from the source are kept, and a late one gets the next offset."""
     life = dataset("{kind: ledger, primaryKey: [year, city]}", LEDGER, after=(YEAR,))
     assert life.push(P3).counts == counts(appended=3)
     assert life.log() == lines("""
@@ -92,7 +92,7 @@ def test_a_ledger_takes_what_it_has_not_seen(dataset):  # R26, R27, R34, B1, B3,
     ],
 )
 def test_an_event_is_known_by_key_and_time_or_literally(dataset, merge, table, told):  # R28, R29, O4, O13
-    """By a literal key the second year of a city is a conflict, which is counted and dropped."""
+    """With a literal key, the second year of a city is a conflict, which is counted and dropped."""
     life = dataset(f"{{kind: ledger, {merge}}}", LEDGER, after=(YEAR,))
     assert ("L1" in [lint.code for lint in life.add().lints]) == ("false" in merge)
     if "false" in merge:
@@ -103,7 +103,7 @@ def test_an_event_is_known_by_key_and_time_or_literally(dataset, merge, table, t
 
 
 def test_a_ledger_conflict_is_told_as_the_manifest_asks(dataset):  # R30, O9, O16
-    """It fails and names the key, or is corrected by a pair with the old row and the new one."""
+    """The pull fails and names the key, or a pair with the old and the new row corrects it."""
     merge = "{kind: ledger, primaryKey: [k], eventTimeInKey: false, encoding: op, onConflict: %s}"
     life = dataset(merge % "error", "k STRING, v INT")
     life.push("A,1 B,2")
@@ -126,13 +126,13 @@ def test_a_ledger_conflict_is_told_as_the_manifest_asks(dataset):  # R30, O9, O1
 
 
 def test_the_source_of_a_correction_needs_its_encoding(dataset):  # O11
-    """`correct` without `encoding: op` could not be told in the table: the manifest is refused."""
+    """Without `encoding: op`, the table cannot store a correction, so the manifest is refused."""
     with pytest.raises(UsageError, match="encoding op"):
         dataset("{kind: ledger, primaryKey: [k], onConflict: correct}", "k STRING").add()
 
 
 def test_rows_of_an_unseen_ledger_key(dataset):  # R31, R32, D5, D6, O8
-    """Identical ones are one; different ones and NULL keys refuse the batch, with the count and ten keys."""
+    """Identical rows are one. Different rows and NULL keys refuse the batch, with the count and ten keys."""
     life = dataset("{kind: ledger, primaryKey: [k, l]}", "k STRING, l INT, v INT")
     twice = " ".join(f"k{number:02},1,{value}" for number in range(12) for value in (1, 2))
     error = life.refused(twice, code="conflicting-rows")
@@ -150,7 +150,7 @@ def test_rows_of_an_unseen_ledger_key(dataset):  # R31, R32, D5, D6, O8
 
 
 def test_a_ledger_row_without_a_time_is_known_by_its_key(dataset):  # O13, R17
-    """It means the event of its key; an unknown one gets the fallback time, and given times are kept."""
+    """It refers to the event of its key. An unknown one gets the fallback time, and given times are kept."""
     life = dataset("{kind: ledger, primaryKey: [k]}", "event_time TIMESTAMP, k STRING, v INT")
     life.push("2024-03-01T00:00:00Z,A,1 ,B,2")
     assert life.push(",A,1 ,A,2 ,B,2").counts == counts(unchanged=2, conflicts=1)
@@ -163,7 +163,7 @@ def test_a_ledger_row_without_a_time_is_known_by_its_key(dataset):  # O13, R17
 
 
 def test_a_ledger_key_on_a_time_that_the_source_lacks_is_refused(dataset):  # D4, R33
-    """NULL would never be known again, and every ingest would append everything."""
+    """NULL would never match, so every ingest would append everything."""
     query = "{kind: sql, engine: spark, query: 'select k, v from input'}"
     merge = "{kind: ledger, primaryKey: [event_time, k]}"
     with pytest.raises(UsageError, match="event_time"):
@@ -189,7 +189,7 @@ def test_a_ledger_key_on_a_time_that_the_source_lacks_is_refused(dataset):  # D4
     ],
 )
 def test_a_column_that_merge_names_and_nobody_has(dataset, merge):  # R33, B5, L2
-    """Where columns are declared it fails before anything is fetched; else the batch is refused."""
+    """If columns are declared, it fails before fetching. Otherwise the batch is refused."""
     life = dataset(merge, "k STRING, v INT")
     with pytest.raises(UsageError) as refused:
         life.add()
@@ -250,7 +250,7 @@ OBSERVED = """
 def test_the_life_of_a_snapshot(
     dataset, merge, table, names
 ):  # R35, R22, R37, R38, R45, O2, O3, O11, O16, O19
-    """Section 2.4's table, in pairs and in letters; no commit where nothing changed; columns as promised."""
+    """Section 2.4's table, in pairs and in letters. Without a change there is no commit."""
     life = dataset(merge, "k STRING, v INT")
     found = []
     for text, outcome in LIFE:
@@ -268,7 +268,7 @@ def test_the_life_of_a_snapshot(
 
 
 def test_snapshots_of_the_reference(dataset):  # R36, B8, B10, B50, R15
-    """Rows in another order change nothing; events are sorted by key, then what they do."""
+    """The order of rows does not matter. Events are sorted by key, then by operation."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", "k STRING, v INT")
     life.push("C,3000 A,1000 D,4000 B,2000")
     assert life.push("D,4000 C,3000 B,2000 A,1000").status == "up-to-date"
@@ -287,7 +287,7 @@ def test_snapshots_of_the_reference(dataset):  # R36, B8, B10, B50, R15
 
 
 def test_preprocess_makes_the_rows_of_a_snapshot(dataset):  # R36, B30
-    """Queries see `input` and the steps before them; the event time of old rows stays with them."""
+    """Queries read `input` and earlier steps. Old rows keep their event time."""
     query = "{kind: sql, engine: datafusion, queries: [{alias: ten, query: 'select city, population * 10 as population from input'}, {query: 'select city, population + 1 as population from ten;'}]}"
     merge = "{kind: snapshot, primaryKey: [city], encoding: op}"
     life = dataset(merge, "city STRING, population INT", preprocess=query, fetch="{kind: url, url: data.csv}")
@@ -304,7 +304,7 @@ def test_preprocess_makes_the_rows_of_a_snapshot(dataset):  # R36, B30
 
 
 def test_what_is_a_change_of_a_value(dataset, tmp_path):  # R39, R43
-    """NULL and a value differ, an empty text and NULL too; NaN is NaN, and 0.0 is -0.0."""
+    """NULL differs from a value and from an empty text. NaN equals NaN, and 0.0 equals -0.0."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", read="{kind: parquet}")
 
     def push(**values):
@@ -328,7 +328,7 @@ def test_what_is_a_change_of_a_value(dataset, tmp_path):  # R39, R43
 
 
 def test_an_event_time_that_the_source_carries_is_a_change(dataset):  # R40, R17, O21
-    """Forwards and backwards; one that it leaves out is none, and the stored one stays."""
+    """Moves in both directions count. A missing time is no change, and the stored one is kept."""
     life = dataset(BY_CITY, "k STRING, v INT, event_time TIMESTAMP")
     life.push("A,1,2024-02-01T00:00:00Z B,1,")
     assert life.push("A,1, B,1,").counts == counts(unchanged=2)
@@ -345,7 +345,7 @@ def test_an_event_time_that_the_source_carries_is_a_change(dataset):  # R40, R17
 
 
 def test_only_compared_columns_make_a_change(dataset):  # R41
-    """A change elsewhere waits for one there; then the pair has the full rows, old and new."""
+    """Other changes wait until a compared column changes. The pair then has the full rows, old and new."""
     life = dataset(
         "{kind: snapshot, primaryKey: [id], compareColumns: [ver], encoding: op}",
         "id INT, ver INT, val STRING",
@@ -361,7 +361,7 @@ def test_only_compared_columns_make_a_change(dataset):  # R41
 
 
 def test_presence_decides_and_not_values(dataset):  # R42, R43, R44
-    """Keys alone, and rows of nothing but NULL, appear and vanish; what returns is appended."""
+    """Rows with only keys or only NULL are added and removed. A returning row is appended."""
     keys = dataset(BY_CITY, "k STRING")
     keys.push("A B")
     assert keys.push("B C").counts == counts(appended=1, retracted=1, unchanged=1)
@@ -378,7 +378,7 @@ def test_presence_decides_and_not_values(dataset):  # R42, R43, R44
 
 
 def test_a_snapshot_with_doubtful_keys_is_refused(dataset):  # R47, D9 to D11, D19, O8
-    """NULL in any key column and different rows of one key refuse it; identical rows are one."""
+    """NULL in a key column, or different rows of one key, refuse the snapshot. Identical rows are one."""
     life = dataset("{kind: snapshot, primaryKey: [k, l]}", "k STRING, l STRING, v INT")
     assert life.push("A,x,1 A,x,1 B,x,1").counts == counts(appended=2)
     assert life.refused("A,x,1 A,x,2 B,x,1", code="conflicting-rows").keys == [{"k": "A", "l": "x"}]
@@ -388,7 +388,7 @@ def test_a_snapshot_with_doubtful_keys_is_refused(dataset):  # R47, D9 to D11, D
 
 
 def test_random_snapshots_leave_their_state(dataset):  # R14, R16, R37, R38, R48, R49, R50
-    """The state of the log is the last snapshot; each key's events follow the pattern; again is nothing."""
+    """The state of the log is the last snapshot, events follow the pattern, and a repeated one adds nothing."""
     life, chance = dataset(BY_CITY, "k STRING, v INT, w INT"), random.Random(7)
     last = {}
     for _ in range(5):
@@ -421,7 +421,7 @@ def test_random_snapshots_leave_their_state(dataset):  # R14, R16, R37, R38, R48
 
 
 def test_each_file_of_a_glob_is_a_commit(dataset):  # O17, R76, section 2.4 "Several files"
-    """In name order, with the time of its path; one system time; what came before a broken file stays."""
+    """Files are committed in name order, with the time in their path. Files before a broken one are kept."""
     glob = "{kind: filesGlob, path: 'day-*.csv', eventTime: {kind: fromPath, pattern: 'day-(.*).csv'}}"
     life = dataset(BY_CITY, "k STRING, v INT", fetch=glob)
     life.folder.mkdir(exist_ok=True)
@@ -449,7 +449,7 @@ def test_each_file_of_a_glob_is_a_commit(dataset):  # O17, R76, section 2.4 "Sev
 
 
 def test_system_time_never_goes_back(dataset):  # R16, O19
-    """An earlier one than the last is raised to it, with a warning."""
+    """An earlier time is raised to the last one, with a warning."""
     life = dataset("{kind: append}", "k STRING")
     life.push("A", system_time=s(5))
     receipt = life.push("B", system_time=s(3))
@@ -463,7 +463,7 @@ def test_system_time_never_goes_back(dataset):  # R16, O19
 
 
 def test_one_dataset_that_fails_does_not_keep_others_back(dataset, store):  # O15
-    """Each has a receipt; the exit code is that of the gravest."""
+    """Each dataset has a receipt. The exit code is the most serious one."""
     polling = {"fetch": "{kind: url, url: data.csv}", "columns": "k STRING, v INT"}
     good, bad, gone = (dataset("{kind: append}", **polling) for _ in range(3))
     for life, file in ((good, "good.csv"), (bad, "bad.csv"), (gone, "gone.csv")):

@@ -1,6 +1,6 @@
-"""O1: the manifests of the published page on merge strategies run as written, and give its tables.
+"""O1: The manifests of the published page on merge strategies run as written, and produce its tables.
 
-`...` of the page are filled in: an address, a CSV with a header, and names of columns in small letters.
+`...` is filled in: an address, a CSV with a header, and column names in lower case.
 """
 
 from datetime import UTC, datetime
@@ -91,7 +91,7 @@ def modified(number: int) -> str:
 
 
 def plays(*bodies: bytes) -> list[web.Play]:
-    """The same address at one time after another."""
+    """The same address with different contents over time."""
     return [web.Play(body, modified=modified(number)) for number, body in enumerate(bodies, 1)]
 
 
@@ -103,7 +103,7 @@ def started(dataset, text: str, url: str, **words: str) -> Dataset:
 
 @pytest.mark.parametrize("inferred", ["false", "true"][: deep(2, 1)])  # a year is a number or a text (O5)
 def test_the_published_ledger(dataset, site, inferred):  # O1, O4, O5, O6, O7, O11, R29
-    """Old events are recognised; the new one of a known city has another event time, and comes at `s2`."""
+    """Old events are recognised. The new event of a known city has another time, and arrives at `s2`."""
     url = site.play("/cities.csv", *plays(CENSUS_2019, CENSUS_2020))
     life = started(dataset, LEDGER, url, inferred=inferred)
     assert life.pull().counts == counts(appended=2)
@@ -123,7 +123,7 @@ def test_the_published_ledger(dataset, site, inferred):  # O1, O4, O5, O6, O7, O
 
 
 def test_the_second_file_as_it_is_printed_is_refused(dataset, site):  # O23
-    """Its header has no `Year`: a slip, which loses nothing; the mended file is taken in."""
+    """Its header lacks `Year`. Nothing is lost, and the corrected file is ingested."""
     url = site.play("/cities.csv", *plays(CENSUS_2019, SLIPPED, CENSUS_2020))
     life = started(dataset, LEDGER, url, inferred="true")
     life.pull()
@@ -136,7 +136,7 @@ def test_the_second_file_as_it_is_printed_is_refused(dataset, site):  # O23
 
 
 def test_the_published_snapshot(dataset, site):  # O1, O2, O3, R73
-    """Event times are those of the caching headers; a change is one row with the new values."""
+    """Event times are those of the caching headers. A change is one row with the new values."""
     url = site.play("/cities.csv", *plays(NOW, THEN, THEN, THEN.partition(b"US")[0]))
     life = started(dataset, SNAPSHOT, url)
     assert life.pull().counts == counts(appended=2)
@@ -157,7 +157,7 @@ def test_the_published_snapshot(dataset, site):  # O1, O2, O3, R73
 
 
 def test_the_published_append(dataset, site):  # O1, O23
-    """The ledger's manifest with `merge: {kind: append}`: every row again, as it came."""
+    """With `merge: {kind: append}`, the ledger's manifest appends every row again, in order."""
     ledger, _, vocab = LEDGER.partition("    - kind: setVocab")
     text = f"{ledger.partition('      merge:')[0]}      merge:\n        kind: append\n    - kind: setVocab{vocab}"
     url = site.play("/cities.csv", *plays(CENSUS_2019, CENSUS_2020))

@@ -1,4 +1,4 @@
-"""A read step of a manifest is the options of a reader, or told why there is none (section 1.6; R68)."""
+"""A read step of a manifest becomes reader options, or an error (section 1.6; R68)."""
 
 import pytest
 from odf_files import READ
@@ -21,7 +21,7 @@ from backstory.formats.values.texts import text_forms
     ],
 )
 def test_an_option_that_is_not_supported(read, option):
-    """R68: refused by its name."""
+    """R68: The error names the option."""
     with pytest.raises(UsageError) as refused:
         read_options(READ.validate_python(read))
     assert ("unsupported-option", True) == (refused.value.code, f"`{option}`" in refused.value.message)

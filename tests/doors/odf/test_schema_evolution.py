@@ -1,4 +1,4 @@
-"""Columns that come, go and change: batches and manifests (odf-ingest.md, section 2.8; O22)."""
+"""Added, removed and changed columns in batches and manifests (odf-ingest.md, section 2.8; O22)."""
 
 from functools import partial
 
@@ -32,7 +32,7 @@ def column(name: str, kind: str, *, optional: bool = False, extra: str = "") -> 
 
 
 def test_columns_of_a_batch_are_those_of_the_dataset(dataset):  # R62, R63, R66, B38, E4, D17, D18
-    """By name, in any order; a new, a missing, a retyped one refuses the batch and is named with its types."""
+    """Columns match by name in any order. A new, missing or retyped one refuses the batch with its types."""
     life = dataset(APPEND)
     life.push("A,1", header="city,population")
     assert life.push("2,B", header="population,city").counts == counts(appended=1)
@@ -51,7 +51,7 @@ def test_columns_of_a_batch_are_those_of_the_dataset(dataset):  # R62, R63, R66,
 
 
 def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: also one without rows
-    """A header alone is one where the manifest tells the types; nothing else is committed for it."""
+    """A header suffices if the manifest declares types, but nothing else is committed for it."""
     life = dataset(APPEND, columns="city STRING, population STRING")
     first = life.push("")
     assert (first.status, first.counts, first.watermark, life.commits()) == ("up-to-date", counts(), None, 1)
@@ -63,7 +63,7 @@ def test_the_first_delivery_settles_the_columns(dataset):  # B48, section 2.8: a
 
 
 def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: also within lists and structs
-    """Rows whose lists are all empty fit lists of numbers; values are never made NULL to fit."""
+    """Empty lists fit lists of numbers. Values never become NULL to fit."""
     life = dataset(APPEND, read="{kind: ndJson}")
     life.push_texts('{"k": "A", "tags": [1, 2], "at": {"x": 1, "y": "n"}}\n', ending="json")
     life.push_texts('{"k": "B", "tags": [], "at": {"x": null, "y": null}}\n', ending="json")
@@ -76,7 +76,7 @@ def test_what_is_empty_is_of_any_type(dataset):  # R66, D18: also within lists a
 
 
 def test_columns_that_no_value_told_are_open(dataset):  # section 2.8, D18
-    """A header without rows settles nothing where types are inferred; the first values do."""
+    """If types are inferred, a header without rows settles no type. The first values do."""
     life = dataset(APPEND)
     assert life.push("", header="event_time,k,v").counts == counts()
     assert life.push("2024-02-01,A,1", header="event_time,k,v").counts == counts(appended=1)
@@ -85,7 +85,7 @@ def test_columns_that_no_value_told_are_open(dataset):  # section 2.8, D18
 
 
 def test_a_required_column_takes_no_null(dataset):  # B52a, R64, section 2.8
-    """An optional batch is accepted as long as it has none; else the count is told."""
+    """A batch with an optional column is accepted as long as it has no NULL. Otherwise the count is reported."""
     fields = schema(column("city", "string"), column("population", "int64"))
     life = dataset(APPEND, after=(fields,))
     assert life.push("A,1 B,2", header="city,population").counts == counts(appended=2)
@@ -95,7 +95,7 @@ def test_a_required_column_takes_no_null(dataset):  # B52a, R64, section 2.8
 
 
 def test_a_dataset_says_its_own_columns(dataset):  # O22, R13: system columns listed, or left out
-    """The table has them before the first row; a batch that brings others is refused."""
+    """The table has the columns before the first row, and a batch with other columns is refused."""
     own = [column("city", "string"), column("population", "int64", optional=True)]
     system = [column("offset", "uInt64"), column("op", "uInt8"), column("system_time", "timestamp")]
     for fields in (own, [*system, column("event_time", "timestamp"), *own]):
@@ -129,7 +129,7 @@ def test_narrow_numbers_fit_wide_columns_and_not_the_other_way(dataset, tmp_path
 
 
 def test_nested_values_survive_the_next_delivery(dataset):  # section 1.9, law 5 of the log: rows never change
-    """Also those that a schema says to be without NULL, which no table can promise."""
+    """This includes values whose schema excludes NULL, which no table can guarantee."""
     fields = (
         *("{name: k, type: {kind: string}}", "{name: l, type: {kind: list, itemType: {kind: int32}}}"),
         "{name: o, type: {kind: struct, fields: [{name: a, type: {kind: int32}}, {name: b, type: {kind: option, inner: {kind: string}}}]}}",
@@ -152,7 +152,7 @@ def test_nested_values_survive_the_next_delivery(dataset):  # section 1.9, law 5
 
 
 def test_maps_cannot_be_compared(dataset, tmp_path):  # section 2.1
-    """They are refused where rows are compared, with what to make of them; Append takes them."""
+    """If rows are compared, maps are refused with a remedy. Append accepts them."""
     path = tmp_path / "maps.parquet"
     types = pa.schema([("k", pa.string()), ("m", pa.map_(pa.string(), pa.int32()))])
     pq.write_table(pa.Table.from_pylist([{"k": "A", "m": [("x", 1)]}], types), path)
@@ -203,7 +203,7 @@ def test_unknown_fields_are_passed_over_or_refused(dataset):  # O14, section 2.8
     ids=["append", "ledger", "snapshot"],
 )
 def test_an_optional_column_is_added(dataset, merge, outcome, table):  # R64, R65, O22
-    """By the manifest, with the source of the same name; old rows have NULL, and a field may be missing."""
+    """The manifest and its source add it. Old rows have NULL, and rows may omit the field."""
     read = "{kind: ndJson, ddlSchema: [city STRING, population INT%s]}"
     life = dataset(merge, read=read % "")
     rows = '{"city":"A","population":1%s}\n{"city":"B","population":2%s}\n{"city":"C","population":3%s}\n'
@@ -218,7 +218,7 @@ def test_an_optional_column_is_added(dataset, merge, outcome, table):  # R64, R6
 
 
 def test_a_manifest_may_not_give_stored_rows_another_meaning(dataset):  # R65, O22
-    """Removed, renamed, retyped, required columns, another strategy, key or encoding: refused, nothing done."""
+    """Removed, renamed, retyped and required columns, and another strategy, key or encoding, are refused."""
     life = dataset("{kind: snapshot, primaryKey: [city], encoding: op}", CITIES)
     life.push("A,1 B,2")
     kept = (life.columns, life.merge)
@@ -250,7 +250,7 @@ def test_a_manifest_may_not_give_stored_rows_another_meaning(dataset):  # R65, O
 
 
 def test_before_the_first_rows_anything_may_change(dataset):  # O22
-    """Strategy, key, encoding and columns: the table is what the last manifest says."""
+    """Strategy, key, encoding and columns may change, and the table follows the last manifest."""
     life = dataset("{kind: snapshot, primaryKey: [city]}", CITIES)
     life.add()
     life.add(merge="{kind: ledger, primaryKey: [id]}", columns="id INT, event_time DATE")
@@ -262,7 +262,8 @@ def test_before_the_first_rows_anything_may_change(dataset):  # O22
 
 
 def test_what_a_manifest_may_change(dataset):  # R65, O22: attributes, order, vocabulary, information
-    """System columns are renamed in the table, rows keep their values; another order is no other schema."""
+    """System columns are renamed in the table, and rows keep their values. The order of columns does not
+    matter."""
     fields = [column("city", "string"), column("population", "int64", optional=True)]
     life = dataset("{kind: ledger, primaryKey: [city], encoding: op}", after=(schema(*fields),))
     life.push("A,1", header="city,population")
@@ -283,7 +284,7 @@ def test_what_a_manifest_may_change(dataset):  # R65, O22: attributes, order, vo
 
 
 def test_event_times_keep_their_type(dataset):  # 2.1 step 1, section 2.8; law 5 of the log: rows never change
-    """Days stay days and instants instants; a row without a time gets the day of its delivery."""
+    """Days stay days, and instants stay instants. A row without a time gets the day of its delivery."""
     life = dataset("{kind: ledger, primaryKey: [k]}", "event_time DATE, k STRING")
     life.push("2024-02-01,A")
     with life.unchanged(), pytest.raises(UsageError, match="changes the type of the column event_time"):
@@ -306,7 +307,7 @@ def test_event_times_keep_their_type(dataset):  # 2.1 step 1, section 2.8; law 5
 
 
 def test_a_new_vocabulary_renames_the_columns_of_a_declared_schema(dataset):  # O22, R13
-    """Also those that the dataset knows from its source only."""
+    """This includes columns that the dataset knows only from its source."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", "event_time TIMESTAMP, k STRING")
     life.push("2024-02-01T00:00:00Z,A")
     life.add(columns="at TIMESTAMP, k STRING", after=("{kind: setVocab, eventTimeColumn: at}",))
@@ -315,7 +316,7 @@ def test_a_new_vocabulary_renames_the_columns_of_a_declared_schema(dataset):  # 
 
 
 def test_a_dataset_without_a_source_gets_one_of_its_encoding(dataset):  # O22, B69
-    """Rows without operations stay so: a source that would tell them is refused once there are rows."""
+    """Rows without operations stay so. Once there are rows, a source with operations is refused."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", "k STRING, v INT")
     bare = f"kind: DatasetSnapshot\nversion: 1\ncontent: {{name: {life.name}, kind: Root, metadata: []}}\n"
     life.add(bare)
@@ -329,7 +330,7 @@ def test_a_dataset_without_a_source_gets_one_of_its_encoding(dataset):  # O22, B
 
 
 def test_a_float_is_the_number_that_it_shows_in_a_wider_column(dataset, tmp_path):
-    """72.1 of 32 bits is 72.1 in a DOUBLE column: a copy of the same numbers changes nothing."""
+    """FLOAT 72.1 is 72.1 in a DOUBLE column, so a copy of the same numbers changes nothing."""
     life = dataset("{kind: snapshot, primaryKey: [k]}", read="{kind: parquet}")
     numbers = [72.1, 0.1, 66.0, -1e-7, 16777216.0, None]
     for number, type_ in enumerate((pa.float64(), pa.float32(), pa.float64())):

@@ -1,4 +1,4 @@
-"""Secrets of a manifest's templates stay in the environment (R8): nothing that is stored, logged or told has them."""
+"""Secrets in a manifest's templates stay in the environment (R8): they are never stored, logged or shown."""
 
 from functools import partial
 
@@ -34,7 +34,7 @@ def served(monkeypatch):
 
 
 def test_no_table_log_or_receipt_has_them(store, tmp_path, served, capsys, caplog):
-    """R8: not after a pull that works, nor after one of rows that are malformed."""
+    """R8: This holds after a successful pull, and after one with malformed rows."""
     caplog.set_level(0)
     path = f"/{SECRETS['ODF_PLACE']}/a.csv"
     served.play(path, web.Play(b"city,population\nA,1\n", etag='"1"'), web.Play(b"city\nA\n", etag='"2"'))
@@ -66,7 +66,7 @@ def test_a_manifest_with_a_secret_is_not_stored(store, tmp_path, served):
 
 
 def test_a_dataset_that_was_stored_with_one_is_read_and_says_so(store, tmp_path, served):
-    """Until a manifest without it is added; the secret itself is not shown."""
+    """The report continues until a manifest without the secret is added. The secret is not shown."""
     served.play("/a", web.Play(b"city\nA\n", etag='"1"'), web.Play(b"city\nB\n", etag='"2"'))
     life = Dataset(
         store, tmp_path, "{kind: append}", namespace="odf_secrets", read="{kind: csv, header: true}"

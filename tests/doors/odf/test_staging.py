@@ -1,4 +1,4 @@
-"""Rows of a file as Spark sees them: whatever the file is called, in its order, and with types that tables have."""
+"""Staged rows of a file for Spark: any file name, in order, and with supported types."""
 
 import json
 from contextlib import ExitStack
@@ -54,7 +54,8 @@ NAMES = [
 
 
 def test_no_name_of_a_plain_file_matters(batch, tmp_path):
-    """Spark leaves out what begins with `_` or `.`, and takes other letters for a pattern; in folders too."""
+    """Spark skips names with a leading `_` or `.`, and treats other characters as patterns, including in
+    folders."""
     for number, name in enumerate(NAMES):
         for place, folder in enumerate((tmp_path / f"{number}", tmp_path / name)):
             run = folder / "run"
@@ -72,7 +73,7 @@ def test_no_name_of_a_plain_file_matters(batch, tmp_path):
 
 
 def test_no_name_of_a_folder_matters_for_other_files(batch, tmp_path):
-    """They are read by way of a file of ours, in a folder that somebody else names."""
+    """They are read through a file of ours, in a folder with another name."""
     (tmp_path / "a").write_text("1\n")
     for name in NAMES:
         run = tmp_path / "folder" / name
@@ -81,7 +82,7 @@ def test_no_name_of_a_folder_matters_for_other_files(batch, tmp_path):
 
 
 def test_rows_of_a_plain_file_have_their_places(batch, tmp_path, spark):
-    """One after the other over all tasks and row groups, also beside columns with Spark's own names."""
+    """Rows are numbered across all tasks and row groups, even next to columns with Spark's own names."""
     path = tmp_path / "a"
     pq.write_table(pa.table({"k": range(5000), "_metadata": range(5000)}), path, row_group_size=100)
     spark.conf.set("spark.sql.files.maxPartitionBytes", "10000")
@@ -99,7 +100,7 @@ def test_rows_of_a_plain_file_have_their_places(batch, tmp_path, spark):
 
 @pytest.mark.parametrize(("memory", "parts"), [(1 << 30, None), (6 * 60_000, 4)], ids=["few", "many"])
 def test_rows_are_sent_within_the_memory_of_deliveries(store, tmp_path, memory, parts):
-    """To tasks that do not see this machine's files; in their order, with their places and types."""
+    """Tasks that cannot read local files get rows in order, with positions and types."""
     types = {"n": pa.int64(), "at": pa.timestamp("us", "UTC"), "naive": pa.timestamp("us"), "d": pa.decimal128(9, 2), "l": pa.list_(pa.struct([("x", pa.string())])), ARRIVAL: pa.int64()}  # fmt: skip
     schema = pa.schema(types.items())
 
@@ -121,7 +122,7 @@ def test_rows_are_sent_within_the_memory_of_deliveries(store, tmp_path, memory, 
 
 
 def test_a_changelog_may_be_a_plain_file(dataset, tmp_path):
-    """V5: the halves of a correction stand side by side, in whichever tasks they are read."""
+    """V5: The halves of a correction stay adjacent, whichever tasks read them."""
     life = dataset(merge="{kind: changelogStream, primaryKey: [k]}", read=PARQUET)
     path = tmp_path / "_changes.parquet"
     time = pa.array([datetime(2024, 1, 1, tzinfo=UTC)] * 3, pa.timestamp("us", "UTC"))
@@ -134,7 +135,7 @@ VOIDS = {"a": [], "b": {"c": None, "d": [None]}, "e": {}, "f": [{}], "g": None, 
 
 
 def test_nothing_but_null_in_lists_and_structs(dataset):
-    """It is text there, as tables have it; an object that is always empty is a text too."""
+    """The type is text, as in tables. An object that is always empty is also text."""
     life = dataset(read=NDJSON)
     life.push_texts(json.dumps(VOIDS), ending="json")
     life.push_texts(json.dumps(VOIDS), ending="json")
@@ -146,7 +147,7 @@ def test_nothing_but_null_in_lists_and_structs(dataset):
 
 
 def test_null_in_place_of_required_fields(batch, tmp_path):
-    """Arrow would ask it for them."""
+    """Arrow would require a value for them."""
     path = tmp_path / "a"
     path.write_text('{"a": null}\n{"a": {"b": 1}}\n')
     struct = {"kind": "Struct", "fields": [{"name": "b", "type": "Int32"}]}
@@ -155,7 +156,7 @@ def test_null_in_place_of_required_fields(batch, tmp_path):
 
 
 def test_values_as_deep_as_are_inferred(dataset):
-    """Where inference ends, tables do not."""
+    """Tables are at least as deep as inference."""
     life = dataset(read=NDJSON)
     deep = {"a": "[" * 20 + "1" + "]" * 20, "b": '{"x":' * 20 + "1" + "}" * 20}
     text = f'{{"k": 1, "a": {deep["a"]}, "b": {deep["b"]}}}\n'
@@ -165,7 +166,7 @@ def test_values_as_deep_as_are_inferred(dataset):
 
 
 def test_years_of_instants_of_96_bits(dataset, tmp_path):
-    """They come to the table as they are, far from what nanoseconds can say."""
+    """They are stored unchanged, although nanoseconds cannot express them."""
     path = tmp_path / "a.parquet"
     instants = [datetime(9999, 12, 31), datetime(1816, 3, 30)]
     table = pa.table({"event_time": pa.array(instants, pa.timestamp("us"))})
@@ -177,7 +178,7 @@ def test_years_of_instants_of_96_bits(dataset, tmp_path):
 
 @pytest.mark.skipif(not SHARED.is_dir(), reason="there is no second file system")
 def test_a_plain_file_may_lie_on_another_file_system(batch, tmp_path):
-    """No link of its own can stand in the folder of the run there."""
+    """The run's folder cannot contain a hard link to it."""
     with TemporaryDirectory(dir=SHARED) as there:
         path = Path(there) / "_a"
         assert path.parent.stat().st_dev != tmp_path.stat().st_dev

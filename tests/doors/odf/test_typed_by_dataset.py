@@ -1,4 +1,4 @@
-"""`SetDataSchema` types the columns of a source that is read without a schema (decision O25)."""
+"""`SetDataSchema` sets the column types of a source without a schema (decision O25)."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -37,7 +37,7 @@ def dataset(store, tmp_path):
 
 @pytest.mark.parametrize("read", [CSV, "{kind: csv, header: true, inferSchema: true}"])
 def test_texts_of_a_csv_become_the_declared_types(dataset, read):
-    """In any order of the columns; an empty cell is NULL where the column is no text (O27)."""
+    """Columns may be in any order. An empty cell is NULL unless the column is text (O27)."""
     life = dataset(read=read)
     life.push("Kyiv,2952301,0482-01-01,2024-01-02T03:00:00Z,847.66,2", 'Lviv,717273,"",,,""', header=HEADER)
     life.push("2024-01-02,007,Utrecht,,,", header="seen,population,city,founded,area,zone")
@@ -85,7 +85,8 @@ MISSING = {"A,,,,,": "population", 'A,"",,,,': "population", ",1,,,,": "city"}
 
 
 def test_what_is_not_of_them_is_refused(dataset):
-    """A row with file and line, a NULL in a required column in these words, other columns as before."""
+    """Rows are refused with file and line, NULL in a required column by its own message, and other columns as
+    before."""
     life = dataset(read=CSV)
     for number, (row, told) in enumerate(UNREADABLE.items(), 1):
         error = life.refused(f"Kyiv,1,,,, {row}", header=HEADER, code="unreadable-value")
@@ -99,7 +100,7 @@ def test_what_is_not_of_them_is_refused(dataset):
 
 
 def test_a_year_in_the_event_time_is_a_year_still(dataset):
-    """O5: what is told of the event time is the table's type; and a file's `offset` is stored as `_offset`."""
+    """O5: The table's type decides for the event time. A file's `offset` is stored as `_offset`."""
     told = schema(event_time="Timestamp", offset="Int64", city="String", _offset="Int32")
     life = dataset(read=CSV, after=(told,))
     assert life.push("2019,7,A", header="event_time,offset,city").counts == counts(appended=1)
@@ -128,7 +129,7 @@ def test_a_query_says_the_types_of_its_output(dataset):
     ][: deep(4, 2)],
 )
 def test_a_day_in_the_event_time_is_what_the_dataset_has(dataset, read, type_, told):
-    """A day, or the first instant of it."""
+    """It is a day, or the first instant of a day."""
     life = dataset(read=read, after=(schema(event_time=type_, city="String"),))
     life.push("2020-01-01,Kyiv", header="event_time,city")
 

@@ -1,4 +1,4 @@
-"""UpsertStream and ChangelogStream through the whole door (odf-ingest.md, sections 2.5 and 2.6)."""
+"""UpsertStream and ChangelogStream from source to table (odf-ingest.md, sections 2.5 and 2.6)."""
 
 from dataclasses import replace
 from functools import partial
@@ -41,7 +41,7 @@ LIFE = (
 
 
 def test_the_life_of_an_upsert_stream(dataset):  # R52, R53, R55, O16, B13a
-    """Section 2.5's table: the last row of a key counts; a deletion of an unknown key counts nowhere."""
+    """Section 2.5's table: the last row of a key counts, and a delete of an unknown key is ignored."""
     life = dataset(UPSERT)
     for text, outcome in LIFE:
         assert life.push(text).counts == outcome
@@ -66,7 +66,7 @@ def test_the_life_of_an_upsert_stream(dataset):  # R52, R53, R55, O16, B13a
 
 
 def test_files_and_rows_come_in_their_order(dataset):  # R54, R57, D13
-    """One file, or the same rows in three; with `op` 0, or without the column: the same log."""
+    """One file or three, with `op` 0 or without the column, give the same log."""
     rows = ["0,1,a 0,2,b", "0,1,c 0,3,d", "0,1,e 0,2,b"]
     one, three = dataset(UPSERT), dataset(UPSERT)
     bare = dataset(UPSERT, columns="k STRING, v STRING")
@@ -89,7 +89,7 @@ def test_an_upsert_refuses_other_operations(dataset, rows):  # R56, D12
 
 
 def test_an_operation_is_a_whole_number(dataset):  # R56
-    """A text that is none is refused row by row, a column of another type before any row."""
+    """A text that is not a number is refused by row, and a column of another type before any row."""
     life = dataset(UPSERT, columns="op STRING, k STRING, v STRING")
     assert life.refused("1.5,1,a x,2,b", code="wrong-op").keys == [{"k": "1"}, {"k": "2"}]
     life.add(columns="op DOUBLE, k STRING, v STRING")
@@ -101,7 +101,7 @@ def test_an_operation_is_a_whole_number(dataset):  # R56
 
 
 def test_a_sequence_column_beats_arrival(dataset):  # O14
-    """Of rows that share a place the one that came last counts; a row without a place is refused."""
+    """Among rows with one position, the last to arrive counts. A row without a position is refused."""
     life = dataset(
         "{kind: upsertStream, primaryKey: [k], sequenceColumn: n}",
         columns="op INT, k STRING, v STRING, n INT",
@@ -116,7 +116,7 @@ def test_a_sequence_column_beats_arrival(dataset):  # O14
 
 
 def test_a_query_keeps_the_order_or_is_refused(dataset):  # D13, section 1.7
-    """Selecting and filtering keeps it; sorting, joining and grouping would make another log."""
+    """Selecting and filtering keeps the order. Sorting, joining and grouping would produce another log."""
     life = dataset(UPSERT, preprocess=query("select op, k, upper(v) as v from input where v is not null"))
     life.push("0,1,b 0,1,a 0,1,")
     assert life.log() == ["0 +A s1 e1 1 A"]
@@ -132,7 +132,7 @@ def test_a_query_keeps_the_order_or_is_refused(dataset):  # D13, section 1.7
 
 
 def test_an_upsert_carries_its_event_time(dataset):  # section 2.5 "Differs", B12
-    """Its own or the fallback; the stored row of a deletion keeps its values and its time."""
+    """It has its own time or the fallback. The stored row of a deletion keeps its values and time."""
     life = dataset(UPSERT, columns="op INT, event_time TIMESTAMP, k STRING, v INT")
     life.push("0,2024-02-01T00:00:00Z,vancouver,1 0,,seattle,2 0,2024-02-01T00:00:00Z,kyiv,3")
     life.push("0,,vancouver,2 3,2024-02-01T00:00:00Z,kyiv,4 1,2024-02-09T00:00:00Z,seattle,0")
@@ -150,7 +150,7 @@ def test_an_upsert_carries_its_event_time(dataset):  # section 2.5 "Differs", B1
 
 
 def test_a_changelog_keeps_its_order(dataset):  # R59, D14, B13c, section 2.6
-    """`-R` and then `+A` of a key stay so; the same content again is skipped (V7)."""
+    """`-R` and then `+A` of a key keep this order. Repeated content is skipped (V7)."""
     life = dataset(CHANGELOG)
     first = life.push("0,k2,b 0,k1,1 2,k1,1 3,k1,2")
     assert first.counts == counts(appended=2, corrected=1)
@@ -170,7 +170,7 @@ def test_a_changelog_keeps_its_order(dataset):  # R59, D14, B13c, section 2.6
 
 
 def test_a_changelog_that_repeats_itself_is_known_as_such(dataset):  # V7, 5.1, section 2.6
-    """The source's new state is kept; `validation: schema` looks at no contents."""
+    """The source's new state is stored. `validation: schema` ignores contents."""
     life = dataset(CHANGELOG, fetch="{kind: url, url: data.csv}")
     life.pull("op,k,v\n0,k1,1\n")
     receipt = life.pull("op,k,v\n0,k1,1\n")
@@ -185,7 +185,7 @@ def test_a_changelog_that_repeats_itself_is_known_as_such(dataset):  # V7, 5.1, 
 def test_halves_are_beside_each_other_wherever_spark_cuts_a_file(
     dataset, store, spark, monkeypatch, preprocess
 ):
-    """V5: Spark numbers rows with gaps between the parts of a file; a query may leave out rows between."""
+    """V5: Spark's numbers have gaps between parts of a file, and a query may drop rows in between."""
     from backstory.engine import staging
 
     monkeypatch.setattr(staging, "FEW_ROWS", 0)
@@ -216,7 +216,7 @@ REFUSED = {
 
 @pytest.fixture(scope="module")
 def stored(spark, tmp_path_factory):
-    """A changelog where k1 is 1; nothing that is refused changes it."""
+    """A changelog in which k1 is 1, unchanged by refusals."""
     from backstory.stores.iceberg.store import IcebergStore
 
     folder = tmp_path_factory.mktemp("changelog")
@@ -229,13 +229,13 @@ def stored(spark, tmp_path_factory):
 
 @pytest.mark.parametrize("code", REFUSED)
 def test_a_strict_changelog_refuses(stored, code):  # R58
-    """V1 to V6: each names the keys, and nothing is written."""
+    """V1 to V6: Each error names the keys, and nothing is written."""
     error = stored.refused(REFUSED[code], code=code)
     assert {tuple(key) for key in error.keys} == {("k",)}
 
 
 def test_a_strict_changelog_accepts(dataset):  # R58: each of V1 to V7 as it should be
-    """A retraction without an event time means the stored one; late times are taken."""
+    """A retraction without an event time means the stored one, and late times are accepted."""
     life = dataset(CHANGELOG, columns="op INT, event_time TIMESTAMP, k STRING, v STRING")
     life.push("0,2024-02-01T00:00:00Z,k1,1 0,,k2,")
     life.push("2,2024-02-01T00:00:00Z,k1,1 3,2024-01-05T00:00:00Z,k1,2 1,,k2, 0,,k2,x")
@@ -254,7 +254,7 @@ def test_a_strict_changelog_accepts(dataset):  # R58: each of V1 to V7 as it sho
 
 
 def test_a_changelog_by_schema_takes_what_comes(dataset):  # R60, R56
-    """It looks at the columns only: `op` must be there, and one of the four."""
+    """Only the columns are checked: `op` must exist and have one of the four values."""
     life = dataset("{kind: changelogStream, primaryKey: [k], validation: schema}")
     assert life.push("1,k7,x 0,k1,1 0,k1,1 3,k1,2").counts == counts(appended=2, retracted=1, corrected=1)
     assert [row["op"] for row in life.rows()] == [1, 0, 0, 3]
@@ -265,7 +265,7 @@ def test_a_changelog_by_schema_takes_what_comes(dataset):  # R60, R56
 
 
 def test_an_exported_snapshot_is_a_strict_changelog(dataset, tmp_path):  # R61
-    """Its rows, pushed commit by commit, make the same log, row by row."""
+    """Its rows, pushed commit by commit, give the same log, row by row."""
     life = dataset("{kind: snapshot, primaryKey: [k], encoding: op}", columns="k STRING, v STRING")
     for text in ("A,1 B,2 C,", "B,3 C, D,4", "A,9 B,3 C,x"):
         life.push(text)

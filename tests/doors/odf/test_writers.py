@@ -1,4 +1,4 @@
-"""Writers that meet or are interrupted, and what they leave of a table (sections 5.3 and 6.4)."""
+"""Concurrent and interrupted writers, and the resulting table (sections 5.3 and 6.4)."""
 
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import nullcontext
@@ -27,14 +27,14 @@ def dataset(store, tmp_path):
 
 
 def sound(life):
-    """The law that offsets have no gap, and that the chain tells of all rows."""
+    """Check that offsets have no gap, and that the chain covers all rows."""
     assert [row["offset"] for row in life.rows()] == list(range(len(life.rows())))
     assert verify(life.store, life.table.shape.table, renamings).problems == []
 
 
 @pytest.mark.parametrize("locked", [True, False], ids=["threads", "as processes"])
 def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locked):
-    """R71: writers of one process wait for each other; those of others, without its locks, conflict and try again."""
+    """R71: Writers in one process wait for each other. Others conflict and try again."""
     life = dataset("{kind: append}", CITIES)
     life.push("first,0")
     if not locked:
@@ -58,7 +58,7 @@ def test_writers_at_once_leave_offsets_without_a_gap(dataset, monkeypatch, locke
 
 
 def test_an_interrupt_between_files_keeps_what_is_committed(dataset):
-    """R79: the second file is not begun; the next pull goes on with it."""
+    """R79: The second file is not begun, and the next pull continues with it."""
     life = dataset("{kind: append}", CITIES, fetch=GLOB)
     life.add()
     for number in (1, 2, 3):
@@ -80,7 +80,7 @@ def test_an_interrupt_between_files_keeps_what_is_committed(dataset):
 
 @pytest.mark.parametrize("committed", [False, True])
 def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, committed):
-    """R79: what comes after goes on from there, the log too."""
+    """R79: Later runs, including their log, continue from either state."""
     life = dataset(BY_CITY, CITIES)
     life.push("A,1 B,2")
     finish = commit.finish
@@ -104,7 +104,7 @@ def test_an_interrupt_in_a_commit_leaves_old_or_new(dataset, monkeypatch, commit
 
 
 def test_data_files_are_never_touched_again(dataset):
-    """R84: corrections and retractions too are appended; every file that was written stays."""
+    """R84: Corrections and retractions are appended too, and every written file is kept."""
     life = dataset(BY_CITY, CITIES)
     files = set()
     for rows in ("A,1 B,2", "A,2 C,3", "B,2", ""):
@@ -121,14 +121,14 @@ def files_of(life):
 
 
 def cut_short(life):
-    """The log as a run leaves it that ended between its commit and its log."""
+    """The log after a run that ended between its commit and its log."""
     log = existing(life.store, log_of(life.table.shape.table)).iceberg
     log.manageSnapshots().rollbackTo(log.currentSnapshot().parentId()).commit()
     return log
 
 
 def compacted_and_expired(life):
-    """The dataset after others have rewritten its files, and expired all snapshots but theirs."""
+    """The dataset after others have compacted its files, and expired all snapshots but their own."""
     name = f"{life.namespace}.`{life.name}`"
     rewrite = (
         f"CALL backstory.system.rewrite_data_files(table => '{name}', options => map('rewrite-all', 'true'))"
@@ -141,7 +141,7 @@ def compacted_and_expired(life):
 
 
 def test_offsets_are_never_used_twice_where_a_commit_is_not_told_of(dataset):
-    """R14: the log had it not yet when its snapshot expired; then nothing more is written, whoever asks."""
+    """R14: If a snapshot expired before the log was written, every writer is refused."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1 B,2")
     life.push("C,3 D,4", run_id="r1")
@@ -154,7 +154,7 @@ def test_offsets_are_never_used_twice_where_a_commit_is_not_told_of(dataset):
 
 
 def test_rows_that_are_gone_are_not_passed_over_where_only_the_log_tells_of_them(dataset):
-    """R14: a rollback and then an expiry take what a source is thought to have brought."""
+    """R14: A rollback followed by an expiry removes rows that the source seems to have delivered."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1 B,2")
     before = life.table.iceberg.currentSnapshot().snapshotId()
@@ -165,7 +165,7 @@ def test_rows_that_are_gone_are_not_passed_over_where_only_the_log_tells_of_them
 
 
 def test_a_run_that_changes_nothing_writes_the_log_that_was_cut_short(dataset):
-    """R83: so that a retry after a crash makes an expiry harmless."""
+    """R83: After a crash, a retry writes the log, which makes an expiry harmless."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1 B,2")
     (life.folder / "c.csv").write_text(f"{life.header}\nC,3\nD,4\n")
@@ -180,7 +180,7 @@ def test_a_run_that_changes_nothing_writes_the_log_that_was_cut_short(dataset):
 
 
 def test_a_log_that_cannot_be_written_is_told_of(dataset):
-    """O10: it hinders no pull, and the next one writes it."""
+    """O10: The pull succeeds, and the next one writes the log."""
     life = dataset("{kind: append}", CITIES)
     life.push("A,1")
     place = Path(

@@ -1,4 +1,4 @@
-"""Any text is read as a plain automaton reads it, or refused where that refuses it, over blocks of any size."""
+"""Any text is read or refused as by a simple automaton, with blocks of any size."""
 
 import pytest
 from depth import deep
@@ -13,7 +13,7 @@ Cells = list[list[str | None]]
 
 
 def quoted(text: str, at: int, escape: str) -> tuple[str, int] | None:
-    """The value of the quoted cell at `at`, and where it ends."""
+    """The value of the quoted cell at `at`, and its end."""
     value, at = "", at + 1
     while at < len(text):
         letter, then = text[at], text[at + 1 : at + 2]
@@ -29,7 +29,7 @@ def quoted(text: str, at: int, escape: str) -> tuple[str, int] | None:
 
 
 def automaton(text: str, escape: str) -> Cells | None:
-    """The rows of a text, letter by letter; None for one that is no CSV."""
+    """The rows of a text, parsed letter by letter, or None if it is not CSV."""
     rows: Cells = []
     row: list[str | None] = []
     at = 0
@@ -55,7 +55,7 @@ def automaton(text: str, escape: str) -> Cells | None:
 
 
 def rectangle(rows: Cells | None) -> Cells | None:
-    """The rows without empty lines, which in one column are values; None if they differ in length."""
+    """The rows without empty lines, which are values in a single column. None if lengths differ."""
     full = [row for row in rows or () if row != [None]]
     kept = (rows or []) if not full or len(full[0]) == 1 else full
     return None if rows is None or len({len(row) for row in kept}) > 1 else kept

@@ -1,4 +1,4 @@
-"""Quotes of values are told from those that are letters, however a text comes (3.2)."""
+"""Quotes of values are distinguished from ordinary ones, for any division into pieces (3.2)."""
 
 import csv
 
@@ -14,7 +14,7 @@ PIECES = st.lists(st.sampled_from(['"', '""', ",", "\n", "a", "é", "\r\n", '",'
 
 @given(PIECES, st.integers(1, 9))
 def test_rows_end_where_a_reader_of_rows_sees_them_end(letters, size):
-    """3.2: however a text comes in pieces, quotes of values are told from those that are letters."""
+    """3.2: Rows end where a row-by-row reader ends them, for any division into pieces."""
     text = "".join(letters).encode()
     quotes, found = Quotes(grammar_of(CsvOptions())), [0]
     try:

@@ -1,4 +1,4 @@
-"""CSV: what comes out of a file as it should be (section 1.6, B14 to B20, O21)."""
+"""CSV: values that are read correctly (section 1.6, B14 to B20, O21)."""
 
 import csv
 import io
@@ -61,14 +61,14 @@ def test_without_a_header_a_schema_goes_by_place(read):
 
 
 def test_with_a_header_a_schema_goes_by_name(read):
-    """O21: in any order, and what the schema does not name is passed over."""
+    """O21: Columns match in any order, and those outside the schema are ignored."""
     table = read("extra,population,city\n?,1000,A\n", ddl("city STRING", "population INT"), header=True)
 
     assert [("A", 1000)] == rows(table)
 
 
 def test_b18_b20_inference(read):
-    """B18, B20: an optional int64, also with a NULL in it."""
+    """B18, B20: The type is an optional int64, including with a NULL."""
     table = read(ABC + "B,\n", header=True, inferSchema=True)
 
     assert [*CITIES, ("B", None)] == rows(table)
@@ -132,13 +132,13 @@ def test_batches_are_bounded_and_in_order(read):
 
 
 def test_empty_is_null_and_quoted_empty_is_text(read):
-    """O21."""
+    """O21: An empty cell is NULL, and a quoted one is an empty text."""
     assert [("a", None), ("b", ""), (None, "x")] == rows(read('a,\nb,""\n,x\n'))
 
 
 @pytest.mark.parametrize("type_", ["Int64", "Float64", "Bool", "Date", "Timestamp", "Time", "UInt8", "Null"])
 def test_o27_empty_is_null_where_the_column_is_no_text(read, type_):
-    """O27: in quotes or not; a text in quotes stays an empty text (O21)."""
+    """O27: This holds with and without quotes. A quoted text stays an empty text (O21)."""
     schema = declared(x=optional(type_), y="String")
 
     assert [(None, ""), (None, "a")] == rows(read('"",""\n,a\n', schema))
@@ -231,7 +231,7 @@ def test_a_mark_of_byte_order_is_no_text(read):
     ],
 )
 def test_quotes_and_the_escape(read, cell, value):
-    """Both ways to write a quote, with the default escape; elsewhere a backslash is a backslash."""
+    """Both ways of writing a quote work with the default escape. Elsewhere a backslash is ordinary."""
     assert [("1", value, "2")] == rows(read(f"1,{cell},2\n"))
 
 
@@ -245,7 +245,7 @@ def test_another_quote(read):
 
 @pytest.mark.parametrize("escape", ["", '"'])
 def test_no_escape_but_the_doubled_quote(read, escape):
-    """The Vancouver schools have the quote itself for an escape."""
+    """The Vancouver schools use the quote itself as the escape."""
     assert [("a\\", 'b"c')] == rows(read('"a\\","b""c"\n', escape=escape))
 
 
@@ -255,7 +255,7 @@ def test_another_escape(read):
 
 @pytest.mark.parametrize("option", [{}, {"multiLine": False}, {"multiLine": True}])
 def test_o26_values_in_quotes_have_line_breaks(read, option):
-    """O26, D22: whatever the option says."""
+    """O26, D22: This holds whatever the option."""
     table = read('a,"b\nc\r\nd"\ne,f\n', **option)
 
     assert [("a", "b\nc\r\nd"), ("e", "f")] == rows(table)
@@ -263,7 +263,7 @@ def test_o26_values_in_quotes_have_line_breaks(read, option):
 
 @pytest.mark.parametrize("value", ["b\n\n", 'b""\n', 'b\\"\n', '"",""\n', "\n,\n"])
 def test_many_lines_over_blocks(read, value):
-    """Rows with line breaks, quotes and escapes lie across the blocks a file is read in."""
+    """Rows with line breaks, quotes and escapes cross the blocks of a file."""
     text = "".join(f'{number},"{value}","{"x" * 90}"\n' for number in range(60_000))
     table = read(text)
 
@@ -294,7 +294,7 @@ INSTANT = datetime(2020, 1, 1, 10, 0, tzinfo=UTC)
     ],
 )
 def test_b14_instants(read, text, instant):
-    """B14: without a zone UTC, else converted; alone and among others."""
+    """B14: A time without a zone is UTC, and others are converted, alone and among others."""
     schema = ddl("t TIMESTAMP")
 
     assert [instant] == only(read(f"{text}\n", schema))
@@ -333,7 +333,7 @@ def test_b14_instants(read, text, instant):
     ],
 )
 def test_timestamp_format(read, pattern, text, instant):
-    """D23, D27: strftime and Java's letters."""
+    """D23, D27: The format uses strftime codes or Java's letters."""
     assert [instant, None] == only(
         read(f"{text}|\n|\n", ddl("t TIMESTAMP", "e STRING"), timestampFormat=pattern, separator="|")
     )
@@ -390,7 +390,7 @@ NAMES = ["with space", "a.b", "a[0]", 'quo"te', "UPPER", "upper", "größe", "`t
 
 
 def test_r67_names_survive(read):
-    """R67: names of all kinds, matched exactly."""
+    """R67: Names of all kinds match exactly."""
     text = io.StringIO()
     csv.writer(text).writerows([NAMES, range(len(NAMES))])
     schema = declared(**dict.fromkeys(reversed(NAMES), "Int32"))
@@ -404,7 +404,7 @@ def test_r67_names_survive(read):
 
 @pytest.mark.parametrize("text", ["", "\ufeff"])
 def test_b34_a_file_without_a_byte_has_no_rows(read, text):
-    """B34; without a schema nothing is known of it, not even its columns."""
+    """B34: Without a schema, even its columns are unknown."""
     assert pa.schema([]) == read(text, header=True).schema
     assert 0 == len(read(text, ddl("a INT")))
 
@@ -448,7 +448,7 @@ LETTERS = st.text(
     escape=st.sampled_from(["", "\\"]),
 )
 def test_round_trip(read, table, separator, end, quoting, escape):
-    """What Python's writer writes comes back, with either way to write a quote."""
+    """The output of Python's writer is read back, with either way of writing a quote."""
     # It takes a lone CR for a letter like others, if its lines do not end with one.
     assume(
         escape

@@ -1,4 +1,4 @@
-"""CSV: what is wrong is refused with file, line, column and type, and never becomes NULL (R68, R69)."""
+"""CSV: An invalid value is refused with file, line, column and type, and never becomes NULL (R68, R69)."""
 
 import pytest
 from odf_files import ddl, declared, optional, refusal
@@ -93,7 +93,7 @@ def test_the_line_is_told_far_down(refused):
 
 
 def test_required_and_null(refused):
-    """Section 2.8, in the reference's words."""
+    """Section 2.8: The message is the reference's."""
     error = refused("a\n1\n\n\n", ddl("a INT NOT NULL"), header=True)
 
     assert "cities.csv, line 3: Column `a` contains 2 null values while none were expected" in error.message
@@ -112,7 +112,7 @@ def test_a_row_of_another_length(refused, row, count, schema):
 
 
 def test_the_published_second_ledger_file(refused):
-    """O23: the header lacks `Year`; that is told with the line of the first row."""
+    """O23: The header lacks `Year`, and the error has the line of the first row."""
     text = "Country,City,Population\n2019,CA,Vancouver,2581000\n2019,US,Seattle,3433000\n2020,CA,Vancouver,2606000\n"
     for options in ({}, {"inferSchema": True}):
         error = refused(text, header=True, **options)
@@ -146,7 +146,7 @@ def test_a_broken_quote(refused, text, line, why):
 
 
 def test_a_quote_that_is_never_closed_swallows_nothing(refused, monkeypatch):
-    """Nor is the rest of the file read before that is told."""
+    """The rest of the file is not read before the error."""
     monkeypatch.setattr(csv_pieces, "LONGEST_ROW", 1 << 16)
     text = '1,Oslo\n2,"Rome\n' + "3,Graz\n" * 1_000_000
     error = refused(text)
@@ -243,7 +243,7 @@ def test_a_file_without_its_header(refused):
     ],
 )
 def test_r68_an_unsupported_option_is_named(refused, option, value):
-    """R68: before anything is read."""
+    """R68: The error is raised before anything is read."""
     error = refused("a\n", **{option: value})
 
     assert isinstance(error, UsageError)
@@ -276,7 +276,7 @@ def test_a_type_that_text_has_no_form_for(refused, type_):
 
 
 def test_nothing_is_read_before_it_is_asked_for(tmp_path):
-    """B15: raised when rows are read, not when they are planned."""
+    """B15: The error is raised when rows are read, not when they are planned."""
     from backstory.formats.options import CsvOptions
     from backstory.formats.reading import rows_of
 
@@ -291,7 +291,7 @@ def test_nothing_is_read_before_it_is_asked_for(tmp_path):
 @pytest.mark.parametrize("line", ["sep=;", "SEP=,", '"sep=;"', "sep=\t"])
 @pytest.mark.parametrize("separator", [",", ";", "\t"])
 def test_a_line_that_names_a_separator_is_no_header(tmp_path, line, separator):
-    """Spreadsheets write it; read as a header, it would be the only column."""
+    """Spreadsheets write it. As a header, it would be the only column."""
     path = tmp_path / "f.csv"
     path.write_text(f"{line}\r\na;b\r\n1;2\r\n")
     options = CsvOptions(separator=separator)

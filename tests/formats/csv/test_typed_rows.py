@@ -1,4 +1,4 @@
-"""CSV text is read byte for byte: quotes, breaks, markers, headers (requirements 54 to 56, 61, 62)."""
+"""CSV text is read byte for byte: quotes, line breaks, markers, headers (requirements 54 to 56, 61, 62)."""
 
 import pytest
 from delivered_cells import MARKED, REFUSED, outcome, read
@@ -65,7 +65,7 @@ QUOTED = [
 @pytest.mark.parametrize("unmodified", ["", "9,(same)\n"])
 @pytest.mark.parametrize("case", QUOTED, ids=[ascii(case) for case in QUOTED])
 def test_text_is_read_byte_for_byte(case, unmodified):
-    """54: `written=read`; the same beside a cell that is unmodified."""
+    """54: Each `written=read` also holds next to an unmodified cell."""
     written, _, text = case.partition("=")
     read_back = values(f"id,v\n1,{written}\n2,end\n{unmodified}", TEXTS)
     assert [text, "end"] == read_back[:2]
@@ -73,14 +73,14 @@ def test_text_is_read_byte_for_byte(case, unmodified):
 
 @pytest.mark.parametrize("case", QUOTED, ids=[ascii(case) for case in QUOTED])
 def test_text_needs_no_neighbours(case):
-    """54: in a table of one column and one row, if it is not an empty line."""
+    """54: This includes a table of one column and one row, unless its line is empty."""
     written, _, text = case.partition("=")
     if written:
         assert [text] == values(f"v\n{written}\n", {"v": "STRING"})
 
 
 def test_null_empty_and_unmodified_are_three_outcomes():
-    """55, 56: for text, and quotes tell nothing apart."""
+    """55, 56: This holds for text. Quotes make no difference."""
     content = 'id,v\n1,\n2,""\n3,(null)\n4,"(null)"\n5,(same)\n6,"(same)"\n'
     assert ["", "", None, None, UNMODIFIED, UNMODIFIED] == values(content, TEXTS)
 
@@ -94,7 +94,7 @@ def test_markers_are_told_apart_before_the_type(kind):
 
 @pytest.mark.parametrize(("null", "same"), [("a,\"b'", 'c""\n'), ("NULL", "null"), ("0", "00"), (" ", "  ")])
 def test_markers_are_the_requests(null, same):
-    """56: whatever text they are, byte for byte."""
+    """56: A marker may be any text, and matches byte for byte."""
     cells = [null, same, null + "x", same + "x", "(null)", "(same)"]
     content = "id,v\n" + "".join('1,"' + cell.replace('"', '""') + '"\n' for cell in cells)
     encoding = Encoding(null_string=null, unmodified_string=same)
@@ -116,7 +116,7 @@ def test_markers_are_the_requests(null, same):
     ],
 )
 def test_a_marker_is_no_value_of_any_type(kind, same):
-    """56: also where it would read as one."""
+    """56: This holds even if the marker would be a valid value."""
     encoding = Encoding(null_string="(null)", unmodified_string=same)
     content = f'id,v\n1,{same}\n2,"{same}"\n3,(null)\n'
     assert [UNMODIFIED, UNMODIFIED, None] == values(content, {"id": "STRING", "v": kind}, encoding)
@@ -127,12 +127,12 @@ ODD = ["", "NULL", "null", "NaN", "(null)", "(same)", "\x1fend of file\x1f", "\0
 
 @pytest.mark.parametrize("text", ODD, ids=map(ascii, ODD))
 def test_an_empty_marker_is_no_marker(text):
-    """3.2: with empty markers no text is NULL and none is unmodified, the empty text least of all."""
+    """3.2: With empty markers, no text is NULL or unmodified, including the empty text."""
     assert [text, ""] == values(f'id,v\n1,"{text}"\n2,""\n', TEXTS, Encoding())
 
 
 def test_one_marker_may_be_empty():
-    """3.2: each of the two is on or off for itself."""
+    """3.2: Each marker is on or off separately."""
     content = 'id,v\n1,(null)\n2,(same)\n3,""\n'
     only_null, only_same = Encoding(null_string="(null)"), Encoding(unmodified_string="(same)")
     assert [None, "(same)", ""] == values(content, TEXTS, only_null)
@@ -143,7 +143,7 @@ def test_one_marker_may_be_empty():
 @pytest.mark.parametrize("end", ["\n", ""])
 @pytest.mark.parametrize("last", ["(null),(null)", '"",""', ",", '"a","\n"', "1,2"])
 def test_the_last_row_is_a_row(last, end, null):
-    """61: whatever it holds and whether its line ends or not."""
+    """61: This holds for any content, with or without a line end."""
     encoding = Encoding(null_string=null, unmodified_string="(same)")
     texts = {'"",""': ["", ""], ",": ["", ""], '"a","\n"': ["a", "\n"], "1,2": ["1", "2"]}
     expected = texts.get(last, ["(null)", "(null)"] if not null else [None, None])
@@ -153,13 +153,13 @@ def test_the_last_row_is_a_row(last, end, null):
 
 @pytest.mark.parametrize("header", ["id,v", "id,v\n", '"id","v"\r\n', "\ufeffid,v\n"])
 def test_a_header_alone_is_no_rows(header):
-    """61: with or without the end of its line."""
+    """61: This holds with and without a line end."""
     assert [] == read(header, NUMBERS)
 
 
 @pytest.mark.parametrize("header", ["v,id", '"v",id', '"v","id"', "\ufeffv,id", '\ufeff"v",id'])
 def test_columns_are_found_by_name(header):
-    """61: in any order, quoted or not, after a byte order mark too."""
+    """61: Columns may be in any order, quoted or not, and after a byte order mark."""
     assert [{"id": 1, "v": 2}] == read(f"{header}\n2,1\n", NUMBERS)
 
 
@@ -167,26 +167,26 @@ def test_columns_are_found_by_name(header):
     "name", ["a,b", 'a"b', "a b", " a", "a ", "A", "é😀", "a\nb", "a.b", "select", "0", ""]
 )
 def test_names_are_compared_exactly(name):
-    """E4, 61: a quoted name may hold anything, and case and blanks count."""
+    """E4, 61: A quoted name may contain anything. Case and spaces count."""
     quoted = '"' + name.replace('"', '""') + '"'
     assert [{"a": 1, name: 2}] == read(f"{quoted},a\n2,1\n", {"a": "LONG", name: "LONG"})
     assert REFUSED == outcome(f"{quoted},a\n2,1\n", {"a": "LONG"})
 
 
 def test_only_wanted_columns_are_read():
-    """2.8: the others are passed over, and system columns that the table lacks as well."""
+    """2.8: Other columns are skipped, including system columns that the table lacks."""
     content = "w,_fivetran_index,id,_fivetran_deleted,v\nx,0,1,true,y\n"
     columns = {"id": "LONG", "v": "STRING", "w": "LONG"}
     assert [{"id": 1, "v": "y"}] == read(content, columns, wanted={"id", "v", "elsewhere"})
 
 
 def test_a_wanted_column_that_the_file_lacks_is_not_made_up():
-    """2.8: what was not delivered is in neither values nor known."""
+    """2.8: A column that was not delivered is in neither values nor known."""
     assert [{"id": 1}] == read("id\n1\n", TEXTS | {"id": "LONG"})
 
 
 def test_lines_may_end_as_on_windows():
-    """3.2: CRLF after each line is no part of a value."""
+    """3.2: CRLF after a line is not part of a value."""
     assert [["1", "2"], ["3", "a\r\nb"], ["4", "\r"]] == [
         list(row.values()) for row in read('id,v\r\n1,2\r\n3,"a\r\nb"\r\n4,"\r"\r\n', TEXTS)
     ]
@@ -194,7 +194,7 @@ def test_lines_may_end_as_on_windows():
 
 @pytest.mark.parametrize("content", ["v\na\n\nb\n", "v\n\n", "v\n\na\n", "\nv\na\n", "v\na\n\n"])
 def test_an_empty_line_loses_no_rows(content):
-    """3.2: in a table of one column it is an empty text; anywhere it may be an error, never a loss."""
+    """3.2: In one column it is an empty text. Otherwise it may be an error, but never a loss."""
     lines = content.removeprefix("\n").split("\n")[1:-1]
     allowed = [[{"v": line} for line in lines], REFUSED]
     if content.startswith("\n"):
@@ -203,7 +203,7 @@ def test_an_empty_line_loses_no_rows(content):
 
 
 def test_a_cell_of_24_mebibytes_is_read_whole():
-    """62: plain, and quoted with line breaks and quotes in it, with rows before and after."""
+    """62: It may be plain, or quoted with line breaks and quotes, with rows before and after."""
     plain, broken = "x" * (24 << 20), 'y\n,""' * (5 << 20)
     rows = read(f'id,v\n1,a\n2,{plain}\n3,"{broken}"\n4,b\n', TEXTS, MARKED)
     assert ["a", plain, broken.replace('""', '"'), "b"] == [row["v"] for row in rows]
@@ -212,7 +212,7 @@ def test_a_cell_of_24_mebibytes_is_read_whole():
 @pytest.mark.parametrize("end", ["", "\n"])
 @pytest.mark.parametrize("size", [BLOCK - 1, BLOCK, BLOCK + 1])
 def test_where_a_block_ends_makes_no_difference(size, end):
-    """61, 62: a long value, or many lines, that fill a block exactly lose and gain nothing."""
+    """61, 62: A long value or many lines that fill a block exactly are read completely."""
     last = '2,"\r\n"""'
     long = "a" * (size - len(f"id,v\n1,\n{last}"))
     assert [long, '\r\n"'] == values(f"id,v\n1,{long}\n{last}{end}", TEXTS)
@@ -224,14 +224,14 @@ def test_where_a_block_ends_makes_no_difference(size, end):
 
 @pytest.mark.parametrize("size", [BLOCK, BLOCK + 1, 3 * BLOCK])
 def test_a_long_last_line_needs_no_end(size):
-    """61: the missing line end of a file of one long line is no error."""
+    """61: The missing line end of a file with one long line is accepted."""
     long = "a" * (size - len("id,v\n1,"))
     assert [long] == values(f"id,v\n1,{long}", TEXTS)
 
 
 @pytest.mark.parametrize("size", [100, 3 * BLOCK])
 def test_quotes_in_the_midst_of_fields_are_letters(size):
-    """54: in the header, too, and however large the file: no row is read twice."""
+    """54: This includes the header and large files, and no row is read twice."""
     line = 'x"y,"' + "a\n" * 50 + '"\n'
     count = size // len(line) + 1
     columns = {"id": "STRING", "w": "STRING", 'v"': "STRING"}

@@ -1,4 +1,4 @@
-"""What is not CSV, or not of its type, is refused with its file and line (requirement 63)."""
+"""Content that is not CSV, or not of its type, is refused with file and line (requirement 63)."""
 
 import pytest
 from delivered_cells import CANARY, MARKED, read, refusal
@@ -26,19 +26,19 @@ LINES = [
 
 @pytest.mark.parametrize(("line", "content"), LINES, ids=[ascii(text) for _, text in LINES])
 def test_an_unreadable_cell_is_named_by_line_column_and_type(line, content):
-    """63: the line on which its row begins, whatever breaks stand in values before it."""
+    """63: The line is the first one of its row, whatever line breaks are in earlier values."""
     columns = COLUMNS | {"i\nd": "STRING"}
     assert f"line {line}, column v: the value is not of type BIGINT" in refusal(content, columns)
 
 
 def test_the_line_does_not_depend_on_what_is_wanted():
-    """63: breaks inside values of columns that are not read count as well."""
+    """63: Line breaks inside values of skipped columns count too."""
     content = 'w,v\n"a\nb",1\n"c\n\nd",2\ne,x\n'
     assert "line 7, column v" in refusal(content, COLUMNS, wanted={"v"})
 
 
 def test_the_line_is_right_far_down():
-    """63: beyond the first block of a large file too."""
+    """63: This includes rows beyond the first block of a large file."""
     content = 'id,v\n"a\nb",1\n' + ("a" * 1000 + ",1\n") * 5000
     assert "line 5004, column v" in refusal(content + "b,x\n", COLUMNS)
     assert "line 5004: 3 fields" in refusal(content + "b,1,\n", COLUMNS)
@@ -58,7 +58,7 @@ BROKEN = [
 
 @pytest.mark.parametrize(("line", "fields", "content"), BROKEN, ids=[ascii(c)[:40] for *_, c in BROKEN])
 def test_a_row_of_the_wrong_width_is_named_by_line(line, fields, content):
-    """63: too many or too few fields, before any value is looked at."""
+    """63: Too many or too few fields are refused before any value is parsed."""
     count = "1 field" if fields == 1 else f"{fields} fields"
     assert f"line {line}: {count} where the header has 2" in refusal(content, TEXTS)
 
@@ -80,13 +80,13 @@ UNCLOSED = [
 @pytest.mark.parametrize("content", UNCLOSED, ids=map(ascii, UNCLOSED))
 @pytest.mark.parametrize("null", ["(null)", ""])
 def test_an_unclosed_quote_is_refused(content, null):
-    """E1: rows that a lost quote swallowed are not given as a value."""
+    """E1: Rows after a missing quote are not read as one value."""
     refusal(content, TEXTS, Encoding(null_string=null))
 
 
 @pytest.mark.parametrize("content", ['id,v\na,b\n(null),"c\n', 'id,v\na,b\n(null),"c\nd,e\n'])
 def test_an_unclosed_quote_is_refused_where_its_column_is_not_read(content):
-    """E1: a delete file of which only the key is wanted loses no row."""
+    """E1: A delete file with only a wanted key loses no row."""
     refusal(content, TEXTS, MARKED, wanted={"id"})
 
 
@@ -107,7 +107,7 @@ GOING_ON = [
 @pytest.mark.parametrize(("line", "content"), GOING_ON, ids=[ascii(text)[-30:] for _, text in GOING_ON])
 @pytest.mark.parametrize("wanted", ["id", "v"])
 def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
-    """E1: it is no part of the value, whatever is read of the file; the line is told."""
+    """E1: Such text is not part of the value. The error has the line, whatever columns are read."""
     assert f"line {line}: a value continues" in refusal(content, TEXTS, wanted={wanted})
     streamed = refusal(content, {"id": "STRING", "v": "BOOLEAN"}, wanted={wanted, "v"})
     assert f"line {line}: a value continues" in streamed or "column v" in streamed
@@ -115,13 +115,13 @@ def test_text_behind_a_closing_quote_is_refused(line, content, wanted):
 
 @pytest.mark.parametrize("name", ['"id', '"id"x'])
 def test_a_broken_name_is_refused_by_its_line(name):
-    """63: the header is a row like others."""
+    """63: The header is checked like other rows."""
     assert "line 1" in refusal(f"v,{name}\n1,2\n", TEXTS)
 
 
 @pytest.mark.parametrize(("line", "content"), [(1, b"id,\xff\n1,2\n"), (3, b'id,v\n1,2\n3,"\xff\n"\n')])
 def test_the_line_of_what_is_no_text_is_told(line, content):
-    """63: bytes that are no UTF-8 are refused where they stand."""
+    """63: Bytes that are not UTF-8 are refused at their place."""
     assert f"line {line}: the text from here on is not UTF-8" in refusal(content, TEXTS)
 
 
@@ -138,7 +138,7 @@ def test_the_line_of_what_is_no_text_is_told(line, content):
 )
 @pytest.mark.parametrize("kind", ["STRING", "UTC_DATETIME"])
 def test_text_that_is_not_utf_8_is_refused(content, kind):
-    """3.2: for every type, and beside other faults."""
+    """3.2: This holds for every type, and next to other errors."""
     refusal(content, {"id": "STRING", "v": kind})
 
 
@@ -147,19 +147,19 @@ def test_text_that_is_not_utf_8_is_refused(content, kind):
     [("id,id", "id"), ('v,id,"id"', "id"), ("w,v,w,v,id", "w, v"), ("_fivetran_x,_fivetran_x", "")],
 )
 def test_a_repeated_column_is_refused(header, named):
-    """E1: which of the two is meant cannot be told, even if neither is wanted."""
+    """E1: The intended one is unknown, even if neither is wanted."""
     assert named in refusal(header + "\n" + "1," * header.count(",") + "1\n", COLUMNS, wanted={"v"})
 
 
 @pytest.mark.parametrize("header", ["id,x", "id,ID", "id, v", "id,v,", "id,_fivetran", "id,_fivetran_End"])
 @pytest.mark.parametrize("rows", ["", "1,2\n"])
 def test_an_unknown_column_is_refused(header, rows):
-    """2.8, E4: also in a file without rows, and when it differs by case or a blank only."""
+    """2.8, E4: This includes a file without rows, and names that differ only in case or a space."""
     refusal(f"{header}\n{rows}", COLUMNS)
 
 
 def test_many_unknown_columns_are_named_up_to_ten():
-    """E1: a refusal names up to ten of them and counts the rest."""
+    """E1: A refusal names up to ten of them and counts the rest."""
     text = refusal("id," + ",".join(f"c{n}" for n in range(25)) + "\n", COLUMNS)
     assert "c9 and 15 more" in text
     assert "c10" not in text
@@ -185,16 +185,16 @@ def test_many_unknown_columns_are_named_up_to_ten():
 )
 @pytest.mark.parametrize("kind", ["LONG", "NAIVE_TIME"])
 def test_no_value_stands_in_an_error(content, kind):
-    """63, 9: not even when the fault is in the header; and no error is long."""
+    """63, 9: This includes errors in the header, and every error is short."""
     refusal(content, {"id": "STRING", "v": kind})
 
 
 def test_a_value_of_no_wanted_column_may_be_of_another_type():
-    """2.8: what is not read is not judged."""
+    """2.8: Values that are not read are not checked."""
     assert [{"id": "a"}] == read("id,v\na,x\n", COLUMNS, wanted={"id"})
 
 
 def test_the_first_bad_cell_of_a_column_is_named():
-    """63: whatever follows it, and whether cells before it needed a closer look."""
+    """63: Later cells, and cells that need slower parsing, do not matter."""
     rows = "".join(f"k{n},{n}\n" for n in range(1000)) + "k,(same)\nk,x\nk,y\n"
     assert "line 1003, column v" in refusal(f"id,v\n{rows}", COLUMNS)

@@ -20,7 +20,7 @@ SHORT = {
 
 
 def feed(text):
-    """`insert 1 a 7`: change, id, name, commit version; the commit's time is its version in seconds."""
+    """`insert 1 a 7`: change, id, name, commit version. The commit's time is its version in seconds."""
     rows = [line.split() for line in text.strip().splitlines()]
     return pa.table(
         {
@@ -36,7 +36,7 @@ def feed(text):
 
 
 def events(text):
-    """`upsert 1 a 7 < z`: kind, id, name, version and the name before."""
+    """`upsert 1 a 7 < z`: kind, id, name, version and the former name."""
     unwrapped = unwrap_changes(feed(text), ["id"])
     before = [None] * len(unwrapped.kinds) if unwrapped.before is None else unwrapped.before.to_pylist()
     assert unwrapped.unmodified.column_names == []
@@ -84,17 +84,17 @@ def events(text):
     ],
 )
 def test_changes_are_events(rows, expected):
-    """Rows that come are upserts, rows that go before images of them, or deletes where nothing comes."""
+    """Added rows are upserts. Removed rows are their before images, or deletes if no row is added."""
     assert events(rows) == expected
 
 
 def test_two_images_before_are_none():
-    """Where a commit has two rows of a key that go, neither is known to be the one before."""
+    """If a commit removes two rows of a key, neither is known to be the former one."""
     assert events("before 1 a 7\nbefore 1 b 7\nafter 1 c 7") == ["upsert 1 c 7"]
 
 
 def test_the_instant_is_the_commits_time():
-    """In UTC and microseconds, whatever the unit of the feed's column."""
+    """It is in UTC and microseconds, whatever the unit of the feed's column."""
     unwrapped = unwrap_changes(feed("insert 1 a 7"), ["id"])
     assert unwrapped.instants.type == pa.timestamp("us", "UTC")
     assert unwrapped.instants.to_pylist() == [DAY.replace(second=7)]
@@ -102,13 +102,13 @@ def test_the_instant_is_the_commits_time():
 
 
 def test_places_name_the_rows_that_are_events():
-    """A before image is no event."""
+    """A before image is not an event."""
     unwrapped = unwrap_changes(feed("before 1 a 7\nafter 1 b 7\ndelete 2 c 7"), ["id"])
     assert unwrapped.places.to_pylist() == [1, 2]
 
 
 def test_a_feed_of_texts_is_read_as_files_have_it():
-    """Times in ISO 8601, versions as numbers in text: what `changes --output json` prints."""
+    """Times in ISO 8601 and versions as text are read, as `changes --output json` prints them."""
     rows = feed("insert 1 a 7")
     for column, text in (("_commit_timestamp", "2026-01-01T01:00:07+01:00"), ("_commit_version", "7")):
         rows = rows.set_column(rows.column_names.index(column), column, pa.array([text]))
@@ -118,14 +118,14 @@ def test_a_feed_of_texts_is_read_as_files_have_it():
 
 
 def test_keys_of_several_columns_are_compared_whole():
-    """Two records are one only if all columns of the key are alike."""
+    """Two records are one only if all key columns are equal."""
     rows = feed("before 1 a 7\nafter 1 a 7\nbefore 2 b 7\nafter 2 c 7")
     unwrapped = unwrap_changes(rows, ["id", "name"])
     assert unwrapped.kinds.to_pylist() == ["upsert", "delete", "upsert"]
 
 
 def test_an_empty_feed_has_no_events():
-    """With its columns."""
+    """The columns are kept."""
     unwrapped = unwrap_changes(feed("insert 1 a 7").slice(0, 0), ["id"])
     assert unwrapped.rows.schema == pa.schema([("id", pa.int32()), ("name", pa.string())])
     assert len(unwrapped.kinds) == len(unwrapped.places) == 0
@@ -156,7 +156,7 @@ def test_an_empty_feed_has_no_events():
     ],
 )
 def test_what_is_no_feed_of_changes_is_refused(change, code, words):
-    """With the row or the column, and never with a value of a row."""
+    """The error contains the row or the column, but never a row's value."""
     with pytest.raises((Refused, UsageError), match=re.escape(words)) as stop:
         unwrap_changes(change(feed("insert 1 secret 7\ninsert 2 secret 7")), ["id"])
     assert stop.value.code == code

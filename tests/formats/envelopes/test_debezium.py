@@ -17,14 +17,14 @@ LSN = "00000027:00000758:0003"
 
 
 def events(*messages, key=("id",), keys=None, **options):
-    """The events of messages, as Kafka has them."""
+    """The events of messages in Kafka's form."""
     texts = [None if each is None else json.dumps(each) for each in messages]
     own = None if keys is None else pa.array([each and json.dumps(each) for each in keys], pa.string())
     return unwrap_debezium(debezium_messages(own, pa.array(texts, pa.string())), key, **options)
 
 
 def rows(unwrapped):
-    """`upsert id=1 name=a`, with `.` for what is unmodified and nothing for NULL."""
+    """`upsert id=1 name=a`, with `.` for unmodified and nothing for NULL."""
 
     def cells(place):
         for name in unwrapped.rows.column_names:
@@ -49,24 +49,24 @@ def rows(unwrapped):
     ids=["create", "read", "update", "delete", "truncate"],
 )
 def test_operations_are_kinds_of_events(sent, expected):
-    """A delete says its key alone, a truncate nothing."""
+    """A delete contains only its key, and a truncate nothing."""
     assert rows(events(sent)) == [expected]
 
 
 def test_what_is_of_no_row_is_left_out():
-    """Tombstones, and messages that a program writes into the log; `places` still name the others."""
+    """Tombstones and a program's log messages are omitted, and `places` still refer to the others."""
     unwrapped = events(message("c", None, ADA), None, message("m"), message("d", ADA, None), None)
     assert rows(unwrapped) == ["upsert id=1 name=Ada", "delete id=1"]
     assert unwrapped.places.to_pylist() == [0, 3]
 
 
 def test_a_tombstone_with_a_schema_is_one_too():
-    """`{"schema": null, "payload": null}` is how the JSON converter writes it."""
+    """The JSON converter writes it as `{"schema": null, "payload": null}`."""
     assert rows(events({"schema": None, "payload": None}, message("t"))) == ["truncate"]
 
 
 def test_no_messages_are_no_events():
-    """Of an empty feed, and of one with tombstones alone."""
+    """This applies to an empty feed, and to one with only tombstones."""
     for unwrapped in (events(), events(None, None)):
         assert rows(unwrapped) == []
         assert unwrapped.unordered == ""
@@ -74,26 +74,26 @@ def test_no_messages_are_no_events():
 
 
 def test_the_messages_own_key_is_the_key_of_a_delete():
-    """Where it is there; else the image before."""
+    """Without it, the before image contains the key."""
     deletes = [message("d", {"id": None, "name": None}, None), message("d", {"id": 2, "name": None}, None)]
     assert rows(events(*deletes, keys=[{"id": 1}, None])) == ["delete id=1", "delete id=2"]
     assert rows(events(message("d"), keys=[{"id": 3}], key=())) == ["delete id=3"]
 
 
 def test_a_key_that_only_messages_have_is_a_column():
-    """Debezium's router of topics adds the table's name to the key, not to the row."""
+    """Debezium's topic router adds the table's name to the key, not to the row."""
     unwrapped = events(message("c", None, ADA), keys=[{"id": 1, "shard": "eu"}], key=("id", "shard"))
     assert rows(unwrapped) == ["upsert id=1 name=Ada shard=eu"]
 
 
 def test_a_changed_key_is_two_lives():
-    """It comes as delete and create."""
+    """The messages are a delete and a create."""
     unwrapped = events(message("d", ADA, None), message("c", None, {"id": 2, "name": "Ada"}))
     assert rows(unwrapped) == ["delete id=1", "upsert id=2 name=Ada"]
 
 
 def test_an_update_of_the_key_ends_the_old_record():
-    """Where the key is not Debezium's own, and the image before says it."""
+    """This applies if the key is not Debezium's, and the before image contains it."""
     old, new = {"id": 1, "no": 5, "name": "Ada"}, {"id": 1, "no": 6, "name": "Ada"}
     sent = [message("u", before, new) for before in (old, new, None)]
     unwrapped = events(*sent, key=("no",), keys=[{"id": 1}, {"id": 1}, {"id": 1}])
@@ -117,7 +117,7 @@ def test_an_update_of_the_key_ends_the_old_record():
     ids=lambda each: each if isinstance(each, str) and " " not in each else None,
 )
 def test_cells_without_a_value_are_unmodified(value, column):
-    """In each form in which Debezium writes that a value is not available."""
+    """Every form in which Debezium marks an unavailable value is recognised."""
     others = [each for each in ([], [1], ["x"], "x") if type(each) is type(value)]
     same = [each for each in others if not each or type(each[0]) is type(value[0])] or [None]
     sent = [message("u", None, {"id": 1, "v": each}) for each in (value, *same)]
@@ -127,25 +127,25 @@ def test_cells_without_a_value_are_unmodified(value, column):
 
 
 def test_a_key_is_never_unmodified():
-    """Whatever text it is (V50)."""
+    """V50: This holds whatever its text."""
     unwrapped = events(message("c", None, {"id": NOBODY, "v": 1}))
     assert rows(unwrapped) == [f"upsert id={NOBODY} v=1"]
 
 
 def test_another_placeholder_takes_the_place_of_debeziums():
-    """`unavailable.value.placeholder` of the connector."""
+    """The connector sets it as `unavailable.value.placeholder`."""
     sent = [message("u", None, {"id": 1, "v": each}) for each in ("?", NOBODY)]
     assert rows(events(*sent, unavailable="?")) == ["upsert id=1 v=.", f"upsert id=1 v={NOBODY}"]
 
 
 def test_a_column_that_a_message_does_not_have_is_unmodified():
-    """The messages around a change of the table have different columns."""
+    """Messages before and after an ALTER have different columns."""
     unwrapped = events(message("u", None, {"id": 1, "old": 1}), message("u", None, {"id": 1, "new": None}))
     assert rows(unwrapped) == ["upsert id=1 old=1 new=.", "upsert id=1 old=."]
 
 
 def test_the_instant_is_that_of_the_database():
-    """In microseconds where it has them; of a read without one the time it was sent at."""
+    """It has the database's microseconds. A read without a time has the time of sending."""
     sent = [
         message("u", None, ADA, {"ts_us": MICROS + 1}),
         message("u", None, ADA, {"ts_us": None, "ts_ms": MICROS // 1000 + 1}),
@@ -210,7 +210,7 @@ POSITIONS = {
     ],
 )
 def test_V137_messages_of_several_tables_or_connectors_are_refused(one, other):
-    """They are named; messages that are of no row may be of others."""
+    """The error names them. Messages without a row may be from others."""
     with pytest.raises(Refused) as stop:
         events(message("c", None, ADA, one), message("u", None, ADA, other))
     assert stop.value.code == "several-sources"
@@ -220,7 +220,7 @@ def test_V137_messages_of_several_tables_or_connectors_are_refused(one, other):
 
 @pytest.mark.parametrize("connector", POSITIONS)
 def test_log_positions_sort_as_the_log(connector):
-    """A read of the snapshot before the change of its position, without one nowhere (V131, V132)."""
+    """V131, V132: A snapshot read is before the change at its position. Without a position it has no place."""
     nothing = dict.fromkeys(POSITIONS[connector][0])
     told = [
         message(op, None, ADA, {"connector": connector, **each})
@@ -237,7 +237,7 @@ def test_log_positions_sort_as_the_log(connector):
 
 
 def test_postgresql_sorts_by_the_commits_before_messages():
-    """A transaction may begin before a snapshot is read, or before another commit, and end after it."""
+    """A transaction may begin before a snapshot read or another commit, and end after it."""
     told = [
         ("u", 90, None),
         ("r", 100, None),
@@ -261,7 +261,7 @@ def test_postgresql_sorts_by_the_commits_before_messages():
 
 
 def test_a_read_of_sql_server_has_a_part_of_its_position():
-    """The rest is before all others."""
+    """The missing part sorts before all others."""
     source = {"connector": "sqlserver", "commit_lsn": LSN, "change_lsn": None, "event_serial_no": None}
     assert events(message("r", None, ADA, source)).sequence.to_pylist() == [
         {"commit_lsn": LSN, "change_lsn": "", "event_serial_no": 0, "is_change": False}
@@ -269,7 +269,7 @@ def test_a_read_of_sql_server_has_a_part_of_its_position():
 
 
 def test_a_change_without_its_position_has_none():
-    """NULL, which `null-sequence` refuses (V47), and no guess."""
+    """V47: The position is NULL, which `null-sequence` refuses."""
     assert events(message("u", None, ADA, {"lsn": None})).sequence.to_pylist() == [
         {"last_commit": None, "lsn": None, "is_change": True}
     ]
@@ -277,7 +277,7 @@ def test_a_change_without_its_position_has_none():
 
 @pytest.mark.parametrize(("connector", "unordered"), [("oracle", "oracle"), (None, "unknown")])
 def test_another_connector_needs_an_order_of_the_callers(connector, unordered):
-    """There is no sequence, and it says whose positions are not known."""
+    """There is no sequence, and the error names the connector."""
     unwrapped = events(message("c", None, ADA, {"connector": connector}))
     assert unwrapped.sequence.column_names == []
     assert unwrapped.unordered == unordered
@@ -287,7 +287,7 @@ def test_another_connector_needs_an_order_of_the_callers(connector, unordered):
     ("connector", "images"), [("postgresql", [True, False]), ("mysql", [True, True]), ("x", [True, False])]
 )
 def test_an_image_before_counts_where_it_is_a_whole_row(connector, images):
-    """PostgreSQL logs of a deleted row its key alone, and Debezium fills up the rest."""
+    """PostgreSQL logs only the key of a deleted row, and Debezium fills in the rest."""
     sent = [
         message(op, ADA, BOB if op == "u" else None, {"connector": connector, "file": "a.1"}) for op in "ud"
     ]
@@ -297,19 +297,19 @@ def test_an_image_before_counts_where_it_is_a_whole_row(connector, images):
 
 
 def test_an_image_before_with_unavailable_values_does_not_count():
-    """Oracle has them before a change of a large object, too."""
+    """Oracle sends such images before a change of a large object."""
     sent = [message("u", {"id": 1, "name": each}, BOB, {"connector": "oracle"}) for each in (NOBODY, "Ada")]
     assert events(*sent).has_before.to_pylist() == [False, True]
 
 
 def test_images_have_one_type_between_them():
-    """JSON writes 2.0 as it likes: what is an integer before and a float after is a float."""
+    """JSON may write 2.0 as 2, so an integer before and a float after are both floats."""
     unwrapped = events(message("u", {"id": 1, "v": 1}, {"id": 1, "v": 2.5}))
     assert unwrapped.rows.schema.field("v").type == unwrapped.before.schema.field("v").type == pa.float64()
 
 
 def test_structs_of_a_frame_are_unwrapped_as_they_are():
-    """Of `from_json`, with or without the envelope's envelope, in any number of chunks."""
+    """The structs may be from `from_json`, with or without the outer envelope, in any number of chunks."""
     kinds = pa.struct([("id", pa.int32()), ("born", pa.date32())])
     day = datetime(2024, 2, 29).date()
     columns = {
@@ -348,7 +348,7 @@ def test_structs_of_a_frame_are_unwrapped_as_they_are():
     ],
 )
 def test_what_is_no_change_is_refused(sent, words):
-    """With the number of the message, and what is wrong with it; nothing is guessed."""
+    """The error contains the number of the message and the fault."""
     with pytest.raises(Refused) as stop:
         events(message("c", None, {"id": 1, "name": "secret"}), sent)
     if words == "mixed":
@@ -371,14 +371,14 @@ def test_what_is_no_change_is_refused(sent, words):
     ],
 )
 def test_a_position_that_cannot_be_read_is_refused(connector, position, words):
-    """It is of no use as a text that sorts in another way."""
+    """Such a position would sort wrongly as text."""
     with pytest.raises(Refused, match=re.escape(words)) as stop:
         events(message("u", None, ADA, {"connector": connector, "lsn": None, **position}))
     assert "message 1" in stop.value.message
 
 
 def test_texts_and_lists_of_other_kinds_are_the_same():
-    """As pandas and Polars have them."""
+    """This includes the types of pandas and Polars."""
     kinds = pa.struct([("id", pa.large_string()), ("tags", pa.large_list(pa.large_string()))])
     source = pa.array([{"connector": "mysql", "ts_ms": 0, "file": "a.1", "pos": 1, "row": 0}])
     source = source.cast(
@@ -403,14 +403,14 @@ def test_texts_and_lists_of_other_kinds_are_the_same():
 
 
 def test_columns_of_one_name_are_refused():
-    """Nobody can say which of them is meant."""
+    """The intended column is unknown."""
     after = pa.StructArray.from_arrays([pa.array([1]), pa.array([2])], ["id", "id"])
     with pytest.raises(Refused, match="has `id` twice"):
         unwrap_debezium(pa.table({"op": ["c"], "after": after}), ["id"])
 
 
 def test_schemas_that_were_not_read_are_refused():
-    """As columns they are of no use: only the texts tell a decimal from its bytes."""
+    """Only the texts distinguish a decimal from its bytes."""
     payload = pa.array([message("c", None, ADA)])
     table = pa.table({"schema": pa.array([{"type": "struct"}]), "payload": payload})
     with pytest.raises(Refused, match="give the messages as text"):

@@ -1,4 +1,4 @@
-"""Whatever a feed has in it becomes events or is refused; nothing else happens."""
+"""Any content of a feed becomes events or is refused."""
 
 import json
 from contextlib import suppress
@@ -40,7 +40,7 @@ ORDINARY = [
 
 @st.composite
 def messages(draw):
-    """A message of a feed, in which something has become something else, or is gone, or is new."""
+    """A message of a feed with changed, removed or added parts."""
     whole = json.loads(json.dumps(draw(st.sampled_from(ORDINARY))))
     for _ in range(draw(st.integers(0, 2))):
         place = whole
@@ -63,7 +63,7 @@ def messages(draw):
 
 @given(st.lists(messages() | VALUES, max_size=4), st.lists(VALUES, max_size=4) | st.none())
 def test_a_feed_is_read_or_refused(feed, keys):
-    """Of messages as they should be, and as they should not; the order of the others is theirs."""
+    """This holds for valid and invalid messages, in any order."""
     values = pa.array([json.dumps(each) for each in feed], pa.string())
     own = None
     if keys is not None:
@@ -96,7 +96,7 @@ TEXTS = (
 
 @given(st.sampled_from([schema for schema, *_ in TYPES.values()]), st.lists(TEXTS, max_size=3), st.booleans())
 def test_the_fast_reader_reads_as_the_slow_one(schema, values, bare):
-    """Where it reads at all: of each type, and of texts as they should not be."""
+    """If the fast reader reads a text, the slow one agrees, for each type and for invalid texts."""
     wire = envelope_type(struct(v=schema, a=INT))
     texts = [value if bare else f'{{"v":{value}}}' for value in values]
     fast = read_at_once(texts, wire)
@@ -106,7 +106,7 @@ def test_the_fast_reader_reads_as_the_slow_one(schema, values, bare):
 
 
 def test_the_fast_reader_reads_ordinary_messages():
-    """Each type but maps, and numbers that JSON has no words for."""
+    """It reads each type except maps, and numbers that JSON can express."""
     slow = [
         name
         for name, (schema, values, *_) in TYPES.items()
@@ -118,7 +118,7 @@ def test_the_fast_reader_reads_ordinary_messages():
 
 @given(st.lists(st.text() | st.binary(), max_size=3))
 def test_a_text_is_read_or_refused(texts):
-    """Of any characters and bytes."""
+    """This holds for any characters and bytes."""
     raw = [each.encode(errors="surrogatepass") if isinstance(each, str) else each for each in texts]
     with suppress(Refused):
         assert debezium_messages(None, pa.array(raw, pa.binary())).num_rows == len(raw)

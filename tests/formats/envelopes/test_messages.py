@@ -1,4 +1,4 @@
-"""Texts of messages become columns of the types that their schemas mean, exactly, or are refused (V61, V63)."""
+"""Texts of messages become columns of their schemas' types exactly, or are refused (V61, V63)."""
 
 import json
 import re
@@ -20,7 +20,7 @@ def read(*texts, **options):
 
 
 def cells(schema, *values):
-    """The type of a column of this schema, and what the values are in it."""
+    """The type of a column with this schema, and its values."""
     table = read(*(sent({"v": value}, struct(v=schema)) for value in values))
     column = table["after"].combine_chunks().field("v")
     return str(column.type), column.to_pylist()
@@ -28,14 +28,14 @@ def cells(schema, *values):
 
 @pytest.mark.parametrize("name", TYPES)
 def test_a_type_is_what_it_means(name):
-    """Of each logical type; NULL is NULL."""
+    """This covers each logical type, and NULL."""
     schema, values, type_, expected = TYPES[name]
     assert cells(schema, *values, None) == (type_, [*expected, None])
 
 
 @given(st.integers(1, 38).flatmap(lambda digits: st.tuples(st.just(digits), st.integers(0, digits), st.lists(st.integers(1 - 10**digits, 10**digits - 1), min_size=1), st.integers(0, 4))))  # fmt: skip
 def test_decimals_are_the_numbers_that_java_wrote(case):
-    """Of every precision and scale, whatever the number of bytes that signs fill."""
+    """This covers every precision and scale, whatever the number of sign bytes."""
     precision, scale, numbers, more = case
     texts = [b64(number, (number.bit_length() + 8) // 8 + more) for number in numbers]
     exact = Context(prec=80)
@@ -70,7 +70,7 @@ UNREADABLE = {
 
 @pytest.mark.parametrize("name", UNREADABLE)
 def test_a_value_that_is_not_of_its_type_is_refused(name):
-    """With the number of its message, whatever stands before and behind it."""
+    """The error contains the number of the message, whatever is around the value."""
     schema, value, code = UNREADABLE[name]
     text = sent({"v": value}, struct(v=schema)).replace('"1e999"', "1e999")
     good = sent({"v": None}, struct(v=schema))
@@ -99,7 +99,7 @@ SCHEMAS = {
 
 @pytest.mark.parametrize("name", SCHEMAS)
 def test_a_schema_that_cannot_be_read_is_refused(name):
-    """With the first message that has it."""
+    """The error contains the number of the first message with it."""
     with pytest.raises(Refused, match="message 2") as stop:
         read(None, sent({"v": None}, struct(v=SCHEMAS[name])))
     assert stop.value.code == "malformed-row"
@@ -107,7 +107,7 @@ def test_a_schema_that_cannot_be_read_is_refused(name):
 
 
 def test_decimals_in_two_ways_are_refused():
-    """`1234` is a number, and base64 of another one."""
+    """`1234` is a number, and also the base64 of another one."""
     with pytest.raises(Refused, match="two ways"):
         cells(decimal(0, 9), 1234, "1234")
 
@@ -132,7 +132,7 @@ TEXTS = {
 
 @pytest.mark.parametrize("name", TEXTS)
 def test_a_text_that_is_no_message_is_refused(name):
-    """With its number and what is wrong."""
+    """The error contains the number and the fault."""
     text, words = TEXTS[name]
     with pytest.raises(Refused, match=re.escape(words)) as stop:
         read(sent({"a": 1}), text)
@@ -141,7 +141,7 @@ def test_a_text_that_is_no_message_is_refused(name):
 
 
 def test_bytes_that_are_no_text_are_refused():
-    """Kafka has bytes."""
+    """Kafka's values are bytes."""
     good, bad = sent({"a": 1}).encode(), b'{"op": "\xff"}'
     assert debezium_messages(None, pa.array([good, None])).num_rows == 2
     with pytest.raises(Refused, match="message 2: its text is not UTF-8"):
@@ -149,7 +149,7 @@ def test_bytes_that_are_no_text_are_refused():
 
 
 def test_half_a_letter_in_a_value_is_refused():
-    """Arrow has Unicode alone."""
+    """Arrow's texts must be valid Unicode."""
     with pytest.raises(Refused, match="message 1"):
         read('{"op": "c", "after": {"a": "\\ud800"}}')
 
@@ -167,7 +167,7 @@ WITHOUT_SCHEMA = [
 
 @pytest.mark.parametrize(("values", "type_"), WITHOUT_SCHEMA)
 def test_without_a_schema_types_are_jsons_own(values, type_):
-    """Numbers without a loss."""
+    """Numbers are read without loss."""
     column = read(*(sent({"v": value}) for value in values))["after"].combine_chunks().field("v")
     assert (str(column.type), column.to_pylist()) == (type_, values)
 
@@ -177,7 +177,7 @@ def test_without_a_schema_types_are_jsons_own(values, type_):
     [["1e999"], [str(2**63)], ["12345678901234567890.5"], [str(2**53 + 1), "0.5"], ["1", '"1"'], ["{}", "1"]],
 )
 def test_without_a_schema_what_would_lose_a_digit_is_refused(values):
-    """Numbers beyond what floats and 64 bits hold, and values without a type in common."""
+    """Numbers beyond floats and 64 bits, and values without a common type, are refused."""
     with pytest.raises(Refused) as stop:
         read(*(f'{{"op": "c", "after": {{"v": {value}}}}}' for value in values))
     assert stop.value.code == "mixed-types"
@@ -185,7 +185,7 @@ def test_without_a_schema_what_would_lose_a_digit_is_refused(values):
 
 
 def test_messages_before_and_after_a_new_column_have_both_kinds_of_columns():
-    """It is unmodified where it was not yet; an integer that grew is one of 64 bits."""
+    """The column is unmodified in earlier messages, and a larger integer has 64 bits."""
     table = read(
         sent({"id": 1, "n": 1}, struct(id=INT, n=INT)),
         sent({"id": 1, "n": 2**40, "new": "x"}, struct(id=INT, n=LONG, new=TEXT)),
@@ -204,20 +204,20 @@ def test_messages_before_and_after_a_new_column_have_both_kinds_of_columns():
     ],
 )
 def test_types_that_contradict_each_other_are_refused(one, other):
-    """By the column's name, with both."""
+    """The error contains the column's name and both types."""
     with pytest.raises(Refused, match=re.escape("`payload.after.v` has type")) as stop:
         read(sent({"v": None}, struct(v=one)), sent({"v": None}, struct(v=other)))
     assert stop.value.code == "mixed-types"
 
 
 def test_messages_with_and_without_a_schema_are_one_feed():
-    """As long as their types agree."""
+    """This holds as long as their types agree."""
     table = read(sent({"v": "a"}, struct(v=TEXT)), sent({"v": "b"}), sent({"v": "c"}, struct(v=TEXT)))
     assert [row["v"] for row in table["after"].to_pylist()] == ["a", "b", "c"]
 
 
 def test_keys_are_read_as_values_are():
-    """With a schema, without one; where there is none, the key is NULL."""
+    """This holds with and without a schema. Without a key, it is NULL."""
     with_schema = json.dumps({"schema": struct(id=decimal(0, 9)), "payload": {"id": b64(7)}})
     keys = pa.array([with_schema, None, with_schema], pa.string())
     table = debezium_messages(keys, pa.array([None, None, sent({"a": 1})], pa.string()))
@@ -229,19 +229,19 @@ def test_keys_are_read_as_values_are():
 
 @pytest.mark.parametrize("key", ["customer-1", "7", '{"schema": {"type": "int32"}, "payload": 7}'])
 def test_a_key_that_is_no_object_is_refused(key):
-    """Nobody can say which column it is."""
+    """The column of such a key is unknown."""
     with pytest.raises(Refused, match="keys, message 1"):
         debezium_messages(pa.array([key]), pa.array([sent({"a": 1})]))
 
 
 def test_a_schema_is_read_once(monkeypatch):
-    """It may be a hundred times as long as its payload: one that comes again is not parsed again, another one is."""
+    """A schema may be a hundred times longer than its payload, so a repeated one is not parsed again."""
     schema = struct(**{f"column_{number}": TEXT for number in range(1_000)})
     same = [sent({"column_1": str(number)}, schema) for number in range(40)]
     others = [text.replace("column_0", f"other_{number}") for number, text in enumerate(same)]
 
     def letters(texts):
-        """How many letters are parsed."""
+        """The number of parsed characters."""
         parsed, loads = [], messages.loads
         with monkeypatch.context() as watched:
             watched.setattr(messages, "loads", lambda text: parsed.append(len(text)) or loads(text))
@@ -254,14 +254,14 @@ def test_a_schema_is_read_once(monkeypatch):
 
 @pytest.mark.parametrize("more", [', "payload": {}}', "} {", "}}"])
 def test_a_schema_that_was_read_before_hides_nothing(more):
-    """What follows the payload is read, too."""
+    """The text after the payload is still read."""
     text = sent({"v": "a"}, struct(v=TEXT))
     with pytest.raises(Refused, match="message 2"):
         read(text, text[:-1] + more)
 
 
 def test_a_file_has_a_message_on_each_line(tmp_path):
-    """Errors name the file and the line; empty lines are none."""
+    """Errors contain file and line, and empty lines are skipped."""
     path = tmp_path / "feed.jsonl"
     path.write_text(f"{sent({'a': 1})}\n\nnull\n{sent({'a': 2})}\n", "utf-8")
     assert [row and row["a"] for row in debezium_lines(path)["after"].to_pylist()] == [1, None, None, 2]

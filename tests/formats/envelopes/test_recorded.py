@@ -1,4 +1,4 @@
-"""Messages that a Debezium 3.3 wrote (tests/debezium): of a PostgreSQL, and of a MariaDB."""
+"""Messages written by Debezium 3.3 (tests/debezium), from a PostgreSQL and a MariaDB."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -37,21 +37,21 @@ def events(request):
 
 
 def test_the_events_leave_what_the_database_had(events):
-    """A snapshot, changes within one transaction, a truncate and a reload in the same one."""
+    """This covers a snapshot, changes in one transaction, and a truncate with a reload."""
     assert last_rows(events("plain", "id"), ["id"]) == {
         (3,): {"id": 3, "name": "three", "n": Decimal("3.0000")}
     }
 
 
 def test_changes_of_one_transaction_keep_their_order(events):
-    """They have one instant; the position in the log tells which was first."""
+    """They have one instant, and the log position orders them."""
     plain = events("plain", "id").instants.to_pylist()
     assert len(plain) == 8
     assert len(set(plain)) == 3
 
 
 def test_a_table_with_a_full_identity_has_its_images(events):
-    """Updates have the values before them; a column that was added later is left as it was by what was before."""
+    """Updates have their former values. A column that was added later is unmodified in earlier messages."""
     whole = events("whole", "id")
     assert last_rows(whole, ["id"]) == {
         (1,): {"id": 1, "name": "Ada", "amount": Decimal("13.00"), "note": "note " * 900, "city": None},
@@ -67,12 +67,12 @@ def test_a_table_with_a_full_identity_has_its_images(events):
 
 
 def test_a_changed_key_ends_a_record_and_begins_another(events):
-    """And a deleted record is gone."""
+    """A deleted record is removed too."""
     assert sorted(last_rows(events("customer", "id", "region"), ["id", "region"])) == [(1, "EU"), (20, "EU")]
 
 
 def test_values_that_are_not_available_stay_as_they_were(events):
-    """Of each type for which Debezium has a placeholder; a NULL in one of `ratios` is Debezium's own."""
+    """This covers each type with a placeholder. A NULL in one of `ratios` is Debezium's own."""
     customer = events("customer", "id", "region")
     row = last_rows(customer, ["id", "region"])[1, "EU"]
     assert sorted(customer.unmodified.column_names) == sorted(LONG)
@@ -83,7 +83,7 @@ def test_values_that_are_not_available_stay_as_they_were(events):
 
 
 def test_each_type_is_what_it_means(events):
-    """As PostgreSQL's types are mapped."""
+    """PostgreSQL's types are mapped as specified."""
     rows = events("customer", "id", "region").rows
     assert {name: value for name, value in rows.slice(0, 1).to_pylist()[0].items() if name != "place"} == {
         "id": 1,
@@ -132,7 +132,7 @@ def test_each_type_is_what_it_means(events):
 
 
 def test_a_mariadb_is_read_as_it_was():
-    """Seconds as instants, files of the log as numbers, whole images of deleted rows, and MySQL's own types."""
+    """Seconds are instants, log files are numbers, and deleted rows have whole images."""
     items = unwrap_debezium(debezium_messages(*messages_of(MARIADB, "item")), ["id"])
     assert last_rows(items, ["id"]).keys() == {(9,)}
     assert items.kinds.to_pylist() == [

@@ -1,4 +1,4 @@
-"""JSON, a document or a row a line, and GeoJSON (section 1.6, B15, B22, B24)."""
+"""JSON as a document or one row per line, and GeoJSON (section 1.6, B15, B22, B24)."""
 
 import json
 from datetime import UTC, date, datetime
@@ -43,7 +43,7 @@ def only(table):
     ],
 )
 def test_b22_documents_and_lines(file, text, read, schema):
-    """B22, and the same rows by line; a key that is missing is NULL."""
+    """B22: Both forms give the same rows, and a missing key is NULL."""
     table = table_of(file(text), schema, **read)
 
     assert [("A", 1000), ("B", None), ("C", None)] == [tuple(row.values()) for row in table.to_pylist()]
@@ -88,7 +88,7 @@ POINT = '{"type":"Point","coordinates":[-123.1,49.25]}'
     ],
 )
 def test_b24_geojson_inferred(file, text, kind):
-    """B24: the columns in alphabetical order, the geometry as compact JSON."""
+    """B24: Columns are in alphabetical order, and the geometry is compact JSON."""
     table = table_of(file(text), kind=kind)
 
     assert (
@@ -101,7 +101,7 @@ def test_b24_geojson_inferred(file, text, kind):
 
 
 def test_geojson_with_a_schema(file):
-    """B23 in its declared form: columns in the schema's order."""
+    """B23 in its declared form: Columns are in the schema's order."""
     schema = ddl("id INT NOT NULL", "geometry STRING", "missing STRING")
     table = table_of(
         file(lines(*FEATURES, {"type": "Feature", "properties": {"id": 3}, "geometry": None})),
@@ -172,7 +172,7 @@ def test_a_geometry_keeps_its_digits(file):
     ],
 )
 def test_types(file, type_, text, value):
-    """Numbers are exact; what is NULL itself asks nothing of what is in it."""
+    """Numbers are exact, and NULL has no required parts."""
     path = file(f'{{"a": {text}}}\n{{"a": null}}\n{{"a": {text}}}\n')
 
     assert [value, None, value] == only(table_of(path, declared(a=optional(type_)), kind="NdJson"))
@@ -259,7 +259,7 @@ def test_mixed_values_need_a_schema(file, values):
     ],
 )
 def test_an_object_that_is_always_empty_is_a_text(file, values, type_, expected):
-    """No table has a struct without fields, and `{}` is not NULL."""
+    """No table can store a struct without fields, and `{}` is not NULL."""
     table = table_of(file("".join(f'{{"a": {value}}}\n' for value in values)), kind="NdJson")
 
     assert (type_, expected) == (table.schema.field("a").type, only(table))
@@ -271,7 +271,7 @@ NESTED = {depth: "[" * depth + "]" * depth for depth in (20, 21, 300, 600, 900)}
 @pytest.mark.parametrize("kind", ["Json", "NdJson"])
 @pytest.mark.parametrize("depth", [21, 600, 900])
 def test_values_nested_too_deeply_for_a_column_are_refused(file, kind, depth):
-    """With file, line and column, and not where Python's stack ends."""
+    """The error contains file, line and column, before Python's recursion limit."""
     text = (
         f'[{{"a": 1}},\n{{"b": {NESTED[depth]}}}]' if kind == "Json" else f'{{}}\n{{"b": {NESTED[depth]}}}\n'
     )
@@ -284,7 +284,7 @@ def test_values_nested_too_deeply_for_a_column_are_refused(file, kind, depth):
 
 
 def test_deep_values_in_a_text_are_kept_or_refused(file):
-    """What Python can write is a text like others; what it cannot is refused with its line."""
+    """A text that Python can serialise is kept, and any other is refused with its line."""
     text = f'{{}}\n{{"a": {NESTED[300]}}}\n'
 
     assert [None, NESTED[300]] == only(table_of(file(text), ddl("a STRING"), kind="NdJson"))
@@ -340,7 +340,7 @@ def test_inference_looks_at_all_rows_and_batches_are_bounded(file):
 )
 @pytest.mark.parametrize("kind", ["NdJson", "Json"])
 def test_b15_an_unreadable_value(file, type_, text, kind):
-    """B15: with file, line and column, in a document too."""
+    """B15: The error contains file, line and column, including in a document."""
     good = '{"b": 1}'
     text = (
         f'{good}\n\n{{"a": {text}}}\n{good}\n'

@@ -1,4 +1,4 @@
-"""Files of the legacy calendar are read where both calendars agree, and refused elsewhere (B.2)."""
+"""Files of the legacy calendar are read if both calendars agree, otherwise refused (B.2)."""
 
 from datetime import UTC, date, datetime
 
@@ -27,7 +27,7 @@ OLD, NEWER = datetime(1850, 6, 15, 12, tzinfo=UTC), datetime(1900, 1, 1, tzinfo=
 
 
 def written(folder, footer, values, *, int96=False):
-    """A file with one column `v`, and the footer of its writer."""
+    """A file with one column `v`, and its writer's footer."""
     table = pa.table({"v": values}).replace_schema_metadata(footer)
     pq.write_table(table, folder / "f.parquet", use_deprecated_int96_timestamps=int96)
     return folder / "f.parquet"
@@ -72,7 +72,7 @@ def instants(*values):
 def test_a_value_that_differs_between_the_calendars_is_refused(
     tmp_path, footer, values, int96, refused, wrap
 ):
-    """By what the footer says of its writer: days, instants, those of 96 bits, alone or in what is nested."""
+    """The footer identifies the writer. Days, instants and 96-bit instants are checked at any depth."""
     count = len(values)
     wraps = {
         "plain": lambda: values,
@@ -94,7 +94,7 @@ def test_a_value_that_differs_between_the_calendars_is_refused(
 
 @pytest.mark.parametrize(("kind", "value"), [(Kind.NAIVE_DATE, OLD_DAY), (Kind.UTC_DATETIME, OLD)])
 def test_delivered_files_and_stages_refuse_them_too(tmp_path, kind, value):
-    """The readers of batch files and of models' stages obey the footer as well."""
+    """The readers of batch files and of models' stages also check the footer."""
     path = written(tmp_path, SPARK_2, pa.array([value]))
     encoding = Encoding(format=Format.PARQUET)
     columns = {"v": ColumnType(kind)}
@@ -105,7 +105,7 @@ def test_delivered_files_and_stages_refuse_them_too(tmp_path, kind, value):
 
 @pytest.mark.parametrize("naive", [True, False])
 def test_instants_of_96_bits_are_of_one_type(tmp_path, naive):
-    """In UTC, whether times without a zone stay without one or not; within structs and lists, too."""
+    """They are in UTC, including within structs and lists, whatever happens to times without a zone."""
     inner = pa.StructArray.from_arrays([instants(NEWER), pa.array([[NEWER]])], ["a", "b"])
     path = written(tmp_path, NEW, instants(NEWER), int96=True)
     (utc,) = parquet_rows(path, "f", ParquetOptions(naive=naive), None).schema.types

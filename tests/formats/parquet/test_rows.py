@@ -1,4 +1,4 @@
-"""Parquet: projection by name, and coercion that changes no value (section 1.6, B25)."""
+"""Parquet: projection by name, and exact coercion (section 1.6, B25)."""
 
 import math
 from datetime import UTC, date, datetime, time
@@ -31,7 +31,7 @@ def only(table):
 
 
 def test_b25_schema_coercion(file):
-    """B25: required texts of integers."""
+    """B25: Integers become required texts."""
     schema = ddl("city STRING NOT NULL", "population STRING NOT NULL")
     table = table_of(file(CITIES), schema, kind="Parquet")
 
@@ -40,7 +40,7 @@ def test_b25_schema_coercion(file):
 
 
 def test_the_files_own_schema(file):
-    """B26: without a schema the file's columns, optional."""
+    """B26: Without a schema, the columns are the file's, and are optional."""
     table = table_of(file(pa.table(CITIES)), kind="Parquet")
 
     assert pa.schema([("city", pa.string()), ("population", pa.int64())]) == table.schema
@@ -172,7 +172,7 @@ def test_coercion_that_is_exact(file, values, type_, expected):
 
 
 def test_instants_of_96_bits_are_not_cut_to_nanoseconds(file):
-    """Those have an end in 2262: before and after it the day would be another one, also within lists."""
+    """Nanoseconds end in 2262, so other years would change, including within lists."""
     instants = [datetime(9999, 12, 31), datetime(1, 1, 1), datetime(2020, 1, 1, 1, 2, 3, 4), None]
     columns = {
         "a": pa.array(instants, MICROS),
@@ -189,7 +189,7 @@ def test_instants_of_96_bits_are_not_cut_to_nanoseconds(file):
 
 
 def test_null_asks_nothing_of_its_fields(file):
-    """A struct that is NULL has no fields that could be required."""
+    """The fields of a NULL struct are not required."""
     struct = {"kind": "Struct", "fields": [{"name": "b", "type": {"kind": "List", "itemType": "Int32"}}]}
     values = [None, {"b": [1]}, {"b": []}]
 
@@ -197,7 +197,7 @@ def test_null_asks_nothing_of_its_fields(file):
 
 
 def test_not_a_number_stays(file):
-    """Within required items too."""
+    """NaN is kept, including within required items."""
     (value,) = only(table_of(file({"a": [float("nan")]}), ddl("a FLOAT"), kind="Parquet"))
     assert math.isnan(value)
     items = pa.array([[float("nan")]], pa.list_(pa.field("element", pa.float64(), nullable=False)))
@@ -258,7 +258,7 @@ OLD = pa.array([None, -62_135_596_800_000_001]).cast(MICROS)
     ],
 )
 def test_days_and_instants_are_of_the_years_that_there_are(file, values, type_):
-    """0001 to 9999, whatever the file's type would hold."""
+    """Years are 0001 to 9999, whatever the file's type could hold."""
     path = file({"a": values})
 
     assert not plain_parquet(path, None)
@@ -304,7 +304,7 @@ def test_files_packed_as_not_every_engine_can_are_read_here(file, codec, plain):
     ],
 )  # fmt: skip
 def test_what_the_type_has_no_room_for_is_refused(file, values, type_, told):
-    """Lengths, ranges and NULL, in lists, structs and maps too."""
+    """Lengths, ranges and NULL are checked, including in lists, structs and maps."""
     error = refusal(file({"a": values}), declared(a=type_), kind="Parquet")
 
     assert "unreadable-value" == error.code
@@ -447,6 +447,6 @@ def test_plain_files_need_no_look(file, columns, schema, plain):
 
 
 def test_days_without_statistics_need_a_look(file):
-    """Nothing else tells which years they are of."""
+    """Without statistics, their years are unknown."""
     assert not plain_parquet(file({"a": [date(2020, 1, 1)]}, write_statistics=False), None)
     assert plain_parquet(file({"a": [1]}, write_statistics=False), None)

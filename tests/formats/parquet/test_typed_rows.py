@@ -1,4 +1,4 @@
-"""Parquet files are read as their columns' types, or refused (section 3.4, E1)."""
+"""Parquet files are read with their columns' types, or refused (section 3.4, E1)."""
 
 from datetime import UTC, date, datetime, time
 from decimal import Decimal
@@ -31,7 +31,7 @@ def parquet(columns: dict[str, pa.Array], **options: object) -> bytes:
 
 
 def values(array: pa.Array, kind: str) -> object:
-    """The values of a file's one column read as this type, or REFUSED."""
+    """The values of a file's one column with this type, or REFUSED."""
     rows = outcome(parquet({"v": array}), {"v": kind}, PARQUET)
     return rows if rows == REFUSED else [row["v"] for row in rows]
 
@@ -39,7 +39,7 @@ def values(array: pa.Array, kind: str) -> object:
 @pytest.mark.parametrize("compression", Compression)
 @pytest.mark.parametrize("encrypted", [True, False])
 def test_every_wrapping_comes_off(tmp_path, compression, encrypted):
-    """50: Parquet needs its exact last bytes, in whatever it was wrapped."""
+    """50: Parquet needs its exact last bytes, so padding and frames must be removed exactly."""
     encoding = Encoding(Format.PARQUET, compression, encrypted)
     file = seal(tmp_path, parquet({"v": pa.array([1, 2])}), encoding)
     [(_, rows)] = read_files([file], encoding, {"v": ColumnType.parse("LONG")}, frozenset({"v"}))
@@ -63,7 +63,7 @@ MARKED_TEXT = [
 
 @pytest.mark.parametrize(("kind", "written", "expected"), MARKED_TEXT, ids=[k for k, *_ in MARKED_TEXT])
 def test_text_columns_may_hold_markers(kind, written, expected):
-    """3.4: a text column of any type is read as in CSV, with both markers and NULLs of its own."""
+    """3.4: Text columns of any type are read as in CSV, with both markers and native NULLs."""
     cells = [*written, "(null)", "(same)", None]
     assert [*expected, None, UNMODIFIED, None] == values(pa.array(cells), kind)
 
@@ -94,7 +94,7 @@ TYPED = [
 
 @pytest.mark.parametrize(("kind", "array", "expected"), TYPED, ids=[f"{k}-{a.type}" for k, a, _ in TYPED])
 def test_typed_columns_keep_their_values(kind, array, expected):
-    """3.4: numbers, decimals, instants and raw bytes are stored as they are."""
+    """3.4: Numbers, decimals, instants and raw bytes are stored unchanged."""
     assert expected == values(array, kind)
 
 
@@ -109,13 +109,13 @@ ROUNDED = [
 
 @pytest.mark.parametrize(("array", "expected"), ROUNDED, ids=[str(array.type) for array, _ in ROUNDED])
 def test_digits_beyond_a_decimals_scale_are_rounded(array, expected):
-    """F18: half-even, by the number's decimal digits, whatever type the file has for it."""
+    """F18: Rounding is half-even on the decimal digits, for any numeric type of the file."""
     assert [each and Decimal(each) for each in expected] == values(array, "DECIMAL(5,2)")
 
 
 @pytest.mark.parametrize("nanos", [1_999, -1, 1_000])
 def test_digits_beyond_the_microsecond_are_cut_off(nanos):
-    """F6: in typed instants as in text, downwards also before 1970."""
+    """F6: Typed instants are rounded down like text, including before 1970."""
     array = pa.array([nanos], pa.int64()).cast(pa.timestamp("ns", "UTC"))
     rows = read(parquet({"v": array}), {"v": "UTC_DATETIME"}, PARQUET)
     micros = (rows[0]["v"] - datetime(1970, 1, 1, tzinfo=UTC)).total_seconds() * 1e6
@@ -145,7 +145,7 @@ UNFIT = [
 
 @pytest.mark.parametrize(("kind", "array"), UNFIT, ids=[f"{k}-{a.type}" for k, a in UNFIT])
 def test_a_value_that_does_not_fit_its_column_is_refused_with_its_row(kind, array):
-    """63: nothing is wrapped or made infinite, or rounded up to more digits than fit."""
+    """63: No value wraps, becomes infinite, or is rounded up to too many digits."""
     text = refusal(parquet({"v": array}), {"v": kind}, PARQUET)
     assert f"row 2, column v: the value is not of type {ColumnType.parse(kind)}" in text
 
@@ -153,51 +153,51 @@ def test_a_value_that_does_not_fit_its_column_is_refused_with_its_row(kind, arra
 @pytest.mark.parametrize("kind", ["STRING", "LONG", "BINARY", "UTC_DATETIME", "NAIVE_TIME"])
 @pytest.mark.parametrize("array", [pa.array([[1]]), pa.array([{"a": 1}])], ids=["list", "struct"])
 def test_nested_columns_are_refused(array, kind):
-    """3.4: there is no such type."""
+    """3.4: The contract has no nested types."""
     assert REFUSED == values(array, kind)
 
 
 def test_the_row_is_right_far_down():
-    """63: beyond the first batch of rows and the first group of them."""
+    """63: This includes rows beyond the first batch and the first row group."""
     content = parquet({"v": pa.array(["1"] * 150_000 + ["x"])}, row_group_size=70_000)
     assert "row 150001, column v" in refusal(content, {"v": "LONG"}, PARQUET)
 
 
 def test_binary_text_that_is_not_base64_is_stored_with_one_warning():
-    """58, F11: in Parquet as in CSV."""
+    """58, F11: Parquet behaves like CSV."""
     with structlog.testing.capture_logs() as logged:
         assert [b"[B@7", b"b&", None] == values(pa.array(["[B@7", "b&", "(null)"]), "BINARY")
     assert [("warning", NAME)] == [(line["log_level"], line["file"]) for line in logged]
 
 
 def test_columns_are_found_by_name():
-    """61: in any order, dots or not; what is not wanted or not of the table is passed over."""
+    """61: Columns may be in any order, with or without dots. Unwanted and unknown ones are skipped."""
     content = parquet({n: pa.array([i]) for i, n in enumerate(["a.b", "_fivetran_index", "a", "c"])})
     columns = {"a": "LONG", "a.b": "LONG", "c": "LONG"}
     assert [{"a.b": 0, "a": 2}] == read(content, columns, PARQUET, wanted={"a", "a.b"})
 
 
 def test_an_unknown_column_is_refused():
-    """2.8: as in CSV, by case too, and without rows as well."""
+    """2.8: As in CSV, this includes other cases and files without rows."""
     content = parquet({"id": pa.array([], pa.int64()), "V": pa.array([], pa.int64())})
     assert "no column V" in refusal(content, {"id": "LONG", "v": "LONG"}, PARQUET)
 
 
 @pytest.mark.parametrize("content", [b"", parquet({"v": pa.array([], pa.int64())})])
 def test_a_file_without_rows_loads(content):
-    """61: of no bytes, or with a footer only."""
+    """61: The file may have no bytes, or only a footer."""
     assert [] == read(content, {"v": "LONG"}, PARQUET)
 
 
 def test_a_cut_file_is_refused_wherever_it_was_cut():
-    """52: Parquet ends with its footer; a part of a file is no file."""
+    """52: Parquet ends with its footer, so a part of a file is invalid."""
     whole = parquet({"v": pa.array([CANARY])})
     for size in range(1, len(whole), 5):
         refusal(whole[:size], {"v": "STRING"}, PARQUET)
 
 
 def test_a_damaged_file_is_refused_or_read():
-    """52: whatever byte is hurt, the answer is rows or a Refused; nothing else escapes."""
+    """52: Whatever byte is damaged, the result is rows or Refused."""
     whole = parquet({"v": pa.array([CANARY, "b"])})
     escaped = {}
     for place in range(4, len(whole) - 8, 3):
@@ -214,12 +214,12 @@ def test_a_damaged_file_is_refused_or_read():
 
 @pytest.mark.parametrize("content", [b"PAR1", b"id,v\n1,2\n", bytes(100), b"PAR1" * 10])
 def test_what_is_not_parquet_is_refused(content):
-    """52: with a short error."""
+    """52: The error is short."""
     refusal(content, {"v": "LONG"}, PARQUET)
 
 
 def test_a_wrong_key_is_refused():
-    """52: as for any file."""
+    """52: As for any file, the key must match."""
     encoding = Encoding(Format.PARQUET, Compression.ZSTD, True)
     refusal(
         encrypt(parquet({"v": pa.array([CANARY])}), bytes(32), bytes(16)), {"v": "STRING"}, encoding, key=KEY
@@ -231,12 +231,12 @@ def test_a_wrong_key_is_refused():
     "array", [pa.array([CANARY]), pa.array([CANARY.encode()]), pa.array([[CANARY]])], ids=str
 )
 def test_no_value_stands_in_an_error(array, kind):
-    """63: nor in what the reader's library said."""
+    """63: This includes the message of the library."""
     refusal(parquet({"v": array}), {"v": kind}, PARQUET)
 
 
 def test_values_have_the_types_that_are_stored():
-    """3.3: each column has exactly the Arrow type of its kind, typed in the file or text."""
+    """3.3: Each column has exactly the Arrow type of its kind, whether typed or text in the file."""
     for array, text in ((pa.array([1], pa.int32()), "1"),):
         for kind in ("SHORT", "INT", "LONG", "DOUBLE", "FLOAT"):
             for cells in (array, pa.array([text])):

@@ -21,7 +21,7 @@ CORNER = [[-1, -1], [-1, 11], [11, 11], [11, 10.5], [-0.5, 10.5], [-0.5, -1], [-
 
 
 def high(ring, height):
-    """The ring at a height, or of a measure."""
+    """The ring with a height or a measure."""
     return [[*point, height] for point in ring]
 
 
@@ -98,7 +98,7 @@ def test_blanks_are_null(zipped):
     ],
 )
 def test_o24_geometry_is_geojson(zipped, kind, shape, geojson, coordinates):
-    """O24: with each number's own digits, heights and no measures."""
+    """O24: Numbers keep their digits. Heights are kept, and measures are not."""
     path = zipped(a=written(getattr(shapefile, kind), [shape]))
     [text] = table_of(path, ddl("geometry STRING"), kind="EsriShapefile")["geometry"].to_pylist()
 
@@ -126,7 +126,7 @@ def test_o24_geometry_is_geojson(zipped, kind, shape, geojson, coordinates):
     ],
 )
 def test_o24_holes_belong_to_their_outer_ring(zipped, rings, polygons, height):
-    """O24: whatever the order of the rings."""
+    """O24: This holds for any order of the rings."""
     kind = shapefile.POLYGON if height is None else shapefile.POLYGONZ
     shape = ("poly", rings) if height is None else ("polyz", [high(ring, height) for ring in rings])
     wanted = [[ring if height is None else high(ring, height) for ring in rings] for rings in polygons]
@@ -220,7 +220,7 @@ def test_the_encoding_of_the_cpg(zipped, cpg, codec):
 
 
 def test_without_a_cpg(zipped):
-    """UTF-8 if it is, else Latin-1, and that is told."""
+    """The encoding is UTF-8 if valid, otherwise Latin-1 with a warning."""
     with capture_logs() as told:
         assert ["Київ"] == table_of(
             zipped(a=written(records=[("Київ", 1, 1, None, None)])), kind="EsriShapefile"

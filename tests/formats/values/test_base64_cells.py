@@ -1,4 +1,4 @@
-"""Base64 cells are decoded as the standard library decodes them (decision F11)."""
+"""Base64 cells are decoded as by the standard library (decision F11)."""
 
 import base64
 import binascii
@@ -20,7 +20,7 @@ COLUMNS = {"id": "LONG", "v": "BINARY"}
 
 
 def is_valid(cell: str) -> bool:
-    """Whole groups of four that the standard library takes; it alone would take a stray pad more."""
+    """Whether the standard library accepts the cell in whole groups of four, without excess padding."""
     try:
         base64.b64decode(cell, validate=True)
     except (binascii.Error, ValueError):
@@ -29,7 +29,7 @@ def is_valid(cell: str) -> bool:
 
 
 def standard(cell: str | None) -> bytes | None:
-    """The standard library's answer, or the cell's own bytes where it is not base64."""
+    """The standard library's result, or the cell's own bytes if it is not base64."""
     if cell is None:
         return None
     return base64.b64decode(cell, validate=True) if is_valid(cell) else cell.encode()
@@ -41,7 +41,7 @@ def standard(cell: str | None) -> bytes | None:
 )
 @example([None, None], 0)
 def test_cells_become_what_the_standard_library_makes_of_them(cells, skipped):
-    """Each cell for itself, in a slice too: strictly valid text is decoded, other text kept."""
+    """This holds for each cell, including in a slice: valid text is decoded, and other text kept."""
     array = pa.array(cells, pa.string())[skipped:]
     assert [standard(cell) for cell in cells[skipped:]] == decode_base64(array).to_pylist()
     invalid = [cell for cell in cells[skipped:] if cell is not None and not is_valid(cell)]
@@ -50,14 +50,14 @@ def test_cells_become_what_the_standard_library_makes_of_them(cells, skipped):
 
 @given(st.lists(st.binary(max_size=40), max_size=8))
 def test_every_byte_comes_back(values):
-    """Any bytes that were encoded come back, beside others of any length."""
+    """Encoded bytes of any length are decoded exactly, next to others."""
     cells = pa.array([base64.b64encode(value).decode() for value in values], pa.string())
     assert values == decode_base64(cells).to_pylist()
 
 
 @pytest.mark.parametrize("unmodified", [True, False])
 def test_markers_in_a_binary_column_are_not_decoded(unmodified):
-    """57: NULL and unmodified are told apart before base64 is looked at, quoted or not."""
+    """57: NULL and unmodified are recognised before decoding, quoted or not."""
     text = 'id,v\n1,(null)\n2,"(null)"\n3,QUI=\n4,""\n'
     expected = [(1, None), (2, None), (3, b"AB"), (4, b"")]
     with structlog.testing.capture_logs() as logged:
@@ -69,7 +69,7 @@ def test_markers_in_a_binary_column_are_not_decoded(unmodified):
 
 
 def test_markers_that_are_base64_are_still_markers():
-    """57: a marker of the alphabet is a marker, whatever it would decode to."""
+    """57: A marker of base64 characters is still a marker."""
     encoding = type(MARKED)(null_string="null", unmodified_string="same")
     rows = read("id,v\n1,null\n2,same\n3,nul=\n", COLUMNS, encoding)
     assert [None, UNMODIFIED, base64.b64decode("nul=")] == [row["v"] for row in rows]
@@ -77,7 +77,7 @@ def test_markers_that_are_base64_are_still_markers():
 
 @pytest.mark.parametrize("rest", ["", "9,(same),(same)\n"])
 def test_text_that_is_not_base64_is_stored_with_one_warning_a_file(rest):
-    """58: raw bytes for each such cell of any column, one line for the file, and no value in it."""
+    """58: Each such cell is stored as raw bytes, with one warning per file that contains no value."""
     text = "id,v,w\n1,[B@7d4991ad,QQ==\n2,é,é\n3,QQ==,cell canary\n" + rest
     with structlog.testing.capture_logs() as logged:
         rows = read(text, {**COLUMNS, "w": "BINARY"})
@@ -88,7 +88,7 @@ def test_text_that_is_not_base64_is_stored_with_one_warning_a_file(rest):
 
 
 def test_valid_base64_gives_no_warning():
-    """58: only files with such cells are warned of."""
+    """58: Only files with such cells cause a warning."""
     with structlog.testing.capture_logs() as logged:
         read("id,v\n1,QQ==\n2,(null)\n3,\n", COLUMNS)
     assert [] == logged

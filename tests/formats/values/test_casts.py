@@ -1,4 +1,4 @@
-"""Values of one type become those of another exactly, or not at all."""
+"""Casts of values to another type, exact or refused."""
 
 import math
 import struct
@@ -21,7 +21,7 @@ def type_of(text: str) -> ColumnType:
 
 
 def as_type(value: object, old: str, new: str) -> object:
-    """The value cast; `DoesNotFit` where it does not fit."""
+    """The cast value, or `DoesNotFit`."""
     values = pa.array([value, None], arrow_type(type_of(old)))
     found = cast(values, type_of(old), type_of(new))
     assert found.type == arrow_type(type_of(new))
@@ -133,7 +133,7 @@ NUMBERS = [name for name in VALUES if name not in {"NAIVE_DATETIME", "UTC_DATETI
 
 
 def exact(value: object, type_: str) -> Fraction:
-    """The number that a value means; a float means its shortest text."""
+    """The number of a value. A float means its shortest text."""
     if type_ == "FLOAT":
         digits = (f"{value:.{places}g}" for places in range(1, 10))
         return Fraction(next(d for d in digits if struct.pack("f", float(d)) == struct.pack("f", value)))

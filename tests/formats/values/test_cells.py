@@ -197,14 +197,14 @@ SPECIAL = {
 
 
 def column(kind: str, *texts: str) -> object:
-    """What a file with these cells in a column reads as; REFUSED if they are none of its type."""
+    """The column of a file with these cells, or REFUSED."""
     lines = "".join('1,"' + text.replace('"', '""') + '"\n' for text in texts)
     rows = outcome(f"id,v\n{lines}", {"id": "LONG", "v": kind})
     return rows if rows == REFUSED else [row["v"] for row in rows]
 
 
 def cell(kind: str, text: str, *beside: str) -> object:
-    """What the cell reads as, with these cells in the rows after it; REFUSED if it is none."""
+    """The value of the first cell, with these cells in later rows, or REFUSED."""
     values = column(kind, text, *beside)
     return values if values == REFUSED else values[0]
 
@@ -222,7 +222,7 @@ CELLS = [(kind, text, as_read(kind, value)) for kind in VALUES for text, value i
 
 @pytest.mark.parametrize(("kind", "text", "value"), CELLS, ids=[f"{k}-{t!a}" for k, t, _ in CELLS])
 def test_a_cell_is_read_exactly(kind, text, value):
-    """59: to the last digit, alone and beside cells that need another way of reading."""
+    """59: All digits are kept, alone and next to cells that need slower parsing."""
     expected = (type(value), str(value))
     for beside in ((), ("(null)",), ("(same)",), (special(kind),)):
         got = cell(kind, text, *beside)
@@ -234,22 +234,21 @@ NOT_CELLS = [(kind, text) for kind in REFUSALS for text in REFUSALS[kind]]
 
 @pytest.mark.parametrize(("kind", "text"), NOT_CELLS, ids=[f"{k}-{t!a}" for k, t in NOT_CELLS])
 def test_a_cell_that_is_not_of_its_type_is_refused(kind, text):
-    """63: nothing is cut, wrapped or guessed, whatever stands beside it; what rounding carries beyond the
-    column's digits is none of its type."""
+    """63: No value is truncated, wrapped or guessed, whatever is next to it, including after rounding."""
     for beside in ((), ("(same)",), (special(kind),)):
         assert REFUSED == cell(kind, text, *beside), f"beside {beside}"
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_null_and_unmodified_are_of_every_type(kind):
-    """55: and of columns that hold nothing else."""
+    """55: This includes columns that contain nothing else."""
     assert cell(kind, "(null)") is None
     assert cell(kind, "(same)") is UNMODIFIED
 
 
 @pytest.mark.parametrize("kind", VALUES)
 def test_an_empty_cell_of_no_text_is_null(kind):
-    """O27: in quotes or not, and whatever stands beside it; an empty text and no bytes are values."""
+    """O27: This holds with and without quotes. An empty text and empty bytes are values."""
     empty = {"BINARY": b"", "STRING": "", "XML": "", "JSON": ""}.get(kind)
     for beside in ((), ("(same)",), (special(kind),)):
         assert empty == cell(kind, "", *beside), f"beside {beside}"
@@ -266,7 +265,7 @@ ODD = ["5", " 5", "5 ", "\t5", "+5", "05", "5.", "5.0", " true", "true ", " 2007
 @pytest.mark.parametrize("kind", ["BOOLEAN", "LONG", "DOUBLE", "DECIMAL(38,10)", "NAIVE_DATE",
                                   "NAIVE_DATETIME", "UTC_DATETIME", "NAIVE_TIME"])  # fmt: skip
 def test_a_cell_reads_the_same_whatever_stands_beside_it(kind):
-    """E1: leniently or not, but never depending on other cells of its column."""
+    """E1: The result never depends on other cells of the column."""
     differing = {}
     for text in ODD:
         ways = [cell(kind, text), cell(kind, text, special(kind)), cell(kind, text, "(same)")]
@@ -277,13 +276,13 @@ def test_a_cell_reads_the_same_whatever_stands_beside_it(kind):
 
 @given(st.sampled_from(sorted(set(VALUES) - {"XML", "JSON"})), st.text("0123456789+-.eE: TZ", max_size=14))
 def test_any_text_reads_the_same_whatever_stands_beside_it(kind, text):
-    """E1: two ways of reading agree on any text."""
+    """E1: Both ways of parsing agree on any text."""
     assert repr(cell(kind, text)) == repr(cell(kind, text, "(same)"))
 
 
 @given(st.decimals(allow_nan=False, allow_infinity=False, places=4, min_value=-(10**9), max_value=10**9))
 def test_decimals_come_back(value):
-    """59, F18: each way that Java writes a decimal gives it back exactly."""
+    """59, F18: Every form in which Java writes a decimal is read exactly."""
     texts = [str(value), format(value, "f"), format(value, "E"), f"{value:f}000"]
     assert [value] * 4 == column("DECIMAL(14,4)", *texts)
     assert [*[value] * 4, UNMODIFIED] == column("DECIMAL(14,4)", *texts, "(same)")
@@ -291,8 +290,8 @@ def test_decimals_come_back(value):
 
 @given(st.integers(-(10**42), 10**42), st.integers(0, 42), st.integers(1, 38), st.integers(0, 37))
 def test_any_decimal_is_read_rounded_or_refused(digits, places, precision, scale):
-    """59, F18: whatever fits its column comes back, rounded half-even; too many digits before the point,
-    also those that rounding makes, are refused and never wrap."""
+    """59, F18: A fitting value is rounded half-even. Too many digits before the point, even after rounding,
+    are refused."""
     precision = max(precision, scale)
     kind = f"DECIMAL({precision},{scale})"
     value = Decimal(f"{digits}E-{places}")
@@ -304,7 +303,7 @@ def test_any_decimal_is_read_rounded_or_refused(digits, places, precision, scale
 
 @given(st.floats(allow_nan=False, width=32), st.floats(allow_nan=False))
 def test_floats_come_back(single_value, double_value):
-    """59: the shortest text of a number is read as that number."""
+    """59: The shortest text of a number is read as that number."""
     texts = [repr(double_value), f"{double_value:.17E}"]
     assert repr([double_value] * 2) == repr(column("DOUBLE", *texts))
     assert repr([double_value] * 2) == repr(column("DOUBLE", *texts, "(same)")[:2])
@@ -313,7 +312,7 @@ def test_floats_come_back(single_value, double_value):
 
 @given(st.datetimes())
 def test_instants_come_back(value):
-    """59: to the microsecond, from year 1 to 9999."""
+    """59: They are exact to the microsecond, from year 1 to 9999."""
     text = value.isoformat()
     assert value == cell("NAIVE_DATETIME", text) == cell("NAIVE_DATETIME", text, "(same)")
     assert value.replace(tzinfo=UTC) == cell("UTC_DATETIME", text + "Z")

@@ -1,4 +1,4 @@
-"""Values as exactly the same values of another type, or not at all."""
+"""Values in another type, exactly equal or refused."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -1,4 +1,4 @@
-"""What names a value of a type, as text and in Python: the one value that comes back as it was given, or none."""
+"""Names of a value as text and in Python: exactly one value, or none."""
 
 import math
 from datetime import UTC, date, datetime, timedelta, timezone
@@ -93,7 +93,7 @@ def test_nan_is_nan():
 
 
 def test_no_text_means_another_value_than_in_a_file():
-    """What a key names and a file's cell is are never two values: where both read a text, they read the same."""
+    """If a key and a file's cell both accept a text, its value is the same."""
     given = [*(each for _, each, _ in NAMED), *(each for _, each in UNNAMED)]
     for type_ in (LONG, MONEY, DOUBLE, FLOAT, BOOL, DAY, AT, NAIVE, TEXT):
         for text in filter(lambda each: isinstance(each, str), given):

@@ -1,4 +1,4 @@
-"""A value is the same in another type, or refused (E1)."""
+"""A value in another type is equal, or refused (E1)."""
 
 from decimal import Decimal
 
@@ -58,7 +58,7 @@ FLOAT, LONG = ColumnType(Kind.FLOAT), ColumnType(Kind.LONG)
     ("narrow", "wide"), [(SINGLE, pa.float64()), (pa.float16(), SINGLE), (pa.float16(), pa.float64())]
 )
 def test_a_float_is_in_a_wider_type_the_number_that_it_shows(narrow, wide, wrap):
-    """72.1, 0.1, a zero with its sign, NaN and what is endless: alone or in what is nested."""
+    """This includes 72.1, 0.1, signed zeros, NaN and infinities, alone or nested."""
     shown = [72.1, 0.1, -0.0, float("nan"), float("-inf"), 1.5, 2048.0, None]
     numbers = np.array([0.0 if each is None else each for each in shown], narrow.to_pandas_dtype())
     values = pa.array(numbers, mask=np.array([each is None for each in shown]))
@@ -77,7 +77,7 @@ def test_a_float_is_in_a_wider_type_the_number_that_it_shows(narrow, wide, wrap)
 
 @pytest.mark.parametrize("type_", [pa.float16(), SINGLE, pa.float64()])
 def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
-    """Of each of a hundred cents; three digits are refused."""
+    """This covers each of a hundred cents. Three digits are refused."""
     texts = [f"0.{cents:02}" for cents in range(100)]
     amounts = pa.array(np.array([float(text) for text in texts], type_.to_pandas_dtype()))
     assert [str(each) for each in cast_same(amounts, pa.decimal128(18, 2)).to_pylist()] == texts
@@ -86,13 +86,13 @@ def test_every_amount_of_two_digits_is_the_decimal_that_it_shows(type_):
 
 
 def test_whole_halves_have_all_of_their_digits():
-    """65504 is not 65500, though no other half has that shorter text."""
+    """65504 is not 65500, although no other half has that shorter text."""
     assert cast_same(pa.array(np.array([65504, 2050], np.float16)), SINGLE).to_pylist() == [65504.0, 2050.0]
 
 
 @pytest.mark.parametrize("way", [cast_same, lambda values, _: cast(values, FLOAT, LONG)])
 def test_a_float_is_the_whole_number_that_it_shows(way):
-    """As a whole number, too: 123456792 of 32 bits shows 123456790, and is so as a DOUBLE."""
+    """The float 123456792 of 32 bits displays 123456790, and has this value as a DOUBLE."""
     values = pa.array([123456792.0, 16777216.0, -3.0, None], SINGLE)
     assert way(values, pa.int64()).to_pylist() == [123456790, 16777216, -3, None]
     with pytest.raises((pa.ArrowInvalid, DoesNotFit)):

@@ -1,7 +1,7 @@
-"""Write one life with dbt, dlt and SQLMesh, on DuckDB, and keep the rows as they wrote them.
+"""Write one life with dbt, dlt and SQLMesh, on DuckDB, and print the rows.
 
-Run it with a Python that has one of the tools: `python other_tools.py dbt|dlt|sqlmesh FOLDER`. What it
-prints is `<tool>.json` beside it, the rows and the types of their columns; tests make tables of these.
+Run it with a Python that has one of the tools: `python other_tools.py dbt|dlt|sqlmesh FOLDER`. Its output,
+the rows with the types of their columns, is stored in `<tool>.json`. Tests create tables from these files.
 """
 
 import json

@@ -29,7 +29,7 @@ def run(*arguments, cwd=None, env=None):
     ],
 )
 def test_wrong_usage_is_exit_code_2(arguments, words, tmp_path):
-    """Wrong usage starts nothing, says what is wrong on standard error and exits with 2."""
+    """Nothing is started, and the error is on standard error."""
     done = run(*arguments, cwd=tmp_path)
 
     assert 2 == done.returncode
@@ -56,7 +56,7 @@ def test_help_names_every_command():
 
 
 def test_an_unknown_table_is_exit_code_2(tmp_path):
-    """A table that is not there is wrong usage, told as JSON to a program."""
+    """A missing table is wrong usage, reported as JSON to a program."""
     done = run("current", "no.table", "--output", "json", cwd=tmp_path)
 
     assert 2 == done.returncode, done.stderr
@@ -85,7 +85,7 @@ def test_send_tells_what_it_would_send(tmp_path):
     ],
 )
 def test_what_needs_no_spark_needs_no_java(words, hint, tmp_path):
-    """On standard error nothing is said but which warehouse has no tables."""
+    """Standard error contains only the warehouse without tables."""
     done = run(*words, cwd=tmp_path, env={"PATH": "", "JAVA_HOME": str(tmp_path)})
     assert (done.returncode, bool(done.stderr)) == (0, bool(hint))
     assert done.stderr.startswith(hint)
@@ -109,7 +109,7 @@ json.dump(ended, sys.stdout)
 
 
 def without_java(*commands):
-    """The exit code and the document of each command, a folder, words and variables; there is no Java to start."""
+    """The exit code and the document of each command, from a folder, words and variables, without Java."""
     done = subprocess.run(
         [sys.executable, "-c", ONE_AFTER_THE_OTHER],
         input=json.dumps([(str(folder), words, environment) for folder, words, environment in commands]),
@@ -136,7 +136,7 @@ FILES = [
 
 
 def test_files_that_no_table_would_take_are_refused_without_java(tmp_path):
-    """There is none to start, and no warehouse is made."""
+    """Java is missing, and no warehouse is created."""
     commands = []
     for number, (content, words, *_) in enumerate(FILES):
         folder = tmp_path / str(number)
@@ -171,7 +171,7 @@ STAGES = [
 
 
 def test_models_whose_files_are_refused_are_refused_without_java(tmp_path):
-    """There is none to start, and no warehouse is made; without a pepper nothing is read at all."""
+    """Java is missing, and no warehouse is created. Without a pepper, no file is read."""
     commands, words = [], ["historize", "model.yaml", "--output", "json"]
     for number, (content, _) in enumerate(STAGES):
         folder = tmp_path / str(number)

@@ -1,4 +1,4 @@
-"""`backstory snapshot` on a disk that is full."""
+"""`backstory snapshot` on a full disk."""
 
 import json
 import os
@@ -21,16 +21,16 @@ LEFT = 48 * 1024
 
 
 def copy(number):
-    """A full copy, whose values are a hundred bytes a row and do not compress well."""
+    """A full copy with a hundred bytes per row that do not compress well."""
     chance = random.Random(number)
     return "id,v\n" + "".join(f"{each},{chance.randbytes(50).hex()}\n" for each in range(ROWS))
 
 
 @pytest.fixture
 def disk(tmp_path):
-    """A small file system in a mount namespace of its own: how it is seen from outside, and from within.
+    """A small file system in a separate mount namespace, with its path outside and inside.
 
-    No rights are needed for one on most machines. Where there are no namespaces both are None.
+    On most machines this needs no permissions. Without namespaces both are None.
     """
     (tmp_path / "disk").mkdir()
     words = ["unshare", "--map-root-user", "--mount", "sh", "-c", MOUNT]
@@ -52,7 +52,8 @@ def disk(tmp_path):
 
 
 def test_a_full_disk_is_told_with_its_folder_and_the_table_is_as_before(tmp_path, disk):
-    """75, `disk-full`, and nothing is left of what was written; where nothing can be mounted, files cannot grow."""
+    """The error is `disk-full` with code 75, and no file is left. Without namespaces, the size of files is
+    limited."""
     configure(tmp_path)
     seen, inside = disk or (tmp_path / "disk", ["prlimit", f"--fsize={LEFT}"])
     words = ["snapshot", "copy.csv", "--into", "crm.t", "--key", "id", "--warehouse", "disk/warehouse"]

@@ -1,4 +1,4 @@
-"""Real kills of `backstory forget`: the next one finishes, and nothing else is lost."""
+"""Real kills of `backstory forget`: the next call finishes, and nothing else is lost."""
 
 import json
 import os
@@ -36,7 +36,7 @@ LIVE = {"backstory.layout": "fivetran-live", "backstory.layout-version": "1", "b
 
 
 def make(folder):
-    """Tables of rows of one record and of others, each commit a file."""
+    """Create tables with rows of one record and of others, each commit in one file."""
     folder.mkdir()
     with SqlCatalog(
         "backstory", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file://{folder}"
@@ -52,7 +52,7 @@ def make(folder):
 
 @pytest.fixture(scope="module")
 def killed(spark, tmp_path_factory):
-    """The warehouse after three commands that were killed; of each whether it had committed, and what was there."""
+    """The warehouse after three killed commands, with whether each committed, and the former files."""
     tmp_path = tmp_path_factory.mktemp("killed")
     configure(tmp_path)
     folder = tmp_path / "warehouse"
@@ -70,7 +70,7 @@ def killed(spark, tmp_path_factory):
 
 
 def before_commit(forget, table, catalog, _):
-    """It has written rows and metadata, and waits for the catalog, to which another program writes."""
+    """The command has written rows and metadata, and waits for the catalog, which another program writes."""
     with locked(catalog):
         forget.reach(lambda: len([*table.glob("metadata/*.json")]) > COMMITS + 1)
         forget.kill()
@@ -89,7 +89,7 @@ wait_at = {BEFORE: before_commit, BETWEEN: before_removal, AMID: amid_removal}
 
 
 def test_each_was_killed_at_its_moment(killed):
-    """Before the commit, between it and the removal of files, and amid that."""
+    """The moments are before the commit, between it and the deletion of files, and during the deletion."""
     _, left = killed
     moments = {name: (committed, there == before) for name, (committed, before, there) in left.items()}
     assert moments == {BEFORE: (False, True), BETWEEN: (True, True), AMID: (True, False)}
@@ -98,9 +98,9 @@ def test_each_was_killed_at_its_moment(killed):
 
 @pytest.mark.parametrize("name", [BEFORE, BETWEEN, AMID])
 def test_the_next_forget_finishes(killed, name):
-    """The record is in no file of the table, others are as before, and the table is healthy.
+    """No file of the table contains the record, others are unchanged, and the table is healthy.
 
-    Files of one who was killed before the commit may be those of a writer at work, until a day has passed.
+    Files of a command killed before its commit look like an active writer's until they are a day old.
     """
     warehouse, left = killed
     table, stored = warehouse.table(f"crm.{name}"), existing(warehouse.store, TableName("crm", name))

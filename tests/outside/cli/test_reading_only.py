@@ -20,7 +20,7 @@ WITHOUT_RIGHTS = ["setpriv", "--bounding-set=-dac_override"] if os.geteuid() == 
 
 @pytest.fixture
 def kept(tmp_path):
-    """A warehouse that nobody may write, made by another program."""
+    """A read-only warehouse of another program."""
     folder = tmp_path / "kept"
     folder.mkdir()
     with SqlCatalog("backstory", uri=f"sqlite:///{folder}/catalog.db", warehouse=f"file:{folder}") as catalog:

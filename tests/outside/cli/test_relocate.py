@@ -1,4 +1,5 @@
-"""Real kills of `backstory relocate`: all tables are as before or all are done, and the next one ends it."""
+"""Real kills of `backstory relocate`: all tables are unchanged or all are relocated, and the next call
+finishes."""
 
 import json
 import shutil
@@ -45,7 +46,7 @@ def rows_of(folder):
 
 @contextmanager
 def being_read(catalog):
-    """A program that reads the catalog meanwhile: what changes it waits at its end."""
+    """A program that reads the catalog, so that a writer waits at the end."""
     with closing(sqlite3.connect(catalog, isolation_level=None)) as connection:
         connection.execute("BEGIN")
         connection.execute("SELECT count(*) FROM iceberg_tables").fetchone()
@@ -54,7 +55,7 @@ def being_read(catalog):
 
 @pytest.fixture(scope="module")
 def original(tmp_path_factory):
-    """A warehouse as another program makes it."""
+    """A warehouse of another program."""
     folder = tmp_path_factory.mktemp("original") / "old"
     folder.mkdir()
     with SqlCatalog(
@@ -70,7 +71,7 @@ def original(tmp_path_factory):
 
 @pytest.fixture
 def copied(original, tmp_path):
-    """A copy of it, which is not relocated yet; the original stays as it is."""
+    """A copy that is not relocated yet, whose original does not change."""
     configure(tmp_path)
     before = digests(original)
     yield shutil.copytree(original, tmp_path / "new")
@@ -78,7 +79,7 @@ def copied(original, tmp_path):
 
 
 def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_run_ends_it(copied, tmp_path):
-    """Amid the writing of files, and amid the switch: all tables are refused; after the next run all are read."""
+    """During the writing of files and the switch, all tables are refused. After the next run, all are read."""
     before, words = read_catalog(copied), ["relocate", "--warehouse", copied]
 
     def is_as_before():
@@ -103,7 +104,7 @@ def test_killed_until_the_catalog_is_switched_nothing_has_changed_and_the_next_r
 
 
 def test_killed_after_the_switch_all_is_done_but_for_files_that_nobody_needs(copied, tmp_path):
-    """The next run finds nothing to do, and every table is read."""
+    """The next run has nothing to do, and every table is read."""
     words = ["relocate", "--warehouse", copied, "--output", "json"]
     killed = subprocess.run(
         [*KILLED_AFTER, *words], cwd=tmp_path, capture_output=True, text=True, check=False
@@ -119,5 +120,5 @@ def test_killed_after_the_switch_all_is_done_but_for_files_that_nobody_needs(cop
 
 
 def named(folder):
-    """The files of metadata that the catalog names."""
+    """The metadata files that the catalog names."""
     return {each.location.rpartition("/")[2] for each in read_catalog(folder).entries}

@@ -1,4 +1,4 @@
-"""`backstory snapshot --retype` as a process that is killed."""
+"""`backstory snapshot --retype` in a process that is killed."""
 
 import json
 
@@ -18,7 +18,7 @@ def rows(catalog):
 
 
 def test_another_type_is_taken_when_it_is_named_and_a_kill_leaves_the_table_as_before(tmp_path):
-    """A fraction in a column of whole numbers is refused naming `--retype`; with it the column takes it, whole."""
+    """A fraction in a column of whole numbers is refused with `--retype` as the remedy, which then works."""
     configure(tmp_path)
     warehouse, source = tmp_path / "warehouse", tmp_path / "copy.csv"
     catalog = warehouse / "catalog.db"

@@ -1,4 +1,5 @@
-"""Real runs, killed, ended and side by side: each table is as before or after its own commit, and the next completes."""
+"""Real runs, killed, ended and concurrent: each table is in its state before or after its commit, and the
+next run completes."""
 
 import json
 import random
@@ -22,7 +23,7 @@ ROWS, MANY = 20, 300_000
 
 
 class Night:
-    """A folder with a project of four tables, and one of a file a day."""
+    """A folder with a project of four tables, one of them with daily files."""
 
     def __init__(self, folder):
         self.folder, self.catalog = folder, folder / "warehouse" / "catalog.db"
@@ -39,7 +40,7 @@ class Night:
         return command(self.folder, "run", *words)
 
     def state(self):
-        """What the catalog says of each table."""
+        """The catalog's state of each table."""
         try:
             return {name: metadata_of(self.catalog, name) for name in (*TABLES, "days")}
         except sqlite3.OperationalError:  # there is no catalog yet
@@ -52,7 +53,7 @@ class Night:
             return [name for (name,) in connection.execute(query)]
 
     def values(self, name):
-        """The values that are true now in a table, without repeats."""
+        """The distinct present values in a table."""
         with SqlCatalog(
             "backstory", uri=f"sqlite:///{self.catalog}", warehouse=f"file://{self.catalog.parent}"
         ) as catalog:
@@ -141,7 +142,7 @@ def test_a_restart_that_is_killed_before_its_first_load_is_completed_and_reporte
 
 
 def handles(process, number):
-    """Whether a process has a handler for a signal: a run takes its own away once it has heard of the end."""
+    """Whether a process handles a signal. A run removes its handler once it was asked to end."""
     status = Path(f"/proc/{process}/status").read_text()
     return bool(int(re.search(r"SigCgt:\s*(\w+)", status).group(1), 16) >> (number - 1) & 1)
 

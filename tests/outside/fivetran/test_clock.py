@@ -1,4 +1,4 @@
-"""A clock that is set back: Iceberg takes no commit that is older than the newest one."""
+"""A clock that is set back: Iceberg accepts no commit older than the newest one."""
 
 import json
 import re
@@ -13,7 +13,7 @@ INSTANTS = re.compile(r'("(?:last-updated-ms|timestamp-ms)"\s*:\s*)(\d+)')
 
 
 def an_hour_later(metadata: Path) -> None:
-    """Make a table's metadata what a clock that is an hour fast would have written."""
+    """Change a table's metadata as if a clock were an hour fast."""
     later = INSTANTS.sub(lambda found: f"{found[1]}{int(found[2]) + HOUR}", metadata.read_text())
     assert json.loads(later)
     metadata.write_text(later)
@@ -21,7 +21,7 @@ def an_hour_later(metadata: Path) -> None:
 
 
 def test_a_clock_set_back_is_told_by_its_name(sender, store, schema, monkeypatch):
-    """7.7: it is no other writer that stands in the way, and nothing is written."""
+    """7.7: The error is not a conflict with another writer, and nothing is written."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1")
     before = place.metadata()
     an_hour_later(Path(before.removeprefix("file:")))

@@ -1,4 +1,4 @@
-"""A real standalone master and two executors of one core: large batches never gather on the driver."""
+"""A real standalone master and two executors with one core: large batches are never collected on the driver."""
 
 import os
 import re
@@ -48,7 +48,7 @@ TABLE = definition("large", COLUMNS)
 
 @contextmanager
 def spark_process(folder, name, *arguments):
-    """A process of Spark's own; its log is in the folder."""
+    """A process of Spark, with its log in the folder."""
     log = folder / f"{name}.log"
     own = os.environ | {"SPARK_DAEMON_JAVA_OPTS": java.SMALL, "SPARK_DAEMON_MEMORY": "256m"}
     with log.open("wb") as out:
@@ -61,7 +61,7 @@ def spark_process(folder, name, *arguments):
 
 
 def told(log, pattern, seconds=SECONDS):
-    """What the log says of it, once it does."""
+    """The match in its log, once it appears."""
     end = time.monotonic() + seconds
     while time.monotonic() < end:
         if found := re.search(pattern, log.read_text(errors="replace")):
@@ -72,7 +72,7 @@ def told(log, pattern, seconds=SECONDS):
 
 @pytest.fixture(scope="module")
 def master(tmp_path_factory):
-    """The address of a master, and of a worker that has room for two executors."""
+    """The addresses of a master, and of a worker with room for two executors."""
     folder = tmp_path_factory.mktemp("cluster")
     deploy, quiet = "org.apache.spark.deploy", ("--webui-port", "0")
     with spark_process(
@@ -87,7 +87,7 @@ def master(tmp_path_factory):
 
 
 def rows(first, count, changed):
-    """Rows from a key on; `changed` is added to each number."""
+    """Rows from a key on, with `changed` added to each number."""
     ids = pa.array(range(first, first + count), pa.int64())
     text = pc.binary_join_element_wise(ids.cast(pa.string()), "of a column of some width", "-")
     columns = {"id": ids, "n": pc.add(ids, changed), **dict.fromkeys("abcdef", text)}
@@ -121,14 +121,14 @@ def server(ground):
 
 
 def peak_of(process):
-    """The most memory that the process has held, in MiB."""
+    """The peak memory of the process, in MiB."""
     status = Path(f"/proc/{process.pid}/status").read_text()
     return int(re.search(r"VmHWM:\s+(\d+)", status).group(1)) >> 10
 
 
 def test_many_rows_stay_off_the_driver(ground, server, tmp_path):
-    """A few rows, very many, and a few that change: each batch one commit. The server's process grows by less
-    than half of the rows' size, besides 20 MiB that the first batch in tasks takes whatever its size."""
+    """A few rows, very many, and a few changes: each batch is one commit. The server grows by less than half
+    of the rows' size, plus a fixed 20 MiB."""
     sender = Sender.to(server.address, tmp_path)
     sender.create("s", TABLE)
     sizes = []
@@ -146,7 +146,7 @@ def test_many_rows_stay_off_the_driver(ground, server, tmp_path):
 
 
 def test_an_unreadable_cell_of_a_task_is_a_task(server, tmp_path):
-    """A worker's error reaches the sender with file and line."""
+    """The sender gets the worker's error with file and line."""
     sender = Sender.to(server.address, tmp_path)
     sender.create("s", definition("spoilt", COLUMNS))
     good = files(tmp_path, 2 * FEW, 0)

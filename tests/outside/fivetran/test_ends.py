@@ -1,4 +1,4 @@
-"""How a server ends when it is not let, and what is heard of it then: D1, interface section 3."""
+"""The end of a server that cannot end normally: D1, interface section 3."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.process
 
 
 def stuck(server: Server, pool: ThreadPoolExecutor, count: int) -> list:
-    """So many requests that wait for a Java that stands still."""
+    """This number of requests, which wait for a stopped Java."""
     os.kill(server.java(), signal.SIGSTOP)
     stub = server.stub
     sent = [pool.submit(describe("s", "t").outcome, stub) for _ in range(count)]
@@ -32,7 +32,7 @@ def stuck(server: Server, pool: ThreadPoolExecutor, count: int) -> list:
 
 
 def unread(java: int) -> bool:
-    """Whether somebody waits for an answer of this Java: what it was sent lies in a socket, unread."""
+    """Whether a request to this Java is waiting in a socket, unread."""
     tables = [Path(f"/proc/{java}/net/{name}").read_text().splitlines()[1:] for name in ("tcp", "tcp6")]
     lines = [line.split()[:10] for table in tables for line in table]
     held = {str(file.readlink()) for file in Path(f"/proc/{java}/fd").iterdir() if file.is_symlink()}
@@ -47,8 +47,8 @@ def unread(java: int) -> bool:
 
 
 def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
-    """Health is answered while every worker waits, and NOT_SERVING at once when Java is dead; requests are
-    told to come later; exit code 75, by which a supervisor knows that starting again helps."""
+    """Health answers while all workers wait, and NOT_SERVING once Java is dead. Requests should be repeated.
+    The exit code is 75."""
     with Ground.at(tmp_path / "ground").server() as server, ThreadPoolExecutor(WORKERS) as pool:
         channel = grpc.insecure_channel(server.address)
         health, ask = health_pb2_grpc.HealthStub(channel), health_pb2.HealthCheckRequest()
@@ -68,7 +68,7 @@ def test_a_server_whose_java_dies_says_so_and_ends(tmp_path):
 
 
 def test_nothing_that_runs_outlasts_the_grace(tmp_path):
-    """SIGTERM: a request that never ends is cut off, with Java, and the exit code is 1."""
+    """SIGTERM: A request that never ends is cut off together with Java, and the exit code is 1."""
     program = (sys.executable, "-c", IMPATIENT)
     with Ground.at(tmp_path / "ground").server(program=program) as server, ThreadPoolExecutor(1) as pool:
         assert server.address

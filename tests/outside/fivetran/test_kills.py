@@ -51,7 +51,7 @@ State = Mapping[str, tuple[Rows | None, Mapping[str, str] | None]]
 
 @dataclass(frozen=True)
 class Lane:
-    """Tables, and the requests that change them one after the other; lanes do not meet."""
+    """Tables with a series of requests, independent of other lanes."""
 
     name: str
     tables: Sequence[str]
@@ -103,7 +103,7 @@ def live(ground: Ground, schema: str, table: common.Table) -> list[Request]:
 
 
 def history(ground: Ground, schema: str, table: common.Table) -> list[Request]:
-    """Batches that bring new versions, new records and deletions."""
+    """Batches with new versions, new records and deletions."""
     random_ = random.Random(SEED + 2)
     made = []
     for step in range(STEPS):
@@ -123,7 +123,7 @@ def history(ground: Ground, schema: str, table: common.Table) -> list[Request]:
 
 
 def altered(_ground: Ground, schema: str, table: common.Table) -> list[Request]:
-    """Columns that come and go, types that widen and types that are written anew, other keys."""
+    """Columns are added and dropped, types are widened and rewritten, and keys change."""
     shapes = [
         "id:LONG* v n:LONG d:DECIMAL(12,2) synced new",
         "id:LONG* v n:LONG d:DECIMAL(14,4) synced new",
@@ -173,7 +173,7 @@ def migrated(_ground: Ground, schema: str, table: common.Table) -> list[Request]
 
 
 def moved(_ground: Ground, schema: str, table: common.Table) -> list[Request]:
-    """Migrations of whole tables: copies, other modes, another name, an end."""
+    """Migrations of whole tables: copies, modes, a rename, a drop."""
     one, two, three, four = MOVED
 
     def copy(source: str, target: str) -> Request:
@@ -212,8 +212,8 @@ LANES = (
 
 @dataclass
 class Run:
-    """What was met while servers were killed: by lane, the state after each step of the undisturbed
-    run, and by step, the one between kill and restart and the one after the request came again."""
+    """The results of kills: the states after each undisturbed step, and per step the states after the kill
+    and after the repeated request."""
 
     undisturbed: dict[str, list[State]]
     watch: Watch
@@ -227,7 +227,7 @@ class Run:
 
 
 def together(act: Callable[[Lane], Any]) -> dict[str, Any]:
-    """What the act gives for each lane, all lanes at the same time."""
+    """The result of the function for each lane, run in parallel."""
     with ThreadPoolExecutor(len(LANES)) as pool:
         return dict(zip([lane.name for lane in LANES], pool.map(act, LANES), strict=True))
 
@@ -245,7 +245,7 @@ def ground(tmp_path_factory) -> Ground:
 
 @pytest.fixture(scope="module")
 def run(ground) -> Iterator[Run]:
-    """The kills: five requests are on their way each time, each somewhere else in its work."""
+    """The kills, each with five requests at different points of their work."""
     steps = {
         schema: {lane.name: lane.requests(ground, schema, lane.table)[:STEPS] for lane in LANES}
         for schema in (KILLED, TWIN)
@@ -286,7 +286,7 @@ def run(ground) -> Iterator[Run]:
 def _mend(
     found: Run, ground: Ground, server: Server, steps: Mapping[str, Sequence[Request]], step: int
 ) -> None:
-    """Send the step's requests again, and look at what they come to."""
+    """Repeat the step's requests, and record the results."""
     stub = server.stub
     together(lambda lane: steps[lane.name][step].done_by(stub))
     for lane in LANES:
@@ -302,7 +302,7 @@ def _kill(
     number: int,
     moment: float | str,
 ) -> None:
-    """Send the requests, kill the server while they are on their way, and look at what they left."""
+    """Send the requests, kill the server during them, and record the state."""
     random_ = random.Random(SEED + number)
     stub = server.stub
     reached = {name: random_.random() * lasts[name] for name in requests}
@@ -339,7 +339,7 @@ def rows_in(state: State) -> dict[str, Rows | None]:
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_a_kill_leaves_tables_before_or_after_the_request(run, lane):
-    """16: whatever the moment, the tables of a request are as before it or as after it."""
+    """16: At any moment, the tables of a request are in their state before or after it."""
     course = run.undisturbed[lane.name]
     for number, found in enumerate(run.cut[lane.name]):
         assert found in [rows_in(course[number + 2]), rows_in(course[number + 3])], MOMENTS[number]
@@ -347,15 +347,14 @@ def test_a_kill_leaves_tables_before_or_after_the_request(run, lane):
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_the_same_request_again_brings_what_an_undisturbed_run_brings(run, lane):
-    """13, 16: after a restart the request that was cut short succeeds; rows and definitions are those
-    of a run that nobody disturbed."""
+    """13, 16: After a restart, the repeated request succeeds, with rows and definitions of an undisturbed
+    run."""
     assert run.undisturbed[lane.name][2:] == run.mended[lane.name]
 
 
 @pytest.mark.parametrize("lane", LANES, ids=lambda lane: lane.name)
 def test_a_reader_never_meets_half_a_request(run, lane):
-    """16, F3: whoever reads all the time meets no state that is not before or after a request, and
-    never goes back."""
+    """16, F3: A continuous reader sees only states before or after a request, and never an earlier one again."""
     assert run.watch.fault is None
     for name in lane.tables:
         course = [rows_in(state)[name] for state in run.undisturbed[lane.name]]
@@ -363,17 +362,17 @@ def test_a_reader_never_meets_half_a_request(run, lane):
 
 
 def test_no_child_outlives_a_killed_server(run):
-    """7.1: the JVM and whatever else a server started end with it."""
+    """7.1: The JVM and all other children end with the server."""
     assert run.left == [[]] * len(MOMENTS)
 
 
 def test_what_is_cut_short_is_never_refused(run):
-    """2.0, F17: a sender hears of success or that the server is gone, never that it did wrong."""
+    """2.0, F17: A sender gets success or a lost connection, never a refusal."""
     assert {member for member, _ in run.answers} <= {"success", "UNAVAILABLE"}
 
 
 def test_sigterm_lets_batches_finish(run, ground):
-    """17: told to end in the middle of batches, the server answers them, and exits with 0."""
+    """17: The server answers running batches and exits with 0."""
     table, versions = definition("ending", LIVE), definition("versions", HISTORY)
     random_ = random.Random(SEED)
     rows = [_row(i, random_, history=False, table=table) for i in range(20_000)]

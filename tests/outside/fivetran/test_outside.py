@@ -1,7 +1,7 @@
-"""A server process as seen from outside: what it tells, leaves on disk and forgets, and whose clock it
-goes by. Requirements 4, 8 to 11, 13 and 60, sections 2.0, 7.1 to 7.3.
+"""A server process observed from outside: its output, its files on disk, its restarts and its clock.
+Requirements 4, 8 to 11, 13 and 60, sections 2.0, 7.1 to 7.3.
 
-It runs far from UTC, and is set up so that Spark takes to disk what it can.
+It runs in a zone far from UTC, and Spark spills to disk as much as possible.
 """
 
 import base64
@@ -63,20 +63,20 @@ pytestmark = pytest.mark.process
 
 
 def told(content):
-    """Whether bytes or a text hold a canary in any spelling."""
+    """Whether bytes or a text contain a canary in any spelling."""
     content = content if isinstance(content, bytes) else content.encode()
     return any(form in content for form in FORMS)
 
 
 class Disk:
-    """Looks at all files below some folders, and at those that a process and its children write."""
+    """A watcher of all files below some folders, and of the files that a process and its children write."""
 
     def __init__(self, process, *folders):
         self.process, self.folders = process, folders
         self.seen, self.holding, self.elsewhere = {}, set(), set()
 
     def look(self):
-        """Look once at whatever is new or was written to."""
+        """Check everything that is new or was written."""
         for folder in self.folders:
             for path in folder.rglob("*"):
                 self._read(path, str(path))
@@ -96,13 +96,13 @@ class Disk:
 
     @contextmanager
     def watched(self):
-        """Look all the time meanwhile, and once more after it."""
+        """Check repeatedly during the block, and once more after it."""
         with all_the_time(self.look):
             yield self
 
 
 def family(process):
-    """A process and all that descend from it."""
+    """A process and all its descendants."""
     parents = {}
     for folder in Path("/proc").glob("[0-9]*"):
         with suppress(OSError, IndexError):
@@ -114,7 +114,7 @@ def family(process):
 
 
 def written_by(processes):
-    """The regular files that processes have open to write, those without a name any more too."""
+    """The regular files that processes have open for writing, including deleted ones."""
     for number in processes:
         for opened in Path(f"/proc/{number}/fd").glob("*"):
             with suppress(OSError, StopIteration, ValueError):
@@ -132,7 +132,7 @@ def ground(tmp_path_factory):
 
 @contextmanager
 def serving(folder, zone, *arguments):
-    """A server whose temporary, Spark's and Java's files are all below one folder."""
+    """A server whose temporary files, including Spark's and Java's, are below one folder."""
     local = folder / "local"
     local.mkdir(parents=True)
     (folder / "backstory.toml").write_text(SETTINGS.replace("ZONE", zone) + java.in_toml(java.PLANS))
@@ -156,12 +156,12 @@ def sender(server, ground):
 
 @pytest.fixture
 def disk(server, ground):
-    """What is watched: the server's own folder, and of the warehouse what is no table's."""
+    """The watched files: the server's own folder, and the warehouse without tables."""
     return Disk(server[0], ground / "one", ground / "warehouse")
 
 
 def rows(numbers, **more):
-    """Rows of canaries: in numbers and texts, in keys and values."""
+    """Rows of canaries, in numbers and texts, keys and values."""
     secret = {"v": CANARY, "j": f'{{"a": "{CANARY}"}}', "b": CANARY.encode()}
     synced = {"_fivetran_synced": "2024-01-01T00:00:00Z"}
     return [{"id": NUMBER + i * 256**5, "k": f"{CANARY}-{i}"} | secret | synced | more for i in numbers]
@@ -184,7 +184,7 @@ def made(sender, schema, columns):
 
 
 def replies(place, files):
-    """What the server says to requests that it refuses or that no table is there for."""
+    """The replies to requests that are refused or concern a missing table."""
     sender, stub, configuration = place.sender, place.sender.stub, {"catalog": CANARY}
     for broken in (
         {"_fivetran_synced": CANARY},
@@ -215,7 +215,7 @@ def alter(place, columns):
 
 
 def test_every_spelling_of_a_canary_is_found():
-    """The test of the tests: each spelling of a canary is one that the search knows."""
+    """A test of the test: the search finds each spelling of a canary."""
     for found in (
         CANARY,
         f"x{NUMBER}",
@@ -228,8 +228,8 @@ def test_every_spelling_of_a_canary_is_found():
 
 
 def test_a_load_leaves_no_value_on_disk_and_in_no_line(sender, disk, ground, server):
-    """8 to 10, 7.3: batches of both modes, a truncate, a key change, with joins, shuffles and spills on
-    disk: no file, no line and no reply holds a value, a key or a setting, in no spelling, at no moment."""
+    """8 to 10, 7.3: With joins, shuffles and spills, no file, line or reply contains a value, key or setting
+    at any moment."""
     with disk.watched():
         live = made(sender, "live", LIVE)
         live.write(update=rows(range(COUNT // 2), v=CANARY * 2), delete=keys(range(700, 900)))
@@ -254,8 +254,8 @@ def test_a_load_leaves_no_value_on_disk_and_in_no_line(sender, disk, ground, ser
 
 
 def test_a_batch_that_fails_leaves_and_tells_no_value(sender, disk, ground):
-    """9 to 11: a data file that cannot be read, and one that cannot be written, end the batch in a
-    status without a value; so do migrations whatever they answer; the next call is served."""
+    """9 to 11: An unreadable or unwritable data file ends the batch in a status without a value. Later calls
+    are served."""
     broken, good = made(sender, "broken", LIVE), made(sender, "good", LIVE)
     data = max((ground / "warehouse" / "broken").rglob("*.parquet"), key=lambda path: path.stat().st_size)
     whole = data.read_bytes()
@@ -286,7 +286,7 @@ def test_a_batch_that_fails_leaves_and_tells_no_value(sender, disk, ground):
 
 
 def test_tables_tell_of_their_commits_without_values(sender, ground):
-    """F20: no property of a table and no summary of a snapshot holds a value."""
+    """F20: No table property and no snapshot summary contains a value."""
     files = list((ground / "warehouse").rglob("*.metadata.json"))
     documents = [json.loads(path.read_text("utf-8")) for path in files]
     about = [[d["properties"], [s["summary"] for s in d.get("snapshots", ())]] for d in documents]
@@ -295,7 +295,7 @@ def test_tables_tell_of_their_commits_without_values(sender, ground):
 
 
 def migrations():
-    """Migrations with canaries in all that is text in them."""
+    """Migrations with canaries in all of their texts."""
     when = {"operation_timestamp": "2024-02-01T00:00:00Z"}
     number = {"column": "w", "column_type": common.DataType.LONG, "default_value": CANARY}
     text = {"column": "x", "column_type": common.DataType.STRING, "default_value": CANARY}
@@ -312,7 +312,7 @@ def migrations():
 
 
 def failure(place, **kinds):
-    """What is said when a batch fails, which it does in a status of ours."""
+    """The message of a failing batch, which is a status of ours."""
     files = {kind: place.files(listed) for kind, listed in kinds.items()}
     with pytest.raises(grpc.RpcError) as failed:
         place.reply(**files)
@@ -321,7 +321,7 @@ def failure(place, **kinds):
 
 
 def said(error):
-    """All that a status says."""
+    """The full text of a status."""
     assert error is not None
     return [error.details(), error.debug_error_string(), str(error.trailing_metadata())]
 
@@ -347,7 +347,7 @@ SYNCED = [{"_fivetran_synced": at(f"2024-01-0{day}")} for day in (1, 2, 3, 4)]
 
 
 def moments(**more):
-    """A row for each of the moments, told in keys and values."""
+    """A row for each moment, in keys and values."""
     return [
         {"day": time.date(), "utc": time.replace(tzinfo=UTC), "at": time} | synced | more
         for time, synced in zip(NAIVE, SYNCED, strict=True)
@@ -359,7 +359,7 @@ def key_of(row, **more):
 
 
 def read(ground, schema):
-    """The table `t` as another program reads it, and the zones that it sees."""
+    """The table `t` as read by another program, with its zones."""
     catalog = SqlCatalog("backstory", uri=f"sqlite:///{ground}/warehouse/catalog.db")
     try:
         rows_ = catalog.load_table((schema, "t")).scan().to_arrow().to_pylist()
@@ -372,8 +372,8 @@ def read(ground, schema):
 
 
 def test_a_killed_server_in_another_zone_goes_on_where_it_was(sender, server, ground):
-    """4, 13, 60: killed between two calls and started again in another zone, with no port named, it
-    listens on 50052 (or says that it is taken), finds its tables, and no moment of them has moved."""
+    """4, 13, 60: After a kill and a restart in another zone without a port, it listens on 50052 and no time
+    has moved."""
     columns = "day:NAIVE_DATE* utc:UTC_DATETIME* at:NAIVE_DATETIME v synced"
     live = Place(sender, None, "zones", definition("t", columns))
     sender.create("zones", live.table)
@@ -411,7 +411,7 @@ def test_a_killed_server_in_another_zone_goes_on_where_it_was(sender, server, gr
 
 @contextmanager
 def again(ground):
-    """A server without a port of its own choice; with one if the usual one is taken, as it says."""
+    """A server with the default port, or with another one if that port is reported as used."""
     folder = ground / "two"
     with serving(folder, "Asia/Tokyo", "--host", "127.0.0.1") as running:
         while running.poll() is None and not lines(folder):

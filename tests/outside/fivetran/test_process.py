@@ -34,7 +34,7 @@ pytestmark = pytest.mark.process
 
 @contextmanager
 def process(folder, *arguments, **environment):
-    """`backstory serve` with a temp folder of its own; its output is kept in files beside it."""
+    """`backstory serve` with a separate temporary folder, and its output in files."""
     folder.mkdir(exist_ok=True)
     temp = folder / "temp"
     temp.mkdir(exist_ok=True)
@@ -54,7 +54,7 @@ def process(folder, *arguments, **environment):
 
 
 def lines(folder):
-    """The log lines so far, each held to the contract's shape."""
+    """The log lines so far, checked against the contract's form."""
     found = []
     for line in (folder / "stdout").read_text("utf-8").splitlines():
         document = json.loads(line)
@@ -66,7 +66,7 @@ def lines(folder):
 
 
 def address(folder, running, seconds=SECONDS):
-    """Where the process listens, once it says so."""
+    """The address of the process, once its log contains it."""
     end = time.monotonic() + seconds
     while time.monotonic() < end and running.poll() is None:
         if (folder / "stdout").read_bytes().endswith(b"\n"):
@@ -90,14 +90,14 @@ def server(ground):
 
 @contextmanager
 def watched(folder):
-    """Collects the files of the folder that hold the canary at any moment meanwhile."""
+    """Collect the files in the folder that contain the canary at any moment during the block."""
     found = set()
     with all_the_time(lambda: found.update(holding(folder))):
         yield found
 
 
 def holding(folder, *, but=()):
-    """The files below a folder that hold the canary in clear, as text or in another spelling."""
+    """The files below a folder that contain the canary in any spelling."""
     forms = [CANARY.encode(), KEY, KEY.hex().encode(), base64.b64encode(KEY)]
     held = set()
     for path in folder.rglob("*"):
@@ -114,7 +114,7 @@ def holding(folder, *, but=()):
 
 
 def test_the_first_line_tells_where_it_listens(server, ground):
-    """4, 8, interface 3: on all interfaces, for clients of IPv4 and IPv6; the account is context."""
+    """4, 8, interface 3: It listens on all interfaces, for IPv4 and IPv6. The account is ignored."""
     _, listening = server
     level, message = lines(ground / "one")[0]
     assert (level, message.startswith(f"listening on {listening}")) == ("INFO", True)
@@ -127,7 +127,7 @@ def test_the_first_line_tells_where_it_listens(server, ground):
 
 
 def test_health_and_reflection_answer(server):
-    """Interface 3: the service is SERVING, and reflection tells its methods."""
+    """Interface 3: The service is SERVING, and reflection lists its methods."""
     with grpc.insecure_channel(server[1].replace("[::]", "127.0.0.1")) as channel:
         health = health_pb2_grpc.HealthStub(channel)
         for name in ("", SERVICE):
@@ -144,8 +144,8 @@ def test_health_and_reflection_answer(server):
 
 
 def test_nothing_secret_is_told_or_kept(server, ground):
-    """9, 10: values, keys and configuration of a load, refused ones too, are in no line, no reply, no
-    temp file at any moment, and below the warehouse in data files only."""
+    """9, 10: Values, keys and settings of loads are in no line, reply or temporary file, and only in data
+    files."""
     one = ground / "one"
     sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground, configuration={"token": CANARY})
     place = Place(sender, None, "secret", definition("t", COLUMNS))
@@ -189,8 +189,7 @@ def test_nothing_secret_is_told_or_kept(server, ground):
 
 
 def test_files_without_an_end_are_refused(server, ground):
-    """No device, no pipe, nothing that the system makes up, by no link: as many requests as there are
-    workers are refused, each at once."""
+    """Devices, pipes and system files are refused, including through links, each at once."""
     sender = Sender.to(server[1].replace("[::]", "127.0.0.1"), ground)
     place = Place(sender, None, "endless", definition("t", "id:LONG* v synced"))
     sender.create("endless", place.table)
@@ -203,7 +202,7 @@ def test_files_without_an_end_are_refused(server, ground):
 
 
 def listening(running):
-    """The addresses, as the kernel spells them, at which this process and its Java can be reached."""
+    """The addresses of this process and its Java, in the kernel's spelling."""
     children = Path(f"/proc/{running.pid}/task/{running.pid}/children").read_text().split()
     for process in (running.pid, *children):
         held = {str(file.readlink()) for file in Path(f"/proc/{process}/fd").iterdir() if file.is_symlink()}
@@ -216,7 +215,7 @@ def listening(running):
 
 
 def test_nothing_but_its_port_is_reached_from_other_machines(server):
-    """Of the server and its Java, only what `--host` and `--port` say listens beyond loopback."""
+    """Only `--host` and `--port` of the server and its Java listen beyond loopback."""
     port = int(server[1].rpartition(":")[2])
     loopback = {"0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000"}
     found = set(listening(server[0]))
@@ -225,7 +224,7 @@ def test_nothing_but_its_port_is_reached_from_other_machines(server):
 
 
 def open_to_others(folder):
-    """What others can read or enter below a folder; what lies in a folder of one's own is one's own."""
+    """The files that others can read or enter below a folder. A private folder protects its content."""
     for path in (path for path in folder.iterdir() if not path.is_symlink()):
         if path.stat().st_mode & 0o077:
             yield str(path)
@@ -233,7 +232,7 @@ def open_to_others(folder):
 
 
 def test_what_it_writes_is_its_users_alone(server, ground):
-    """Warehouse, catalog, data and temporary files: 0600 and 0700, whatever the umask."""
+    """Warehouse, catalog, data and temporary files have modes 0600 and 0700, whatever the umask."""
     warehouse = ground / "warehouse"
     files = [path for path in warehouse.rglob("*") if path.is_file()]
     assert any(path.suffix == ".parquet" for path in files)
@@ -244,7 +243,7 @@ def test_what_it_writes_is_its_users_alone(server, ground):
 
 
 def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
-    """7.2: one WARNING after the first line; Spark's own lines are in its log, on neither output."""
+    """7.2: One WARNING follows the first line. Spark's lines are only in its own log."""
     told = [
         message for level, message in lines(ground / "one") if level == "WARNING" and "encrypted" in message
     ]
@@ -253,7 +252,8 @@ def test_a_server_in_clear_for_others_warns_and_spark_is_quiet(server, ground):
 
 
 def test_a_port_in_use_is_told_in_one_line(server, ground):
-    """5, interface 3: one SEVERE line that names port and flag, exit code 1; for the metrics' port, too."""
+    """5, interface 3: One SEVERE line names port and flag, and the exit code is 1, including for the metrics
+    port."""
     port = server[1].rpartition(":")[2]
     for name, *flags in (("two", "--port"), ("no-metrics", "--port", "0", "--metrics-port")):
         with process(ground / name, *flags, port) as running:
@@ -265,8 +265,8 @@ def test_a_port_in_use_is_told_in_one_line(server, ground):
 
 
 def test_sigterm_finishes_what_runs_and_ends_well(server, ground):
-    """17, 13: a batch that runs is answered, the process exits 0, and the next one goes on from there;
-    arguments that nobody knows are passed over with a WARNING, after the first line (7.1)."""
+    """17, 13, 7.1: A running batch is answered, the process exits with 0, and the next one continues. Unknown
+    arguments cause a WARNING."""
     running, listening = server
     sender = Sender.to(listening.replace("[::]", "127.0.0.1"), ground)
     place = Place(sender, None, "ending", definition("t", "id:LONG* v synced"))

@@ -1,4 +1,4 @@
-"""A server keeps nothing from call to call: requirement 13, section 7.6."""
+"""A server keeps nothing between calls: requirement 13, section 7.6."""
 
 from dataclasses import replace
 
@@ -12,8 +12,8 @@ COLUMNS = "id v n synced start end active"
 
 
 def test_a_new_server_for_every_call_changes_nothing(spark, store, schema, tmp_path):
-    """13: each call goes to a server that has seen none before it, and the last ones again to others; the
-    tables are what one server makes of the calls."""
+    """13: Each call goes to a new server, and the last calls go to others again. The tables equal those of
+    one server."""
     live = Place(None, store, schema, definition("live", LIVE))
     more = live.having(f"{LIVE} more")
     history = Place(None, store, schema, definition("history", HISTORY))

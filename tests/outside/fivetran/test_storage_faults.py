@@ -1,7 +1,7 @@
-"""Storage that fails: requirement 11, sections 2.0 and 7.7, decision F17.
+"""Failing storage: requirement 11, sections 2.0 and 7.7, decision F17.
 
-The full disk is a small file system in a mount namespace of its own, for which no rights are needed on
-most machines; where there are no namespaces, the size of files is limited instead.
+The full disk is a small file system in a separate mount namespace, which needs no permissions on most
+machines. Without namespaces, the size of files is limited instead.
 """
 
 import json
@@ -47,7 +47,7 @@ MANY = [f"t{number}" for number in range(deep(6, 4))]
 
 
 def rows(first: int, number: int, *, history: bool = False, weight: int = 0) -> list[dict]:
-    """Rows that hold the canary, and together as many bytes more as asked for."""
+    """Rows with the canary, and this number of additional bytes in total."""
     random_ = random.Random(first)
     times = {"_fivetran_start": instant("T1"), "_fivetran_end": cell("TMAX"), "_fivetran_active": True}
     row = {"_fivetran_synced": instant("T1")} | (times if history else {})
@@ -58,7 +58,7 @@ def rows(first: int, number: int, *, history: bool = False, weight: int = 0) -> 
 
 
 def batch(ground: Ground, name: str, first: int, *, weight: int = 0) -> Request:
-    """New rows, and changes of rows that are there."""
+    """New rows, and changes of existing rows."""
     history = name == "history"
     table = definition(name, SHAPES["history" if history else "live"])
     new = rows(first, 20, history=history, weight=weight)
@@ -80,7 +80,7 @@ def fill(ground: Ground, stub: Any, names: Sequence[str]) -> None:
 
 @dataclass
 class Met:
-    """A request that met a fault, and what became of it and of its table."""
+    """A request that met a fault, with its result and its table's state."""
 
     what: str
     member: str
@@ -112,7 +112,7 @@ class Case:
     def meet(
         self, what: str, request: Request, break_: Callable[[], object], mend: Callable[[], object]
     ) -> Met:
-        """Send the request while something is broken, and once more when it is mended."""
+        """Send the request during a fault, and again after it."""
         before, orphans = self.state(), self.orphans()
         break_()
         try:
@@ -129,7 +129,7 @@ class Case:
 
 
 class Disk:
-    """A small file system, of which as much is left as asked for."""
+    """A small file system with an adjustable amount of free space."""
 
     steps = tuple(PAGE * pages for pages in (0, 1, 2, 3, 5, 7, 9, 11, 13, 15, 18, 22, 26, 30))
     steps = steps if DEPTH == "laws" else steps[::3]
@@ -147,7 +147,7 @@ class Disk:
 
 
 class Limits:
-    """The same where nothing can be mounted: files of these processes can only grow so far."""
+    """The same without namespaces: the size of these processes' files is limited."""
 
     steps = (16 * 1024, 24 * 1024, 32 * 1024)
     weight = 100_000
@@ -163,14 +163,14 @@ class Limits:
 
 
 def limit(processes: Sequence[int], size: int) -> None:
-    """Let no file of these processes grow beyond a size."""
+    """Limit the size of these processes' files."""
     for process in processes:
         with suppress(ProcessLookupError):
             prlimit(process, RLIMIT_FSIZE, (size, RLIM_INFINITY))
 
 
 def on_a_full_disk(folder: Path, make: type) -> list[Met]:
-    """Batches, alterations, migrations and creates while less and less of the disk is full."""
+    """Batches, alters, migrations and creates while the disk gets less and less full."""
     disk = make(folder / "disk")
     ground = Ground.at(folder / "ground", disk.folder / "warehouse")
     found = []
@@ -203,7 +203,7 @@ def on_a_full_disk(folder: Path, make: type) -> list[Met]:
 
 @pytest.fixture(scope="module")
 def full(tmp_path_factory) -> list[Met]:
-    """What requests to a server met on a disk that was full."""
+    """The results of requests to a server on a full disk."""
     folder = tmp_path_factory.mktemp("full")
     (folder / "disk").mkdir()
     own = ["unshare", "--map-root-user", "--mount", "sh", "-c", NAMESPACE, "sh", folder / "disk"]
@@ -223,7 +223,7 @@ def failed(met: Sequence[Met]) -> list[Met]:
 
 
 def check_told(met: Sequence[Met]) -> None:
-    """A fault is told as a task or as a status, in words of ours without a value."""
+    """Check that a fault is reported as a task or a status of ours, without a value."""
     assert {one.member for one in met} <= {"success", "task", "INTERNAL", "UNAVAILABLE"}
     assert [] == [one for one in met if CANARY in one.words]
     unclear = [(one.what, one.words) for one in failed(met) if not re.search(r"\bs\.\w", one.words)]
@@ -231,39 +231,39 @@ def check_told(met: Sequence[Met]) -> None:
 
 
 def check_kept(met: Sequence[Met]) -> None:
-    """The server is there and the table is as it was."""
+    """Check that the server is running and the table is unchanged."""
     assert [] == [one.what for one in met if not one.alive]
     assert [] == [one.what for one in met if not one.same]
 
 
 def check_mended(met: Sequence[Met]) -> None:
-    """Without the fault the same request succeeds."""
+    """Check that the same request succeeds without the fault."""
     assert [] == [(one.what, one.again) for one in met if one.again != "success" or not one.changed]
 
 
 def check_clean(met: Sequence[Met]) -> None:
-    """No file is left that no snapshot names."""
+    """Check that every file is named by a snapshot."""
     assert [] == [(one.what, one.orphans) for one in met if one.orphans]
     assert [] == [(one.what, one.litter) for one in met if one.litter]
 
 
 def test_a_full_disk_fails_requests(full):
-    """The fault is real: requests of every step of a write fail, and with enough space they succeed."""
+    """The fault is real: requests fail at every step of a write, and succeed with enough space."""
     assert len(failed(full)) >= 3
 
 
 def test_a_full_disk_is_told(full):
-    """11, F17: a status or a task that names the table and no value."""
+    """11, F17: A status or a task names the table and no value."""
     check_told(full)
 
 
 def test_a_full_disk_changes_nothing(full):
-    """2.0, 11: the server stays up, and the table is as it was."""
+    """2.0, 11: The server keeps running, and the table is unchanged."""
     check_kept(full)
 
 
 def test_with_space_again_the_same_request_succeeds(full):
-    """7.7: nothing that a full disk cut short stands in its way."""
+    """7.7: Nothing that a full disk interrupted blocks it."""
     check_mended(full)
 
 
@@ -285,7 +285,7 @@ def stub(server) -> Any:
 
 
 def test_a_log_that_cannot_be_written_fails_no_request(ground, server, stub):
-    """11, 7.2: what was done is answered so, whether a line tells of it or not."""
+    """11, 7.2: The request has its normal result, whether or not it can be logged."""
     limit([server.process.pid], 0)
     try:
         found = [describe("s", "live").outcome(stub), create("s", definition("unlogged", LIVE)).outcome(stub)]
@@ -296,7 +296,7 @@ def test_a_log_that_cannot_be_written_fails_no_request(ground, server, stub):
 
 @pytest.mark.parametrize("name", ["live", "history", "empty"])
 def test_a_file_where_the_data_folder_should_be(ground, server, stub, name):
-    """2.0, F17: an unwritable table; root may write everywhere, but not below a file."""
+    """2.0, F17: The table cannot be written, even by root."""
     if name == "empty":
         create("s", definition(name, LIVE)).done_by(stub)
     data = ground.warehouse / "s" / name / "data"
@@ -323,7 +323,7 @@ def test_a_file_where_the_data_folder_should_be(ground, server, stub, name):
 
 
 def gone(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]]:
-    """The catalog's file is moved away, and back; one that came in its place goes."""
+    """Move the catalog's file away, and back. A replacement is deleted."""
     catalog, aside = ground.warehouse / "catalog.db", ground.warehouse / "aside.db"
 
     def back() -> None:
@@ -334,7 +334,7 @@ def gone(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]]:
 
 
 def a_folder(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]]:
-    """The catalog's file is moved away, and a folder is in its place."""
+    """Replace the catalog's file with a folder."""
     catalog, aside = ground.warehouse / "catalog.db", ground.warehouse / "aside.db"
 
     def replaced() -> None:
@@ -350,7 +350,7 @@ def a_folder(ground: Ground) -> tuple[Callable[[], object], Callable[[], object]
 
 @pytest.mark.parametrize("fault", [gone, a_folder][: deep(2, 1)])
 def test_a_catalog_that_goes_and_comes(ground, server, stub, fault):
-    """2.0, 7.7: without its catalog a server refuses to write; with it all is as before."""
+    """2.0, 7.7: Without its catalog, a server refuses to write. With it, everything is as before."""
     name = fault.__name__
     fill(ground, stub, [name])
     case = Case(ground, server, stub, name)
@@ -366,10 +366,10 @@ def test_a_catalog_that_goes_and_comes(ground, server, stub, fault):
 
 
 def test_a_catalog_that_goes_while_many_write_loses_nothing(ground, stub):
-    """7.7, F3: requests for many tables meet a catalog that is away; when it is back they all succeed
-    when sent again, every row is there, and every table can be read.
+    """7.7, F3: Requests for many tables fail while the catalog is missing. Later they all succeed, and no row
+    is lost.
 
-    Files are left only by a request that failed without the catalog's word whether it has the commit.
+    Only a request that failed without the catalog's answer about its commit leaves files.
     """
     break_, mend = gone(ground)
 
@@ -395,7 +395,7 @@ def test_a_catalog_that_goes_while_many_write_loses_nothing(ground, stub):
 
 
 def test_a_catalog_that_does_not_answer_at_start_is_told_in_one_line(tmp_path):
-    """7.1: one SEVERE line, exit code 1."""
+    """7.1: There is one SEVERE line, and the exit code is 1."""
     grounds = [Ground.at(tmp_path / "folder"), Ground.at(tmp_path / "spoilt")]
     (grounds[0].warehouse / "catalog.db").mkdir(parents=True)
     grounds[1].warehouse.mkdir()

@@ -32,7 +32,7 @@ def servers(ground) -> Iterator[list[Any]]:
 
 
 def spread(stubs: Sequence[Any], act: Callable[[int, Any], Any], number: int = 2 * EACH) -> list[Any]:
-    """What the act gives for each number, by turns on the servers, all at the same time."""
+    """The result of the function for each number, in turns on the servers, in parallel."""
     with ThreadPoolExecutor(number) as pool:
         return list(pool.map(lambda i: act(i, stubs[i % len(stubs)]), range(number)))
 
@@ -47,8 +47,7 @@ def wide(number: int) -> str:
 
 
 def test_nothing_is_lost_or_doubled_in_a_table_that_both_write(ground, servers):
-    """F3, 7.7: batches of both servers for one table, two at a time within each: every row of each is
-    there once, and a row that all of them change has every change."""
+    """F3, 7.7: With concurrent batches from both servers, every row exists once, with every change."""
     table = definition("both", wide(2 * EACH))
     create("s", table).done_by(servers[0])
     ground.batch("s", table, replace=[{"id": -1} | SYNCED]).done_by(servers[0])
@@ -68,8 +67,7 @@ def test_nothing_is_lost_or_doubled_in_a_table_that_both_write(ground, servers):
 
 
 def test_histories_that_both_write_have_every_version_once(ground, servers):
-    """F3, 5.5: changes of the same records by both servers, each after the other's; none is missing, and
-    the versions of a record follow one another."""
+    """F3, 5.5: If both servers change the same records, no version is missing, and versions are consecutive."""
     table = definition("versions", HISTORY)
     create("s", table).done_by(servers[0])
 
@@ -95,7 +93,7 @@ def test_histories_that_both_write_have_every_version_once(ground, servers):
 
 
 def test_a_request_that_both_get_at_once_is_done_once(ground, servers):
-    """F14, 7.7: the same batch at the same time on both servers is one commit."""
+    """F14, 7.7: The same batch on both servers at the same time is one commit."""
     table = definition("once", LIVE)
     create("s", table).done_by(servers[0])
     for number in range(TIMES):
@@ -109,7 +107,7 @@ def test_a_request_that_both_get_at_once_is_done_once(ground, servers):
 
 
 def test_a_table_that_both_create_is_created_once(ground, servers):
-    """2.5, F17: one of many creates succeeds, whichever server got it; the others are tasks."""
+    """2.5, F17: One of many creates succeeds, on either server. The others are tasks."""
     for number in range(TIMES):
         table = definition("same", LIVE)
         request = create(f"new{number}", table)
@@ -120,7 +118,7 @@ def test_a_table_that_both_create_is_created_once(ground, servers):
 
 
 def test_different_tables_do_not_meet(ground, servers):
-    """15: tables that are made and written by both servers at once, in one schema that is new."""
+    """15: Both servers create and write different tables of a new schema at the same time."""
 
     def life(number: int, stub: Any) -> None:
         table = definition(f"t{number}", LIVE)
@@ -153,8 +151,8 @@ ALTERED = {
 
 @pytest.mark.parametrize("kind", list(ALTERED)[deep(0, 2) :])
 def test_batches_between_alterations_lose_nothing(ground, servers, kind):
-    """7.6, 2.6: while one server alters a table the other one writes it: every row of a batch that
-    succeeded is there, and every alteration is done. (A batch that tells an old key is refused.)"""
+    """7.6, 2.6: While one server alters a table, the other writes to it. All rows of successful batches and
+    all alters are kept. (A batch with an old key is refused.)"""
     name = f"altered-{kind}"
     table = definition(name, "id:LONG* v n:LONG synced")
     create("s", table).done_by(servers[0])
@@ -186,8 +184,8 @@ def test_batches_between_alterations_lose_nothing(ground, servers, kind):
 
 
 def test_a_key_stays_unique_when_it_shrinks_while_rows_come(ground, servers):
-    """2.6, 5.5: of an alteration that makes the key smaller and a batch that would repeat that key one
-    comes first, and the other is told; afterwards no two rows share the key."""
+    """2.6, 5.5: If an alter reduces the key while a batch would repeat it, one of them is refused, and keys
+    stay unique."""
     for number in range(TIMES):
         name = f"shrinking{number}"
         table = definition(name, "a:LONG* b:LONG* synced")
@@ -204,7 +202,7 @@ def test_a_key_stays_unique_when_it_shrinks_while_rows_come(ground, servers):
 
 @pytest.mark.parametrize("kind", ["value", "history"])
 def test_batches_between_migrations_lose_nothing(ground, servers, kind):
-    """7.6, 6.1: while one server migrates a table the other one writes it: every row is there."""
+    """7.6, 6.1: While one server migrates a table, the other writes to it, and every row is kept."""
     name = f"migrated-{kind}"
     history = kind == "history"
     table = definition(name, HISTORY if history else LIVE)

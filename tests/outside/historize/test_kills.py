@@ -1,7 +1,7 @@
-"""Real kills: a process that loads is killed at any moment, and the rerun of its run ends as an undisturbed run.
+"""Real kills: a loading process is killed at any moment, and its rerun ends as an undisturbed run.
 
-R18, R19: two databases get the same loads, one undisturbed; in the other each load is killed, and run again
-under the same run id. After each the tables are the same, byte for byte.
+R18, R19: Two databases get the same loads. In one of them, each load is killed and repeated under its run id.
+After each load the tables are equal, byte for byte.
 """
 
 import json
@@ -64,35 +64,35 @@ for asked in sys.stdin:
 
 
 class Loads:
-    """Processes that load, one after the other."""
+    """Loading processes, one after the other."""
 
     def __init__(self, parent):
         self.parent = parent
 
     def started(self, *asked):
-        """The number of a process that is about to load."""
+        """The id of a process that is about to load."""
         self.parent.stdin.write(json.dumps(asked) + "\n")
         self.parent.stdin.flush()
         return int(self.parent.stdout.readline())
 
     def killed(self, process):
-        """Kill it; whether it still ran."""
+        """Kill it. Returns whether it was still running."""
         os.kill(process, signal.SIGKILL)
         return self.ended() == -signal.SIGKILL
 
     def ended(self):
-        """The exit code of the process once it has ended."""
+        """The exit code of the process, once it has ended."""
         return int(self.parent.stdout.readline())
 
     def struck(self):
-        """Whether the process killed itself; else it came to its end."""
+        """Whether the process killed itself, and did not finish."""
         said = self.ended()
         if said != -signal.SIGKILL:
             assert self.ended() == 0
         return said == -signal.SIGKILL
 
     def calls(self):
-        """How many calls of Python's the process made that comes to its end by itself."""
+        """The number of Python calls of a process that finishes."""
         made = int(self.parent.stdout.readline())
         assert self.ended() == 0
         return made
@@ -113,7 +113,7 @@ def loads():
 
 
 class Ground:
-    """A database with a stage; `written` is its model's file."""
+    """A database with a stage. `written` is the file of its model."""
 
     def __init__(self, name, url, folder, engine):
         folder.mkdir(exist_ok=True)
@@ -125,7 +125,7 @@ class Ground:
         self.place.stage("s", "k* a")
 
     def opened(self):
-        """A connection; a DuckDB file has room for one process."""
+        """A connection, because a DuckDB file allows only one process."""
         self.place = Place(self.name, self.url, self.folder)
         self.place.use(self.document)
         return self.place
@@ -134,7 +134,7 @@ class Ground:
         self.place.close()
 
     def stage(self, number):
-        """Other rows at each load: some new, some changed, some gone, some back."""
+        """Other rows for each load: new, changed, removed and returned ones."""
         self.place.sql("DELETE FROM stage.s")
         self.place.sql(
             f"INSERT INTO stage.s SELECT 'k' || n, CAST(n % {number + 2} AS VARCHAR) "
@@ -142,7 +142,7 @@ class Ground:
         )
 
     def load(self, number):
-        """In this process, again while another still holds the dataset."""
+        """Load in this process, again while another one has the dataset."""
         for _ in range(100):
             (receipt,) = self.place.loads(f"r{number}", number)
             if receipt.exit_code != 75:
@@ -151,11 +151,11 @@ class Ground:
         return receipt
 
     def process(self, loads, number, last=0):
-        """A process that is about to load, and kills itself before its `last` call of a function."""
+        """A process that is about to load, and kills itself before its call number `last`."""
         return loads.started(str(self.path), self.name, self.url, f"r{number}", str(number), last)
 
     def shown(self):
-        """What must be the same in both databases."""
+        """The content that must be equal in both databases."""
         counts = "load_run_id, status, base_row_count, closed_changed, closed_deleted, inserted_changed, inserted_new"
         return self.place.dump(*TABLES), self.place.registered(counts)
 
@@ -177,9 +177,9 @@ def grounds(request, tmp_path, engine):
 
 
 def test_a_load_that_is_killed_at_any_moment(grounds, engine, loads):
-    """R18, R19: killed at random moments of its life, the run goes on under its own id and ends the same.
+    """R18, R19: After a kill at a random moment, the run continues under its id with the same result.
 
-    A moment is a call of a function, of as many as undisturbed loads make; another load may make fewer.
+    A moment is one of the function calls of an undisturbed load. Another load may make fewer.
     """
     calm, killed = grounds
     chance, least, struck = random.Random(f"{calm.name} {engine}"), sys.maxsize, 0
@@ -211,7 +211,8 @@ def waiting_at(request, postgres_url, other_postgres_url, tmp_path, engine):
 
 @pytest.mark.parametrize("table", WAITS[: deep(5, 3)])
 def test_a_load_that_is_killed_while_it_waits(waiting_at, table, loads):
-    """R18, R31: killed while it waits for a lock, before, amid and after its transaction; its session goes too."""
+    """R18, R31: It is killed while it waits for a lock before, during and after its transaction, with its
+    session."""
     calm, killed = waiting_at
     for ground in waiting_at:
         ground.stage(1)
@@ -234,7 +235,7 @@ def test_a_load_that_is_killed_while_it_waits(waiting_at, table, loads):
 
 
 def sessions(target, where, count):
-    """Wait until so many sessions of this database are as told."""
+    """Wait until this database has a number of sessions in this state."""
     sql = f"SELECT COUNT(*) FROM pg_stat_activity WHERE datname = current_database() AND {where}"
     for _ in range(1000):
         target._engine.fetch_all("SELECT pg_stat_clear_snapshot()")

@@ -1,4 +1,4 @@
-"""`backstory historize` on Spark, in processes: one is killed, and two load at once."""
+"""`backstory historize` on Spark in processes: one is killed, and two load concurrently."""
 
 import json
 import subprocess
@@ -52,7 +52,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def words(run, at=None):
-    """The words of the command that loads."""
+    """The words of the load command."""
     when = ["--load-timestamp", at] if at else []
     return ["historize", "model.yaml", "--output", "json", "--run-id", run, *when]
 
@@ -69,13 +69,13 @@ def started(folder, run, at=None):
 
 
 def tell(loader, *asked):
-    """Have a loader load."""
+    """Tell a loader process to load."""
     loader.stdin.write(" ".join(words(*asked)) + "\n")
     loader.stdin.flush()
 
 
 def first_loaded(folder):
-    """A loader that has made the first load."""
+    """A loader process after the first load."""
     loader = process(folder, sys.executable, "-c", LOADER)
     tell(loader, "r1", "2026-01-01")
     said = []
@@ -87,7 +87,7 @@ def first_loaded(folder):
 
 
 def rows(folder):
-    """Every version, read by pyiceberg, and how many commits made them."""
+    """Every version, read by pyiceberg, and the number of commits."""
     with SqlCatalog("backstory", uri=f"sqlite:///{folder / 'warehouse' / 'catalog.db'}") as catalog:
         table = catalog.load_table("rawcore.rc_c_hist")
         names = ("id", "city", "version_started_at", "version_ended_at", "version_state", "load_run_id")
@@ -96,14 +96,14 @@ def rows(folder):
 
 
 def ends(running):
-    """What a load told, and its exit code."""
+    """The output of a load, and its exit code."""
     said = running.communicate(timeout=SECONDS)
     return running.returncode, said
 
 
 def test_a_load_that_is_killed_goes_on_beside_another(folder):
-    """R18, R19: SIGKILL at several moments, the same run id again: as if nothing had happened. R31: another
-    process that loads the dataset at the same time is told to come again, or finds nothing left to do."""
+    """R18, R19, R31: After SIGKILL at several moments, the same run id completes the load. A concurrent load
+    is asked to try again later, or finds nothing to do."""
     running = first_loaded(folder)
     (folder / "stage.csv").write_text(SECOND)
     tables = folder / "warehouse" / "rawcore"
@@ -137,7 +137,7 @@ def test_a_load_that_is_killed_goes_on_beside_another(folder):
 
 
 def _race(folder):
-    """R31: with nobody killed either of two may be first; each is done or told to come again."""
+    """R31: Either of two loads may be first. Each succeeds or is asked to try again later."""
     (folder / "stage.csv").write_text(FIRST)
     both = [started(folder, name) for name in ("r4", "r5")]
     assert {code for code, _ in map(ends, both)} <= {0, 75}

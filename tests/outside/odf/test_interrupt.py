@@ -1,4 +1,4 @@
-"""`backstory pull` in a process of its own, which is interrupted."""
+"""`backstory pull` in a separate process, which is interrupted."""
 
 import signal
 import subprocess
@@ -19,7 +19,7 @@ READ = f"{{kind: csv, header: true, schema: {{fields: {COLUMNS}}}}}"
 
 @pytest.mark.process
 def test_an_interrupt_keeps_what_is_committed(tmp_path):
-    """R79: SIGINT during a pull is exit code 130; finished rounds stay, and the next pull goes on."""
+    """R79: SIGINT during a pull gives exit code 130. Finished rounds are kept, and the next pull continues."""
     source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
     (tmp_path / "cities.yaml").write_text(manifest(source))
     settings = {"spark.master": "local[2]", "spark.driver.memory": "700m"} | java.PLANS
@@ -46,7 +46,7 @@ def test_an_interrupt_keeps_what_is_committed(tmp_path):
 
 
 def rows(folder):
-    """How many rows the dataset has, read by pyiceberg."""
+    """The number of rows in the dataset, read by pyiceberg."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     with SqlCatalog("backstory", uri=f"sqlite:///{folder / 'warehouse' / 'catalog.db'}") as catalog:

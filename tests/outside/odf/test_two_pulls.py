@@ -13,7 +13,7 @@ pytestmark = pytest.mark.process
 
 
 def test_two_first_pulls_at_once_make_one_dataset_with_its_data_once(tmp_path):
-    """On a warehouse that is not there yet: both end well, or one is asked to come again, for another came first."""
+    """On a new warehouse, both succeed, or one is asked to try again later."""
     source = polling("{kind: append}", fetch="{kind: filesGlob, path: 'in/*.csv'}", read=READ)
     (tmp_path / "cities.yaml").write_text(manifest(source))
     configure(tmp_path)
@@ -35,7 +35,7 @@ def test_two_first_pulls_at_once_make_one_dataset_with_its_data_once(tmp_path):
 
 
 def rows(catalog):
-    """The tables, and the offsets of the dataset's, read by another program."""
+    """The tables, and the offsets of the dataset, read by another program."""
     with SqlCatalog("backstory", uri=f"sqlite:///{catalog}", init_catalog_tables="false") as opened:
         names = [name for space in opened.list_namespaces() for name in opened.list_tables(space)]
         offsets = opened.load_table("odf.cities").scan().to_arrow()["offset"]

@@ -1,4 +1,4 @@
-"""Commands in processes of their own, where there is no Java."""
+"""Commands in separate processes without Java."""
 
 import json
 import subprocess
@@ -19,7 +19,7 @@ SOURCE = polling("{kind: snapshot, primaryKey: [id]}", fetch="{kind: url, url: a
 
 @pytest.mark.process
 def test_small_datasets_need_none(store, warehouse, tmp_path):
-    """Each is the first question of its process, and exits with 0."""
+    """Each is the first query of its process, and exits with 0."""
     (tmp_path / "alone.csv").write_text("id,city\n1,Bern\n2,Rome\n")
     path = tmp_path / "alone.yaml"
     path.write_text(manifest(SOURCE).replace("name: cities", "name: alone"))

@@ -1,4 +1,4 @@
-"""The query of differences gives what the specification says, for every kind of value, order and part."""
+"""The query of differences gives the specified result for every kind of value, order and part."""
 
 import math
 from datetime import UTC, datetime, timedelta
@@ -51,7 +51,7 @@ def day(number):
 
 @st.composite
 def lives(draw):
-    """Versions of some records that do not overlap and have gaps, some of which begin or end between 2 and 6."""
+    """Versions of some records without overlaps but with gaps, some beginning or ending between 2 and 6."""
     records = draw(st.lists(ROW, max_size=5, unique_by=lambda row: repr((zero(row["k"]), row["l"]))))
     versions = []
     for record in records:
@@ -95,7 +95,7 @@ def asked(versions, key, comparison, *, timed=False):
 
 
 def specified(versions, rows, key, comparison):
-    """The differences by the specification, in the order of their keys."""
+    """The differences by the specification, in key order."""
     whole = rows_of(table([row for row, _, _ in versions]))
     if comparison.through:
         lived = [
@@ -115,7 +115,7 @@ def specified(versions, rows, key, comparison):
 
 @given(lives(), st.sampled_from(KINDS), st.booleans())
 def test_differences_are_those_of_the_specification(versions, kind, through):
-    """Ends and passages, by a key with NULL, NaN and both zeros, as a whole and in pages."""
+    """Ends and passages, with keys of NULL, NaN and both zeros, whole and in pages."""
     comparison = Comparison(change=kind, through=through)
     for key in (["k", "l"], ["l", "k"]):
         rows, found = asked(versions, key, comparison)
@@ -154,7 +154,7 @@ def found_in(value):
 
 
 def test_events_of_a_key_are_told_apart_by_their_times():
-    """Of a ledger the event of one time that goes and that of another that comes are no change."""
+    """In a ledger, an event that disappears and another one that appears are not one change."""
     versions = [({"t": "a", "f": 1.0}, 0, 4), ({"t": "a", "f": 2.0}, 4, None)]
     _, found = asked(versions, ["t"], Comparison(), timed=True)
     assert [each["change"] for each in found.page()] == ["added", "removed"]

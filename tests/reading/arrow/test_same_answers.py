@@ -1,6 +1,6 @@
-"""A small table is answered from its files as Spark answers it: the same rows, types and refusals, on every layout.
+"""A small table has the same rows, types and refusals from its files as from Spark, on every layout.
 
-Each table holds many small lives that chance made, so that one question is asked of all of them.
+Each table contains many small random lives, so that one query covers all of them.
 """
 
 import json
@@ -57,7 +57,7 @@ def day(number):
 
 
 def some(chance, *more):
-    """A day, or one of the others."""
+    """This day, or a random one."""
     return day(chance.choice([*range(DAYS), *more]))
 
 
@@ -117,7 +117,7 @@ def _end(chance, *others):
 
 
 def apart(chance):
-    """The next version of some record, as long as it likes; nothing follows one without an end."""
+    """The next version of a record, of any length. Nothing follows a version without an end."""
     record = chance.choice([each for each in LETTERS if chance.ends.get(each, 0) is not None])
     start = chance.ends.get(record, 0) + chance.choice([0, 1])
     end = chance.ends[record] = chance.choice([None, *[start + 1] * 3, start + 2])
@@ -175,7 +175,7 @@ DELETED = {"native", "sent", "sent_older"}
 
 
 class Chance(random.Random):
-    """Chance that is the same in each run, and the numbers of its rows."""
+    """A random generator with a fixed seed, the row numbers, and the last end of each record."""
 
     def __init__(self):
         super().__init__(7)
@@ -214,7 +214,7 @@ def files_of(warehouse, name, memory=1 << 30):
 
 
 def shown(value):
-    """A value by its type and digits; UTC is UTC, whoever says so."""
+    """A value by type and digits. Every name of UTC is equal."""
     if isinstance(value, datetime) and value.tzinfo:
         return value.astimezone(UTC).isoformat()
     if isinstance(value, dict):
@@ -227,7 +227,7 @@ def lines(rows):
 
 
 def same(small, large):
-    """The same names, types and rows."""
+    """Check that names, types and rows are equal."""
     assert small.schema.names == large.schema.names
     assert [each.type for each in small.schema] == [each.type for each in large.schema]
     assert lines(rows_of(small)) == lines(large.to_pylist(maps_as_pydicts="strict"))
@@ -315,7 +315,7 @@ def times(rows, name):
 
 
 def each_record_alone(files, large, key, monkeypatch):
-    """Every record's versions are Spark's, also where the table has more rows than are read here."""
+    """Every record's versions equal Spark's, even if the table is too large to be read whole."""
     records = {tuple(row[name] for name in key): [] for row in large.to_pylist()}
     for row in large.to_pylist():
         records[tuple(row[name] for name in key)].append(row)
@@ -331,7 +331,7 @@ def each_record_alone(files, large, key, monkeypatch):
 
 
 def the_first_alone(files, large, at, monkeypatch):
-    """The first rows of an instant are Spark's where the table has more rows than are read here, or left to it."""
+    """The first rows equal Spark's, even if the table is too large, or are left to Spark."""
     spans = zip(times(large, "valid_from").to_pylist(), times(large, "valid_to").to_pylist(), strict=True)
     holds = [SpannedRow(place, *span).holds(micros_of(at)) for place, span in enumerate(spans)]
     order, answered = order_columns(files.table.shape, large.column_names), 0
@@ -350,7 +350,7 @@ def the_first_alone(files, large, at, monkeypatch):
 
 
 def page_by_page(files, large, at, monkeypatch):
-    """Pages in the order of the key have together what Spark has, once; so have those of one value."""
+    """Together, the pages in key order contain all of Spark's rows once, with and without a filter."""
     with monkeypatch.context() as less:
         for name, value in (("FEW", 0), ("FEWEST", 1), ("ROWS_FOR_ONE", 2)):
             less.setattr(pages, name, value)
@@ -374,7 +374,7 @@ def page_by_page(files, large, at, monkeypatch):
 
 
 def ask(question):
-    """The rows of an answer, or the code of the refusal."""
+    """The rows of an answer, or the refusal's code."""
     try:
         return lines(question().to_pylist(maps_as_pydicts="strict"))
     except BackstoryError as refused:
@@ -402,7 +402,7 @@ CHANGES = (
 def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
     store, warehouse, capsys, monkeypatch
 ):
-    """Renamed, dropped, wider and younger columns, deleted rows; and the command starts no Spark for them."""
+    """Renamed, dropped, wider and newer columns and deleted rows are read, and Spark is not started."""
     found = table(store, "types", Layout.FIVETRAN_LIVE, TYPES, "k")
     into = store.sql_name(found)
     store.spark.sql(f"INSERT INTO {into} VALUES {OLDER}")
@@ -435,7 +435,7 @@ def test_values_of_every_type_are_spark_s_also_in_files_older_than_the_columns(
 
 
 def test_what_is_not_small_or_not_plain_is_left_to_spark(store, warehouse):
-    """No memory for it, another tool's types: never another answer."""
+    """With too little memory, or another tool's types, Spark answers, never with another result."""
     found = table(store, "plain", Layout.HIST, HIST.replace("k STRING", "k DOUBLE"), "k")
     assert rows_at(files_of(warehouse, found)).num_rows == 0
     write(store, found, [("a", 1.0, 1.0, day(1), None, "new")])
@@ -475,7 +475,7 @@ NO_KEYS = {
 
 
 def test_a_key_names_its_record_or_is_refused_in_every_reader(store, warehouse):
-    """From files and on Spark, in `timeline`, `as_of` and `current`: each spelling the same record, or `other-key`."""
+    """From files and on Spark, `timeline`, `as_of` and `current` find one record, or raise `other-key`."""
     found = table(store, "keyed", Layout.HIST, KEYED, "i")
     ends = "TIMESTAMP '2024-01-02 00:00:00Z' AS s, CAST(NULL AS TIMESTAMP) AS e, 'new' AS w"
     store.spark.sql(f"INSERT INTO {store.sql_name(found)} SELECT *, {ends} FROM VALUES {KEYED_ROWS}")
@@ -519,7 +519,7 @@ PARTED = """CREATE TABLE {t} (t_key STRING, k STRING, v DOUBLE, version_started_
 
 
 class Noting(EmbeddedCatalog):
-    """A catalog that notes which files of rows are opened."""
+    """A catalog that records the opened files of rows."""
 
     opened: ClassVar[list] = []
 
@@ -528,7 +528,7 @@ class Noting(EmbeddedCatalog):
 
 
 class Noted(TableFiles):
-    """Files of this machine; those of rows are noted when they are opened."""
+    """Local files that record when a file of rows is opened."""
 
     def __init__(self, opened):
         super().__init__()
@@ -542,7 +542,7 @@ class Noted(TableFiles):
 
 
 def test_files_that_cannot_hold_the_record_are_not_opened(store, warehouse, monkeypatch):
-    """Nor are their deletion vectors read; files written before the table was partitioned are looked at by bounds."""
+    """Deletion vectors are not read either. Files from before the partitioning are selected by bounds."""
     found = TableName("small", "parted")
     into = store.sql_name(found)
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {store.catalog}.small")

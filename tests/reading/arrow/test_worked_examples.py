@@ -1,4 +1,4 @@
-"""The worked examples of native.md, and event logs, read from files that no Spark wrote."""
+"""The worked examples of native.md, and event logs, read from files that Spark did not write."""
 
 import json
 
@@ -51,7 +51,7 @@ EVENTS = pa.schema(
 
 @pytest.fixture
 def written(tmp_path):
-    """Make a table of rows, and open its files."""
+    """Create a table with rows, and open its files."""
     from pyiceberg.catalog.sql import SqlCatalog
 
     catalog = SqlCatalog("backstory", uri=f"sqlite:///{tmp_path}/catalog.db", warehouse=str(tmp_path))
@@ -117,7 +117,7 @@ def differing(found):
 
 
 def test_E13_what_did_we_know(native):
-    """V6, V93, V94, V97, V99."""
+    """V6, V93, V94, V97, V99: The rows and times are those of the example."""
     found = native(E13)
     assert told(rows_at(found, day(17))) == ["k: c[15,20)"]
     assert told(rows_at(found, day(17), day(2))) == ["k: a[10,20)"]
@@ -143,7 +143,7 @@ def test_E13_what_did_we_know(native):
 
 
 def test_E14_what_was_rewound_stays_known(native):
-    """V92, V96: what two times of knowing differ in, of one instant."""
+    """V92, V96: The differences between two known times for one instant are those of the example."""
     found = native(E14)
     assert told(rows_at(found)) == ["k: b[20,)"]
     assert list(differing(questions.diff(table_in_files(found), day(15), day(25)))) == ["changed k v:a>b"]
@@ -176,7 +176,7 @@ def events(found):
 
 
 def test_an_event_is_told_until_a_later_one_ends_it(ledger):
-    """One that is told late of an earlier time ends it sooner."""
+    """A late event for an earlier time ends the previous one sooner."""
     rows = [(place, 0, s(place + 1), e(time), "A", place + 1) for place, time in enumerate((10, 30, 20))]
     assert events(ledger(rows, ledger=False)) == [
         "1 e10 - s1 s2",

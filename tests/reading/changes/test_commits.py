@@ -1,4 +1,4 @@
-"""Which commits a range names: version, snapshot id, time; what has expired, and what never was."""
+"""The commits of a range: by version, snapshot id or time, including expired and unknown ones."""
 
 from dataclasses import replace
 
@@ -32,7 +32,7 @@ EMPTY = Lineage(TableName("a", "t"), [], whole=True)
     ],
 )
 def test_a_range_is_named_by_version_id_or_time(since, until, versions):
-    """`since` is exclusive, `until` inclusive; a time means the newest commit not after it."""
+    """`since` is exclusive, `until` inclusive. A time means the newest commit not after it."""
     found = range_of(WHOLE, since, until)
     assert [commit.version for commit in found.commits] == versions
     if versions:
@@ -64,7 +64,7 @@ def test_a_range_after_what_has_expired_is_told():
 
 
 def test_v111_a_time_is_a_recorded_one_where_commits_tell_it():
-    """What was recorded at a time is not told since then, though it was committed later."""
+    """Data recorded at or before `since` is not included, even if it was committed later."""
     times = {1: "2026-01-01T00:00:10.000001Z", 2: "2026-01-01T00:00:20.000000Z"}
     native = Lineage(
         WHOLE.table, [replace(each, recorded=times[each.version]) for each in COMMITS[:2]], whole=True

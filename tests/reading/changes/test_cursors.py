@@ -1,4 +1,4 @@
-"""Cursors: how far a consumer has read, what keeps it, and what takes it away."""
+"""Cursors: the position of a consumer, its retention, and its loss."""
 
 import pyarrow as pa
 import pytest
@@ -37,7 +37,7 @@ def age(fed, cursor):
 
 
 def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
-    """V108 and V109: a new one starts before the first commit; its tag keeps the snapshot for 30 days."""
+    """V108, V109: A new cursor starts before the first commit. Its tag keeps the snapshot for 30 days."""
     with pytest.raises(ZeroDivisionError), fed.table.changes(cursor="crm") as feed:
         raise ZeroDivisionError
     assert (feed.since, feed.until, fed.now.tags) == (0, 2, {})
@@ -58,7 +58,8 @@ def test_a_cursor_moves_when_the_block_ends_well_and_not_otherwise(fed):
 
 
 def test_of_two_consumers_with_one_cursor_the_second_is_told(fed):
-    """V109: the tag is compared as it is swapped; exit code 75. A writer's commit meanwhile is no matter."""
+    """V109: The tag moves by compare-and-swap, with exit code 75 on conflict. Another writer's commit does
+    not matter."""
 
     def consume():
         with fed.table.changes(cursor="crm"):
@@ -72,7 +73,8 @@ def test_of_two_consumers_with_one_cursor_the_second_is_told(fed):
 
 
 def test_a_cursor_is_moved_and_dropped_by_hand(fed):
-    """Forwards and back; its age is the table's own wish; what is no commit or no cursor is wrong usage."""
+    """A cursor moves in both directions. The table sets its age, and unknown commits or cursors are wrong
+    usage."""
     commit(fed.store, fed.now, Change(properties={CURSOR_MAX_AGE: "2 days"}))
     told = fed.table.changes(cursor="crm", advance=2).to_dict()
     assert told == {"table": "feeds.read", "cursor": "crm", "version": 2}
@@ -107,7 +109,7 @@ def test_a_new_cursor_may_start_at_the_newest_commit(fed):
 
 
 def test_a_cursor_whose_tag_expired_is_refused(fed):
-    """V110: it is not taken for a new one; --start begins anew."""
+    """V110: It is not treated as new. `--start` begins again."""
     fed.table.changes(cursor="crm", advance=1)
     commit(fed.store, fed.now, Change(tags={f"{CURSOR_TAG}crm": None}))
     with pytest.raises(Refused, match="Begin again with `start='now'` or `start='first'`") as refused:
@@ -117,7 +119,7 @@ def test_a_cursor_whose_tag_expired_is_refused(fed):
 
 
 def test_a_cursor_of_another_lineage_is_lost(fed):
-    """V113: a table that was rolled back past it, or made anew, is never answered from."""
+    """V113: A table that was rolled back past the cursor, or recreated, is refused."""
     first = lineage_of(metadata_of(fed.store, fed.now)).commits[0]
     with pytest.raises(Refused) as lost, fed.table.changes(cursor="crm"):
         commit(fed.store, fed.now, Change(back_to=first.id))
@@ -145,7 +147,8 @@ def test_a_table_without_commits_moves_no_cursor(store):
 
 
 def test_snapshots_that_a_cursor_keeps_outlive_the_others(fed):
-    """V108 and V110: what others expire is refused by name; net it is told from the cursor's commit on."""
+    """V108, V110: A range of expired snapshots is refused by name. The net result starts at the cursor's
+    commit."""
     fed.table.changes(cursor="crm", advance=2)
     fed.change([{"id": 3, "v": "c"}], gone="id = 1")
     fed.do("DELETE FROM {t} WHERE id = 3")

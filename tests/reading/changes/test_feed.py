@@ -1,4 +1,4 @@
-"""The feed out of tables, layout by layout: which rows are told, what identifies them, and in which order."""
+"""The feed from tables, by layout: its rows, their identity, and their order."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -42,7 +42,7 @@ def version(k, v, start, end=None, recorded=1, **memory):
 
 
 def test_E16_the_feed_of_changes_with_a_compaction_between(store):
-    """V101, V104 to V106: types, versions and times behind the row's columns; memory rows are no rows."""
+    """V101, V104 to V106: Types, versions and times follow the row's columns. Memory rows are not included."""
     fed = Fed(store, "e16", {"k": "STRING", "v": "STRING", **OWN}, ("k",), Layout.VERSIONS)
     fed.change([version("k", "a", 10), version("m", "a", 10)])
     fed.change([version("k", "a", 10, 20, ended_at=at(2)), version("k", "b", 20, recorded=2)], "k = 'k'")
@@ -135,7 +135,7 @@ def columns_of(layout):
 
 @pytest.mark.parametrize("layout", LAYOUTS)
 def test_each_layout_has_its_identity(layout):
-    """V105: told by the table alone, without a row of it."""
+    """V105: The table alone defines the identity, without rows."""
     store = MemoryStore()
     columns = tuple(Column(name, ColumnType(Kind[type_])) for name, type_ in columns_of(layout).items())
     name = TableName("feeds", "c_hist" if layout is Layout.HIST else "c")
@@ -149,7 +149,7 @@ def of_history(v, start, end, active):
 
 
 def test_current_rows_of_each_layout(store):
-    """V104: live rows that are not deleted and open versions, the user's columns alone; of a log there are none."""
+    """V104: Live rows that are not deleted, and open versions, with only the user's columns. A log has none."""
     live = Fed(store, "c_live", columns_of(Layout.FIVETRAN_LIVE), ("id",), Layout.FIVETRAN_LIVE)
     live.change([{"id": 1, "v": "a"}, {"id": 2, "v": "b"}])
     synced, deleted = {"_fivetran_synced": at(1)}, {"_fivetran_deleted": True}

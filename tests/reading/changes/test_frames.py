@@ -1,4 +1,4 @@
-"""The feed on Spark gives what the rule gives: many small tables at once, with rows that are there twice."""
+"""The feed on Spark equals the rule's: many small tables at once, with repeated rows."""
 
 import itertools
 import random
@@ -29,7 +29,7 @@ DAY = datetime(2026, 1, 1, tzinfo=UTC)
 
 
 def lives(count):
-    """For each table its states, commit by commit; rows are few and alike, so that they meet."""
+    """The states of each table, commit by commit, with few and similar rows."""
     chance = random.Random(7)
 
     def row(life):
@@ -62,7 +62,7 @@ def line(row, version, type_):
 
 @pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
 def test_the_plan_gives_the_rules_feed(spark, netted):
-    """V105 and V106, also of rows that are rewritten as they were, as copying writers do with whole files."""
+    """V105, V106: This includes rows that are rewritten unchanged, as by copy-on-write."""
     tables = lives(deep(400, 60))
     moved, expected = [], []
     for states in tables:

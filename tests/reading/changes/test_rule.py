@@ -1,4 +1,4 @@
-"""What the feed says, on states small enough to see: the meaning that the reader on Spark is held to."""
+"""The feed for small states, as the reference for the reader on Spark."""
 
 import itertools
 
@@ -12,7 +12,7 @@ NAN = float("nan")
 
 
 def versions(text):
-    """`k a 10 20` is version a of k from 10 until 20; a state is a line, its versions parted by commas."""
+    """`k a 10 20` is version a of k from 10 until 20. A state is one line, with versions separated by commas."""
     lines = [line.split(",") for line in text.strip().splitlines()]
     return [
         [dict(zip(("k", "v", "from", "to"), each.split(), strict=True)) for each in line] for line in lines
@@ -38,7 +38,7 @@ E16 = """k a 10 -, m a 10 -
 
 
 def test_E16_the_feed_of_changes_with_a_compaction_between():
-    """Commits 1 and 2, a compaction (3 here), and 4."""
+    """The commits are 1 and 2, a compaction (3 here), and 4."""
     states = [[], *versions(E16)]
     changes = changes_of_commits(states, start)
     assert told(changes) == [
@@ -75,7 +75,7 @@ def test_E16_of_current_rows():
 
 
 def test_what_equals_by_its_values_is_no_change():
-    """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order; a boolean is no number."""
+    """V16: NaN equals NaN, 0.0 equals -0.0, maps have no order, and a boolean is not a number."""
     before = {"k": 1, "v": NAN, "m": {"a": 0.0, "b": [NAN]}}
     after = {"k": 1, "v": NAN, "m": {"b": [NAN], "a": -0.0}}
     assert changes_between([before], [after], 1, key) == []
@@ -83,7 +83,7 @@ def test_what_equals_by_its_values_is_no_change():
 
 
 def test_an_identity_that_is_not_unique_has_no_pairs():
-    """V105: rows that are the same cancel out one by one, of the rest nobody knows which was which."""
+    """V105: Equal rows cancel one by one, and the pairs of the others are unknown."""
     before = [{"k": 1, "v": "a"}, {"k": 1, "v": "a"}, {"k": 1, "v": "b"}]
     after = [{"k": 1, "v": "a"}, {"k": 1, "v": "c"}]
     assert told(changes_between(before, after, 1, key)) == ["1 delete 1 a", "1 delete 1 b", "1 insert 1 c"]
@@ -95,7 +95,7 @@ STATES = st.lists(st.lists(ROWS, max_size=5), min_size=2, max_size=5)
 
 @given(STATES)
 def test_L12_the_feed_applied_to_a_mirror_gives_the_table(states):
-    """Also from anywhere to anywhere, each commit or net; and net is the difference of the ends."""
+    """This holds between any commits, one by one or net. The net feed is the difference of the ends."""
     for first, last in itertools.combinations(range(len(states)), 2):
         found = changes_of_commits(states[first : last + 1], key, first + 1)
         for changes in (found, net(found, key)):
@@ -122,7 +122,8 @@ def test_a_preimage_is_followed_by_its_postimage(states):
 
 
 def test_net_folds_by_sparks_four_rules():
-    """V106: insert and delete cancel, insert and updates are one insert, updates two images, else a delete."""
+    """V106: Insert and delete cancel, insert and updates are one insert, updates are two images, otherwise a
+    delete."""
     a, b, c = ({"k": 1, "v": value} for value in "abc")
     assert net(changes_of_commits([[], [a], []], key), key) == []
     assert told(net(changes_of_commits([[], [a], [b]], key), key)) == ["2 insert 1 b"]

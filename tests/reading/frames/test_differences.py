@@ -1,4 +1,4 @@
-"""What changed between two instants, or two times of knowing, on every layout."""
+"""The changes between two instants, or two known times, on every layout."""
 
 from datetime import UTC
 
@@ -25,7 +25,7 @@ ACTIVE = (
 
 
 def told(frame):
-    """A line a record: what became of it, its key, and the columns that changed."""
+    """A line per record: the change, its key, and the changed columns."""
     lines = []
     for row in frame.orderBy("key").toArrow().to_pylist():
         key = " ".join(map(str, row["key"].values()))
@@ -35,7 +35,7 @@ def told(frame):
 
 
 def test_between_two_instants_by_one_knowledge(store):
-    """V96 by E13, forwards and backwards, now and as it was known."""
+    """V96 by E13: in both directions, now and as known at a time."""
     found = remembered(store, "differing", E13)
     assert told(found.diff(day(5), day(12))) == ["added k"]
     assert told(found.diff(day(12), day(17))) == ["changed k v:a>c"]
@@ -53,7 +53,7 @@ def test_between_two_instants_by_one_knowledge(store):
 
 
 def test_between_two_times_of_knowing_of_one_instant(store):
-    """V96 by E14: what a rewind took back was known, and is gone; facts are no rows of either side."""
+    """V96 by E14: Versions that a rewind withdrew are removed. Facts are on neither side."""
     found = remembered(store, "relearnt", E14)
 
     def learnt(first, second, at):
@@ -73,7 +73,7 @@ def test_between_two_times_of_knowing_of_one_instant(store):
 
 
 def test_values_are_alike_where_nothing_tells_them_apart(spark, store):
-    """NULL and NULL, NaN and NaN, both zeros, maps in any order: a new version of them is no difference."""
+    """NULLs, NaNs, both zeros and maps in any order are equal, so their new version is no difference."""
     name = TableName("reading", "alike")
     drop(store, name)
     make(store, Shape(name, (Column("id", ColumnType(Kind.LONG)), *ACTIVE), ("id",), Layout.FIVETRAN_HISTORY))
@@ -99,7 +99,7 @@ def test_values_are_alike_where_nothing_tells_them_apart(spark, store):
 
 
 def test_a_time_of_knowing_of_a_table_is_its_commit(spark, store):
-    """Of a table without a history, too; a column that is new since then changes in every record."""
+    """This includes a table without a history. A column added since then changes in every record."""
     name = TableName("reading", "committed")
     for layout, more in ((Layout.FIVETRAN_HISTORY, ACTIVE), (Layout.FIVETRAN_LIVE, ())):
         drop(store, name)
@@ -152,7 +152,7 @@ def test_a_dataset_differs_by_its_key_and_a_log_without_one_by_rows(store, tmp_p
 
 
 def test_a_difference_draws_itself_in_a_notebook(store):
-    """A row a value that changed, values as text; that nothing changed is said."""
+    """The drawing has a row per changed value, as text, or reports that nothing changed."""
     life = remembered(store, "drawn", E13.replace(" c ", " <c> "))
     drawn = life.diff(day(12), day(17))._repr_html_()
     cells = "<td>k=k</td><td>changed</td><td>v</td><td>a</td><td>&lt;c&gt;</td>"

@@ -1,4 +1,4 @@
-"""An event log is read by the words of every other table: current, as-of, timeline."""
+"""An event log is read with the same commands as every other table: current, as-of, timeline."""
 
 from datetime import UTC, datetime
 from functools import cache
@@ -31,7 +31,7 @@ def day(instant):
 
 @pytest.fixture(scope="module")
 def table(spark, tmp_path_factory):
-    """A log of three deliveries, merged in some way; nobody writes to it."""
+    """A log of three deliveries with one kind of merge, which no test writes to."""
     store = IcebergStore(spark)
 
     @cache
@@ -75,7 +75,7 @@ def test_a_snapshot_log_is_a_history(table):
 
 @pytest.mark.parametrize("encoding", ["op", "observed"])
 def test_what_comes_back_to_its_own_time_was_away(store, tmp_path, encoding):  # never two versions at once
-    """A record that is known by its event time goes when that is known, and comes back from then on."""
+    """A record known by its event time ends when its removal is known, and returns from then on."""
     merge = f"{{kind: Snapshot, primaryKey: [event_time, city], encoding: {encoding}}}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
     for rows in ("2024-01-01,A", "", "2024-01-01,A", ""):
@@ -86,7 +86,7 @@ def test_what_comes_back_to_its_own_time_was_away(store, tmp_path, encoding):  #
 
 
 def test_a_return_before_its_end_was_known_ends_it(store, tmp_path):
-    """Old copies that are loaded today: times of rows count, as far as they are told."""
+    """If old copies are loaded today, the known times of the rows count."""
     merge = "{kind: Snapshot, primaryKey: [city], encoding: op}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING")
     for rows in ("2024-01-01,A", "", "2024-03-01,A"):
@@ -107,7 +107,7 @@ LIVES = {
 
 @pytest.mark.parametrize("encoding", LIVES)
 def test_at_any_instant_a_record_has_one_row_at_most(store, tmp_path, encoding):  # 2.10
-    """After a late snapshot the newest event up to a time tells what was true then."""
+    """After a late snapshot, the newest event up to a time counts."""
     merge = f"{{kind: Snapshot, primaryKey: [city], encoding: {encoding}}}"
     dataset = Dataset(store, tmp_path, merge, columns="event_time TIMESTAMP, city STRING, n INT")
     for rows in LATE:
@@ -129,7 +129,7 @@ def test_events_of_a_ledger_stay_true(table):
 
 
 def test_a_day_in_any_year_is_its_first_instant(spark):
-    """Seconds since 1970 are more than 32 bits hold."""
+    """Seconds since 1970 exceed 32 bits."""
     days = spark.sql("SELECT DATE '2040-01-01' AS day").alias("frame")
     (row,) = days.selectExpr(f"unix_seconds({frame_instant(days, 'day')}) AS seconds").collect()
     assert row["seconds"] == datetime(2040, 1, 1, tzinfo=UTC).timestamp()

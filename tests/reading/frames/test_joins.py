@@ -1,4 +1,4 @@
-"""Each row of a frame beside the version that was true at its own time, as a range join in plain Python has it."""
+"""Each row of a frame with the version at its own time, as in a range join in plain Python."""
 
 import random
 
@@ -54,7 +54,7 @@ def told(frame):
 
 
 def test_each_row_sees_the_version_of_its_own_time(store, orders):
-    """Half-open, by E13; NULL in the key or the time matches nothing; a name that is taken gets a number."""
+    """By E13, intervals are half-open, NULL in key or time matches nothing, and a used name gets a number."""
     found = remembered(store, "joined", E13)
     joined = found.join_as_of(orders, on="k", at="at")
     assert joined.columns == [*orders.columns, "v_2", "valid_from", "valid_to"]
@@ -110,7 +110,8 @@ def test_what_cannot_be_joined_is_wrong_usage(spark, store, orders):
 
 
 def test_it_is_the_range_join(spark, store):
-    """Many lives with absences, and one far longer: what comparing all pairs finds is found by either plan."""
+    """Many short lives with absences, and a long one: either plan finds the same pairs as a comparison of
+    all."""
     chance = random.Random(7)
     lives = {f"k{number}": chance.sample(range(40), chance.randint(1, 7)) for number in range(40)}
     # Of its 1,200 versions the sample of `has_short_histories` meets more than 8 whatever the order of the rows.
@@ -144,7 +145,7 @@ def test_it_is_the_range_join(spark, store):
 
 
 def test_pairs_are_looked_at_where_records_have_few_versions(store):
-    """The plan of an equi-join, a sort a side and no window; where versions overlap each row stands once."""
+    """The plan is an equi-join with one sort per side. If versions overlap, each row occurs once."""
     lines = [f"k{n % 100} v{n // 100} {n // 100} {n // 100 + 1} 1 ~ ~ ~ ~" for n in range(300)]
     found = remembered(store, "few", "\n".join([*lines, "k1 wide 0 99 1 ~ ~ ~ ~"]))
     frame = store.spark.createDataFrame([("k1", day(1))], "k STRING, at TIMESTAMP")

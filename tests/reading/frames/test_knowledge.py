@@ -1,4 +1,4 @@
-"""What a table held at a recorded time: by its own rows, by its system time, or by the commits it keeps."""
+"""The state of a table at a recorded time: from its own rows, system time or existing commits."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -26,12 +26,12 @@ def told(frame):
 
 
 def known(found, at=None):
-    """Every version as it was known, then."""
+    """Every version as known at a time, and the time."""
     return told(table_in_session(found.store, found.name).at(None if at is None else day(at)).versions())
 
 
 def test_E13_what_did_we_know(store):
-    """V6, V93, V94: statements that were taken back are answers of their time; nothing before the first."""
+    """V6, V93, V94: Withdrawn statements are visible at their time. Before the first one there is nothing."""
     found = remembered(store, "e13", E13)
     assert [known(found, at) for at in (0, 1, 2, 3, None)] == [
         [],
@@ -48,7 +48,7 @@ def test_E13_what_did_we_know(store):
 
 
 def test_E14_what_was_rewound_stays_known(store):
-    """Facts and marks are read by nobody (V92); the rewind takes back what it took back, and no more."""
+    """V92: Readers skip facts and marks. The rewind withdraws exactly its versions."""
     found = remembered(store, "e14", E14)
     assert [known(found, at) for at in (1, 2, 3, 4, 5)] == [
         ["k: a[10,)"],
@@ -70,7 +70,8 @@ def test_E14_what_was_rewound_stays_known(store):
 
 
 def test_a_history_is_read_at_the_commit_of_a_known_time_with_its_columns(spark, store):
-    """The newest commit not after it; what has expired is refused, before the first there was nothing."""
+    """The newest commit not after the time counts. Expired ones are refused, and before the first there is
+    nothing."""
     name = TableName("reading", "travelled")
     columns = {"id": Kind.LONG, "v": Kind.STRING}
     start = (

@@ -18,7 +18,7 @@ def told(life):
 
 
 def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
-    """E13: all that ever was told; what is told now, or was at a known time; the commit where it is kept."""
+    """E13: All statements, the present ones, or those at a known time, with the commit while it exists."""
     found = remembered(store, "life", E13)
     note = Note("native", "t", {RECORDED: iso(day(3))})
     committed = commit(store, existing(store, found.name), Change(snapshot=True), note)
@@ -45,7 +45,7 @@ def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
 
 
 def test_a_source_may_call_its_columns_as_the_answer_calls_its_own(store):
-    """Its values stand beside the axes, and a join keeps its names."""
+    """The source's values are next to the axes, and a join keeps its names."""
     found = remembered(store, "named", E13, value="known_from")
     (first, *_) = found.timeline("k").versions
     assert (first["known_from_src"], first["known_from"]) == ("a", day(3))

@@ -1,4 +1,4 @@
-"""Histories at their borders: flags and ends that are NULL, versions that overlap, keys as people write them."""
+"""Edge cases of histories: NULL flags and ends, overlapping versions, and spellings of keys."""
 
 from datetime import UTC, datetime
 
@@ -26,7 +26,7 @@ COLUMNS = {
 
 @pytest.fixture
 def history(store):
-    """A history of these rows, written by nobody who looks at them."""
+    """A history with these rows, without any checks."""
     name = TableName("reading", "lives")
 
     def made(text):
@@ -57,7 +57,7 @@ BORDERS = """id v       start end  active
 
 
 def test_at_any_instant_a_key_has_one_row_at_most(history):
-    """Law 6; the end tells where the flag is NULL, and of versions that overlap the one that began last."""
+    """Law 6: The end decides if the flag is NULL. Of overlapping versions, the last to begin counts."""
     found = history(BORDERS)
     assert told(found.current()) == [(2, "open"), (3, "endless"), (4, "latter"), (5, "within")]
     assert told(found.as_of(instant("T2"))) == [
@@ -72,7 +72,7 @@ def test_at_any_instant_a_key_has_one_row_at_most(history):
 
 @pytest.mark.parametrize("flag", ["-", "false"])
 def test_a_version_that_ended_nobody_knows_when_is_refused(history, flag):
-    """Neither flag nor end tell whether it is still true: no answer, and its cause."""
+    """Neither flag nor end shows whether the version is still true, so the error contains the cause."""
     found = history(f"id v start end active\n1 a T1 - {flag}")
     for question in (found.current, lambda: found.as_of(instant("T2"))):
         with pytest.raises(Refused, match="has no _fivetran_end"):
@@ -80,7 +80,7 @@ def test_a_version_that_ended_nobody_knows_when_is_refused(history, flag):
 
 
 def test_a_key_is_of_its_columns_type(history):
-    """A text is read as the key's type; what is none of it is wrong usage, not a fault."""
+    """A text is read as the key's type. Any other text is wrong usage, not a fault."""
     found = history("id v start end active\n7 a T1 TMAX true")
     assert [row["v"] for row in found.timeline("7").versions] == ["a"]
     assert str(found.timeline("8")) == "There is no version of this record."
@@ -90,7 +90,7 @@ def test_a_key_is_of_its_columns_type(history):
 
 
 def test_for_one_record_iceberg_is_asked_for_what_can_hold_it(history, store):
-    """`as_of` and `current` by key: files without the key are passed over, on either kind of history."""
+    """`as_of` and `current` by key skip files without the key, on both kinds of history."""
     sent, native = history("id v start end active\n7 a T1 TMAX true"), remembered(store, "one_record", E13)
     for found, key, condition in ((sent, 7, "id = 7"), (native, "k", "k = 'k'")):
         for frame in (found.as_of(instant("T2"), key=key), found.current(key=key)):

@@ -1,4 +1,4 @@
-"""What was known at each row's own time, of records that were told of often: halves find what pairs find."""
+"""The versions known at each row's own time, for records with many statements: both plans agree."""
 
 import random
 
@@ -9,7 +9,7 @@ ENDS = ("valid_from", "valid_to", STATED_FROM, STATED_TO)
 
 
 def told_in_order(key, count):
-    """A life as it is told: each version was open until the next one came, and now and then one comes late."""
+    """The statements of a life in order, each open until the next one, with some late ones."""
     rows = []
     for number in range(count):
         rows.append((key, f"{key}{number}", number, None, number, number + 1))
@@ -18,7 +18,7 @@ def told_in_order(key, count):
 
 
 def told_by_chance(key, count, chance):
-    """Rectangles that do not overlap: each column of the plane is cut where it pleases."""
+    """Random rectangles without overlap, in columns of the plane."""
     rows = []
     borders = sorted(chance.sample(range(count), count // 2))
     for start, end in zip(borders, [*borders[1:], None], strict=True):
@@ -36,7 +36,7 @@ def second(number):
 
 
 def test_v98_of_records_that_were_told_of_often_rows_see_what_pairs_see(spark):
-    """A row has one answer at most, and where nothing was known none; NULL matches nothing."""
+    """A row has at most one match, or none if nothing was known. NULL matches nothing."""
     chance = random.Random(11)
     told = [
         *told_in_order("often", 40),

@@ -1,4 +1,4 @@
-"""What was told of a record, and when: each version as a rectangle of valid and recorded time."""
+"""The statements of a record: each version as a rectangle of valid and recorded time."""
 
 from datetime import UTC
 
@@ -23,7 +23,7 @@ def told(found, key, value="v"):
 
 
 def test_a_row_tells_two_steps(store):
-    """V6, V97 by E13 and E14: without gap or overlap, and no remembered fact among them."""
+    """V6, V97 by E13 and E14: There is no gap, overlap or remembered fact."""
     found = remembered(store, "stated", E13)
     assert told(found, {"k": "k"}) == [
         "a[10,) known [1,2)",
@@ -61,7 +61,7 @@ def events(found, *names):
 
 
 def test_an_event_is_told_from_its_system_time_on(store, tmp_path):
-    """Until a later one ends it, and one that is told late of an earlier time ends it sooner."""
+    """It holds until a later event ends it. A late event for an earlier time ends the previous one sooner."""
     dataset = Dataset(
         store,
         tmp_path,

@@ -1,4 +1,4 @@
-"""Histories in a database are read by their address alone, in the words of every other table."""
+"""Histories in a database are read by their address, with the same commands as other tables."""
 
 import json
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.database
 
 @pytest.fixture(params=["duckdb", "postgres"])
 def url(request, tmp_path):
-    """A database of either kind with the history of two copies."""
+    """A database of either kind, with the history of two copies."""
     address = request.getfixturevalue(f"{request.param}_url")
     place = Place(request.param, address, tmp_path)
     for number, text in enumerate(("x:p y:p", "x:q"), 1):
@@ -41,7 +41,7 @@ def test_the_rows_are_those_of_a_warehouse(url, capsys):
 
 
 def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
-    """The database knows no business key: it is named."""
+    """The database does not record the business key, so the caller specifies it."""
     hist = ("rawcore.rc_c_hist", "--url", url)
     assert asked(capsys, "diff", hist[0], FIRST, SECOND, *hist[1:], "--key", "k") == (
         0,
@@ -62,7 +62,7 @@ def test_differences_and_lives_are_those_of_a_warehouse(url, capsys):
 
 
 def test_one_record_some_columns_and_what_happened_between(url, capsys):
-    """As of a warehouse; a key names exactly one value there, too."""
+    """Results equal a warehouse's. A key identifies exactly one value."""
     hist = ("rawcore.rc_c_hist", "--url", url)
     code, rows = asked(capsys, "as-of", hist[0], FIRST, *hist[1:], "--key", "k=x", "--columns", "a")
     assert (code, rows) == (0, [{"k": "x", "a": "p", "valid_from": FIRST, "valid_to": SECOND}])
@@ -80,7 +80,7 @@ def test_one_record_some_columns_and_what_happened_between(url, capsys):
 
 
 def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path, capsys):
-    """Validity is the history's, whatever the model's columns are called."""
+    """The history defines validity, whatever the model's column names."""
     address = request.getfixturevalue("duckdb_url")
     place, columns = Place("duckdb", address, tmp_path), "k* valid_from valid_to"
     place.use(document(dataset(columns, input="stage.s")))
@@ -110,7 +110,7 @@ def test_a_users_own_valid_from_is_read_as_that_of_a_warehouse(request, tmp_path
 
 
 def test_json_is_the_text_that_it_is_in_a_warehouse(request, tmp_path, capsys):
-    """Text as it is stored (section 2.4): another spelling is another version, and null is no NULL."""
+    """Section 2.4: JSON is stored as text, so another spelling is another version, and null is not NULL."""
     for kind in ("duckdb", "postgres"):
         address = request.getfixturevalue(f"{kind}_url")
         place = Place(kind, address, tmp_path)

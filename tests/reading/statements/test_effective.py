@@ -1,4 +1,4 @@
-"""R52: the history by effective time, on databases, against a row-by-row reference."""
+"""R52: The history by effective time in databases, compared with a row-by-row reference."""
 
 from itertools import groupby, pairwise
 
@@ -43,7 +43,7 @@ def row(history, version, begin, end):
 
 @pytest.mark.parametrize(("column", "granularity"), AXES)
 def test_the_view_equals_its_reference(place, column, granularity):
-    """R52: at every knowledge time the intervals are those of the reference, and do not overlap."""
+    """R52: At every known time, the intervals equal the reference's and do not overlap."""
     history = prepare(place)["rc_p"]
 
     @settings(max_examples=EXAMPLES[place.name], deadline=None, derandomize=True)
@@ -59,7 +59,7 @@ def test_the_view_equals_its_reference(place, column, granularity):
 
 
 def assert_apart(rows):
-    """Intervals of a record are not empty and do not overlap."""
+    """Check that intervals of a record are not empty and do not overlap."""
     by_start = sorted(rows, key=lambda each: (each["k"], each["effective_from"]))
     for _, rows_of_key in groupby(by_start, key=lambda each: each["k"]):
         life = list(rows_of_key)
@@ -72,7 +72,7 @@ def assert_apart(rows):
 @pytest.mark.parametrize("zone", ["UTC", "America/New_York", "Pacific/Kiritimati"])
 @pytest.mark.parametrize(("column", "granularity"), AXES)
 def test_the_session_has_no_say_in_days(place, column, granularity, zone):
-    """R52: days are days of UTC in every session's time zone."""
+    """R52: Days are UTC days in every session time zone."""
     history = prepare(place)["rc_p"]
     versions = []
     for at, since in ((1, 2), (3, 90_000), (5, -86_400)):
@@ -96,7 +96,7 @@ def test_the_session_has_no_say_in_days(place, column, granularity, zone):
 
 
 def test_the_view_stands_in_the_database(place):
-    """R52: the view `_hist_effective` tells what is known now, and can be made again."""
+    """R52: The view `_hist_effective` shows the present knowledge, and can be recreated."""
     history = prepare(place, effective_dating={"column": "since"})["rc_p"]
 
     for _ in range(2):
@@ -120,7 +120,7 @@ def test_the_view_stands_in_the_database(place):
 @pytest.mark.parametrize("known", [None, second(3)])
 @pytest.mark.parametrize(("column", "granularity"), AXES)
 def test_every_dialect_can_be_parsed(name, known, column, granularity):
-    """R52: the view is one SELECT in every dialect, also of a history that was pruned."""
+    """R52: The view is one SELECT in every dialect, including for a pruned history."""
     dialect = get_dialect(name)
     history = in_dialect(dialect)["rc_p"]
 
@@ -132,7 +132,7 @@ def test_every_dialect_can_be_parsed(name, known, column, granularity):
 
 @pytest.mark.parametrize(("policy", "status"), [("reject", "rejected"), ("accept", "success")])
 def test_late_effective_rows_are_refused_where_the_model_says_so(place, tmp_path, policy, status):
-    """R52: with late_policy reject a changed row must not be effective earlier than its open version."""
+    """R52: With late_policy reject, a changed row must not be effective before its open version."""
     rules = {"effective_dating": {"column": "a", "late_policy": policy}}
     place.use(document(dataset("k* a:TIMESTAMP", input="stage.csv", historization=rules)))
     for run, day in ((1, "2025-01-02"), (2, "2025-01-01")):

@@ -1,4 +1,4 @@
-"""R53: other words for states, in a view and stored."""
+"""R53: Labels for states, in a view and stored."""
 
 import pytest
 import sqlglot
@@ -18,7 +18,7 @@ EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}
 
 @pytest.mark.parametrize("labels", [LETTERS, {**LETTERS, "reappeared": "N"}, {**LETTERS, "changed": "new"}])
 def test_the_view_maps_stored_states(place, labels):
-    """R53: the view has the labels, a returned record's open version its own; stored states stay."""
+    """R53: The view has the labels, with a separate one for returned records. Stored states do not change."""
     history = prepare(place)["rc_p"]
     words = Labels(**labels)
 
@@ -34,7 +34,7 @@ def test_the_view_maps_stored_states(place, labels):
 
 @pytest.mark.parametrize(("mode", "made"), [("view", 1), ("stored", 0)])
 def test_the_view_stands_where_labels_are_not_stored(place, mode, made):
-    """R53: `_hist_labeled` is made in the mode view only."""
+    """R53: `_hist_labeled` exists only in view mode."""
     history = prepare(place, state_labels={**LETTERS, "mode": mode})["rc_p"]
     statements = create_views(history)
 
@@ -47,7 +47,7 @@ def test_the_view_stands_where_labels_are_not_stored(place, mode, made):
 
 @pytest.mark.parametrize("name", ["spark", "sqlserver", "duckdb", "postgres"])
 def test_every_dialect_can_be_parsed(name):
-    """R53: the view is one SELECT in every dialect; labels with quotes stay data."""
+    """R53: The view is one SELECT in every dialect, and labels with quotes are data."""
     dialect = get_dialect(name)
     history = in_dialect(dialect)["rc_p"]
     labels = Labels(new="it's", changed="{{ x }}", deleted='"', reappeared="\\")
@@ -68,7 +68,7 @@ STORED = """
 
 @pytest.fixture
 def lettered(place, engine):
-    """Four loads with stored letters: b stays, a changes, goes and returns."""
+    """Four loads with stored letters: b stays, and a changes, ends and returns."""
     place.mode(engine, state_labels={**LETTERS, "mode": "stored"})
     for number, base in enumerate(["a:1 b:1", "a:2 b:1", "b:1", "a:2 b:1"], start=1):
         assert place.base(base).load(f"r{number}", number).status == "success"
@@ -76,7 +76,7 @@ def lettered(place, engine):
 
 
 def texts(place):
-    """The history's lines, without its laws, which speak of canonical states."""
+    """The history's lines, without a check of laws, which use canonical states."""
     listed = "k, a, version_started_at, version_ended_at, version_state, load_run_id"
     from historizing import _number
 
@@ -87,12 +87,12 @@ def texts(place):
 
 
 def test_stored_labels_are_written(lettered):
-    """R53: in the mode stored every step writes and reads the labels, a returned key's own one too."""
+    """R53: In stored mode, every step writes and reads the labels, including a returned key's."""
     assert texts(lettered) == versions(STORED)
 
 
 def test_other_labels_are_refused_without_relabel(lettered, engine):
-    """R53: a load with other labels is rejected and writes nothing."""
+    """R53: A load with other labels is rejected and writes nothing."""
     before = lettered.dump()
     lettered.mode(engine, state_labels={**LETTERS, "changed": "X", "mode": "stored"})
 
@@ -116,7 +116,7 @@ def test_other_labels_are_refused_without_relabel(lettered, engine):
     ids=["one", "swapped", "merged", "none"],
 )
 def test_relabel_gives_stored_states_the_models_labels(lettered, engine, labels, told):
-    """R53: relabel changes every stored label at once, and no version more; then loads go on."""
+    """R53: Relabel changes every stored label at once, without new versions. Later loads work."""
     lettered.mode(engine, **({"state_labels": labels} if labels else {}))
 
     receipt = lettered.load("r5", 5, relabel=True)
@@ -132,7 +132,7 @@ def test_relabel_gives_stored_states_the_models_labels(lettered, engine, labels,
 
 
 def test_labels_can_be_stored_later(place, engine):
-    """R53: a history with canonical states takes labels by relabel only."""
+    """R53: A history with canonical states gets labels only by relabel."""
     place.mode(engine).base("a:1").load("r1", 1)
     place.mode(engine, state_labels={**LETTERS, "mode": "stored"})
 
@@ -147,7 +147,7 @@ def test_labels_can_be_stored_later(place, engine):
 
 
 def test_labels_of_a_returned_key_told_apart_later(place, engine):
-    """R53: relabel tells a returned key's open version from a new one where the labels now do."""
+    """R53: Relabel distinguishes returned keys from new ones if the labels do."""
     place.mode(engine)
     for number, base in enumerate(["a:1 b:1", "b:1", "a:1 b:1"], start=1):
         place.base(base).load(f"r{number}", number, allow_empty=True)

@@ -1,4 +1,4 @@
-"""R51: questions about points in time, on databases, against a row-by-row reference."""
+"""R51: Point-in-time queries in databases, compared with a row-by-row reference."""
 
 from dataclasses import replace
 from datetime import datetime
@@ -47,12 +47,12 @@ def tables(place):
 
 
 def holds(place: Place, law, *histories):
-    """The law is true of random histories."""
+    """Check that the law holds for random histories."""
     settings(max_examples=EXAMPLES[place.name], deadline=None, derandomize=True)(given(*histories)(law))()
 
 
 def test_as_of(place, tables):
-    """R51: as_of gives the versions whose half-open interval holds the time."""
+    """R51: as_of returns the versions whose half-open interval contains the time."""
 
     def law(history, at):
         fill(place, tables["rc_p"], history)
@@ -63,7 +63,7 @@ def test_as_of(place, tables):
 
 
 def test_as_of_a_run_is_as_of_its_instant(place, tables):
-    """R51: as_of_run is as_of the run's load timestamp; a run that did not end well is no point in time."""
+    """R51: as_of_run is as_of the run's load timestamp. A failed run is refused."""
     ask = tables["rc_p"]
 
     assert times.as_of_run(ask, "r3", RegisteredRun(second(3), 1, {})) == times.as_of(ask, second(3))
@@ -74,7 +74,7 @@ def test_as_of_a_run_is_as_of_its_instant(place, tables):
 
 
 def test_current(place, tables):
-    """R51: current gives the open versions."""
+    """R51: current returns the open versions."""
 
     def law(history):
         fill(place, tables["rc_p"], history)
@@ -85,7 +85,7 @@ def test_current(place, tables):
 
 
 def test_timeline(place, tables):
-    """R51: timeline gives a record's versions in order, each with the gap before it."""
+    """R51: timeline returns a record's versions in order, each with the gap before it."""
 
     def law(history, key):
         fill(place, tables["rc_p"], history)
@@ -99,7 +99,7 @@ def test_timeline(place, tables):
 
 
 def test_changes(place, tables):
-    """R51: changes gives every event of (after, until], with the attributes before and after it."""
+    """R51: changes returns every event of (after, until], with the attributes before and after."""
     ask = tables["rc_p"]
 
     def row(kind, at, old, new):
@@ -118,7 +118,7 @@ def test_changes(place, tables):
 
 
 def test_diff(place, tables):
-    """R51: diff gives each attribute that differs between two times, in either direction."""
+    """R51: diff returns each attribute that differs between two times, in either direction."""
     ask = tables["rc_p"]
 
     def text(value):
@@ -141,7 +141,7 @@ def test_diff(place, tables):
 
 
 def test_join_as_of(place, tables):
-    """R51: join_as_of puts beside each child its parent of that time, or nothing, or leaves it out."""
+    """R51: join_as_of adds to each child its parent at that time, or NULLs, or omits the child."""
     child, parent = tables["rc_c"], tables["rc_p"]
 
     def law(young, old, at, how):
@@ -158,7 +158,7 @@ def test_join_as_of(place, tables):
 
 
 def test_join_valid(place, tables):
-    """R51: join_valid gives the non-empty intersections of the intervals of child and parent."""
+    """R51: join_valid returns the non-empty intersections of the intervals of child and parent."""
     child, parent = tables["rc_c"], tables["rc_p"]
 
     def law(young, old, since):
@@ -198,7 +198,7 @@ QUESTIONS = {
 
 @pytest.mark.parametrize("ask", QUESTIONS.values(), ids=QUESTIONS)
 def test_times_before_the_watermark_are_refused(ask):
-    """R51, R55: a time before the prune watermark is refused, the watermark itself is not."""
+    """R51, R55: A time before the prune watermark is refused. The watermark itself is accepted."""
     history = pruned_at(DUCK["rc_p"], second(5))
 
     with pytest.raises(Refused) as refused:
@@ -210,7 +210,7 @@ def test_times_before_the_watermark_are_refused(ask):
 
 @pytest.mark.parametrize("ask", [each for name, each in QUESTIONS.items() if name != "as_of_run"])
 def test_naive_times_are_refused(ask):
-    """R51: a datetime without zone is a usage error."""
+    """R51: A datetime without a zone is wrong usage."""
     with pytest.raises(UsageError) as refused:
         ask(DUCK["rc_p"], datetime(2025, 1, 2))
 
@@ -218,7 +218,7 @@ def test_naive_times_are_refused(ask):
 
 
 def test_all_intersections_of_a_pruned_history_are_refused():
-    """R51, R55: where a table was pruned join_valid needs a time since which it is whole."""
+    """R51, R55: For a pruned table, join_valid needs a time from which it is complete."""
     with pytest.raises(UsageError) as refused:
         history_queries.join_valid(DUCK["rc_c"], pruned_at(DUCK["rc_p"], second(5)), "rc_p_key")
 
@@ -239,7 +239,7 @@ def test_all_intersections_of_a_pruned_history_are_refused():
     ],
 )
 def test_questions_without_sense_are_usage_errors(ask, code):
-    """R51: an unknown key column, attribute, reference or time is told before any SQL."""
+    """R51: An unknown key column, attribute, reference or time is refused before any SQL."""
     with pytest.raises(UsageError) as refused:
         ask()
 
@@ -247,7 +247,7 @@ def test_questions_without_sense_are_usage_errors(ask, code):
 
 
 def queries(history, child):
-    """Every question once."""
+    """Each kind of query, once."""
     return [
         times.as_of(history, second(1)),
         times.current(history),
@@ -262,7 +262,7 @@ def queries(history, child):
 @pytest.mark.parametrize("name", ["spark", "sqlserver", "duckdb", "postgres"])
 @pytest.mark.parametrize("watermark", [None, second(1)])
 def test_every_dialect_can_be_parsed(name, watermark):
-    """R51: the queries are one SELECT each in every dialect, and give the columns that they name."""
+    """R51: Each query is one SELECT in every dialect, with exactly its named columns."""
     dialect = get_dialect(name)
     tables = in_dialect(dialect)
     history = pruned_at(tables["rc_p"], watermark) if watermark else tables["rc_p"]
@@ -274,7 +274,7 @@ def test_every_dialect_can_be_parsed(name, watermark):
 
 
 def test_names_in_results_are_distinct(tmp_path):
-    """R51: a user's column that is called like one of the result's own does not hide it."""
+    """R51: A user's column with the name of a result's column is not hidden."""
     place = Place("duckdb", "duckdb://", tmp_path)
     history = in_dialect(place.dialect)["rc_p"]
     column = TableColumn("gap_before", Datatype.STRING)

@@ -87,7 +87,7 @@ class Life:
 
 
 def same(table: StoredVersions, one: Values | None, other: Values | None, names: Iterable[str]) -> bool:
-    """Whether two states are alike in those of these columns that are tracked."""
+    """Whether two states are equal in the tracked ones of these columns."""
     if one is None or other is None:
         return one is other
     return equal_in((name for name in names if name in table.tracked), one, other)

@@ -1,4 +1,4 @@
-"""A table that its metadata file describes: the same answers as those of Iceberg's Java."""
+"""A table described by its metadata file has the same answers as Iceberg's Java."""
 
 import json
 
@@ -14,7 +14,7 @@ from backstory.warehouse import Warehouse
 
 @pytest.fixture
 def tables(store):
-    """A table with two commits, two schemas and a tag, by Java and by its metadata."""
+    """A table with two commits, two schemas and a tag, from Java and from its metadata."""
     warehouse, name = Warehouse(store, embedded=False), TableName("described", "t")
     for day, columns in enumerate(("k string, v string", "k string, v string, more int"), 1):
         row = ("a", f"v{day}", day)[: day + 1]
@@ -31,7 +31,7 @@ def tables(store):
 
 
 def answers(table, texts, fields):
-    """What readers ask of a table."""
+    """The answers that readers need from a table."""
     state = table.operations().current()
     return {
         "state": [state.formatVersion(), state.lastColumnId(), state.metadataFileLocation()],
@@ -52,7 +52,7 @@ def answers(table, texts, fields):
 
 
 def of_snapshot(snapshot, texts):
-    """All that is asked of a snapshot."""
+    """The answers that readers need from a snapshot."""
     numbers = snapshot.snapshotId(), snapshot.parentId(), snapshot.timestampMillis(), snapshot.schemaId()
     return [*numbers, snapshot.operation(), texts(snapshot.summary())]
 
@@ -65,7 +65,7 @@ def test_a_described_table_answers_as_java_does(store, tables):
 
 
 def test_a_method_of_java_alone_is_refused_by_name():
-    """No reader gets an answer that the metadata does not have."""
+    """A reader gets no answer that the metadata lacks."""
     with pytest.raises(UsageError) as refusal:
         DescribedTable({}, "").newScan()
     assert refusal.value.code == "needs-java"

@@ -1,4 +1,4 @@
-"""How many buckets Spark's tasks plan rows in."""
+"""The number of buckets in which Spark's tasks plan rows."""
 
 import pytest
 
@@ -17,5 +17,6 @@ from backstory.stores.iceberg.frames import BYTES_IN_BUCKET, LEAST_ROWS, ROWS_IN
     ],
 )
 def test_a_bucket_has_rows_that_a_task_can_hold(rows, size, count):
-    """So many, fewer where rows are wide, and never so few that there are more buckets than work."""
+    """A bucket has a limited number of rows, fewer if they are wide, and there are not more buckets than
+    needed."""
     assert buckets_for(rows, size) == count

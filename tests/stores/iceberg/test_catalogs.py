@@ -1,4 +1,4 @@
-"""A catalog that the configuration names: a JDBC catalog on PostgreSQL."""
+"""A catalog from the configuration: JDBC on PostgreSQL."""
 
 from plans_in_memory import in_utc
 from tables_as_text import in_order, instant, table
@@ -27,7 +27,7 @@ def copy(text: str) -> SourceCopy:
 
 
 def test_a_history_lives_in_a_catalog_on_postgresql(spark, postgresql, tmp_path, monkeypatch):
-    """The catalog of a configuration file takes batches just as the embedded one does."""
+    """The catalog of a configuration file accepts batches as the embedded one does."""
     monkeypatch.setenv("TEST_CATALOG_URI", postgresql)
     path = tmp_path / "backstory.toml"
     path.write_text(CONFIGURATION % (tmp_path / "lake"))

@@ -1,4 +1,4 @@
-"""What Java, Spark and the system say of a full disk: `disk-full`, 75, whoever met it."""
+"""The error for a full disk, from Java, Spark or the system, is `disk-full` with exit code 75."""
 
 import sqlite3
 from pathlib import Path
@@ -14,17 +14,17 @@ FULL = "/dev/full"
 
 
 def by_java(spark):
-    """Iceberg's own files are written so."""
+    """A full disk while Iceberg writes its files."""
     spark._jvm.java.io.FileOutputStream(FULL).write(1)
 
 
 def by_a_task(spark):
-    """As a task tells of it that spills or shuffles."""
+    """A full disk in a task that spills or shuffles."""
     spark.range(1).selectExpr("raise_error('java.io.IOException: No space left on device')").collect()
 
 
 def by_a_worker(spark):
-    """In Python, beside Spark."""
+    """A full disk in Python, next to Spark."""
 
     def write(rows):
         Path(FULL).write_bytes(b"1")
@@ -39,7 +39,7 @@ def by_the_driver(_):
 
 @pytest.mark.parametrize("write", [by_java, by_a_task, by_a_worker, by_the_driver])
 def test_a_full_disk_is_told_and_not_tried_again(spark, write):
-    """Room does not come by itself: one attempt, and the call may be made again later."""
+    """Only one attempt is made, because space does not free itself. The call may be repeated later."""
     tries = []
 
     def act():
@@ -63,7 +63,7 @@ def test_other_faults_of_files_are_not_taken_for_it(spark):
 
 
 def test_a_catalog_without_room_says_it_in_sqlites_words():
-    """The embedded catalog's driver puts the name of SQLite's code before its text."""
+    """The driver of the embedded catalog puts the name of SQLite's code before its text."""
     with sqlite3.connect(":memory:") as catalog:
         catalog.execute("CREATE TABLE t (x)")
         catalog.execute("PRAGMA max_page_count = 2")

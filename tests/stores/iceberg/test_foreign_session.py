@@ -1,4 +1,4 @@
-"""Sessions of others: what cannot be worked with is refused before anything is asked of it."""
+"""Foreign sessions: an unusable one is refused before anything is requested from it."""
 
 from types import SimpleNamespace
 
@@ -32,7 +32,7 @@ def code(spark, catalog="backstory"):
     ],
 )
 def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, told):
-    """Interface 7: not configured, of another kind, or without its jar."""
+    """Interface 7: A catalog that is not configured, of another kind, or without its jar is refused."""
     if named:
         spark.conf.set("spark.sql.catalog.strange", named)
     try:
@@ -43,7 +43,7 @@ def test_a_catalog_that_is_none_of_icebergs_is_refused_at_open(spark, named, tol
 
 @pytest.mark.parametrize("way", ["config", "environment", "arguments"])
 def test_settings_hold_in_a_session_of_the_caller(spark, tmp_path, monkeypatch, way):
-    """A file that `config` or the environment names, and arguments, which beat both."""
+    """A file from `config` or the environment applies, and arguments take precedence over both."""
     file = tmp_path / "b.toml"
     file.write_text('[delivery]\ndriver-memory = "7m"\n[tables]\nformat-version = 2\n')
     chosen = {
@@ -66,7 +66,7 @@ def test_settings_that_are_none_are_refused(spark, wrong):
 
 @pytest.mark.parametrize("verbose", [True, False])
 def test_the_whole_cause_is_in_the_error_if_it_was_asked_for(spark, verbose):
-    """Of a source's own function that fails, too."""
+    """This includes failures in a function of the source."""
     from pyspark.sql.functions import udf
 
     fails = udf(lambda _: int("bad customer code"), "int")
@@ -80,7 +80,7 @@ def test_the_whole_cause_is_in_the_error_if_it_was_asked_for(spark, verbose):
 
 
 def test_the_error_names_the_lines_to_add(spark):
-    """Of a catalog that is not configured both, of a jar that is not there its package for this Spark."""
+    """For an unconfigured catalog the error has both settings, for a missing jar its package for this Spark."""
     told = refusal(spark, "lake").remedy
     assert '.config("spark.sql.catalog.lake", "org.apache.iceberg.spark.SparkCatalog")' in told
     assert '.config("spark.sql.catalog.lake.type", "rest")' in told
@@ -92,12 +92,12 @@ def test_the_error_names_the_lines_to_add(spark):
 
 
 def test_a_spark_that_is_too_old_is_refused_at_open():
-    """Spark 3.4, with a vendor's own spelling."""
+    """Spark 3.4 is refused, including in a vendor's spelling."""
     assert code(SimpleNamespace(_jsparkSession=None, version="3.4.4-amzn-0")) == "other-spark"
 
 
 def test_an_iceberg_that_lacks_what_is_needed_is_refused_by_name(spark, monkeypatch):
-    """Interface 7: with its version, and what it has not."""
+    """Interface 7: The error contains the version and the missing feature."""
     monkeypatch.setattr(jvm, "NEEDED", ("IcebergBuild", "spark.NoSuchClass"))
     with pytest.raises(UsageError, match=r"Iceberg \d+\.\d+.* lacks spark.NoSuchClass") as caught:
         backstory.open(spark=spark)

@@ -1,4 +1,4 @@
-"""Iceberg's own Java is called in one place, which is asked for as a whole before it is used."""
+"""Only one place calls Iceberg's Java, and all of it is checked before use."""
 
 import re
 from datetime import UTC, datetime
@@ -40,14 +40,14 @@ OF_SPARK = {
 
 
 def test_icebergs_java_is_called_in_one_place():
-    """No other module names a class of Iceberg's, or asks a session for its Java."""
+    """No other module names a class of Iceberg or requests a session's Java."""
     texts = {shown(path): path.read_text("utf-8") for path in MODULES if path not in {FACADE, *SCRIPTS}}
     assert {name for name, text in texts.items() if "org.apache.iceberg" in text} == SETTINGS
     assert {name for name, text in texts.items() if "._jvm" in text} == OF_SPARK
 
 
 def test_all_that_is_called_is_asked_for_at_the_start(spark):
-    """Each class that the module calls stands in the list that a session is asked for, and no other does."""
+    """The list that a session must support contains exactly the classes that the module calls."""
     text = "".join(path.read_text(encoding="utf-8") for path in (FACADE, *SCRIPTS))
     called = set(re.findall(r'_iceberg\([^"]*"([^"]+)"\)', text))
     called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - IN_SETTINGS
@@ -56,7 +56,7 @@ def test_all_that_is_called_is_asked_for_at_the_start(spark):
 
 
 def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
-    """In one call, with what hides rows of them; a file that is none of the table's has no answer."""
+    """One call plans them, with deletes. A file outside the table has no answer."""
     place = Place.made(sender, store, schema, LIVE, "id v n synced \n 1 a 1 T1 \n 2 b 1 T1")
     place.write(replace="id v n synced \n 3 c 1 T1")
     place.write(delete="id \n 1")
@@ -70,7 +70,7 @@ def test_only_the_files_that_are_asked_for_are_planned(sender, store, schema):
 
 
 def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):
-    """Bounds, counts and sizes, and where its row groups begin, though the file is not opened again."""
+    """Bounds, counts, sizes and row group offsets are correct without opening the file again."""
     types = {"k": "LONG", "t": "STRING", "d": "DOUBLE", "at": "UTC_DATETIME", "none": "STRING"}
     columns = tuple(Column(name, ColumnType.parse(type_)) for name, type_ in types.items())
     shape = Shape(TableName("told", "files"), columns, ("k",), Layout.FIVETRAN_LIVE)
@@ -97,7 +97,7 @@ def test_what_is_kept_of_a_file_is_what_iceberg_reads_in_it(store):
 
 
 def test_only_values_that_repeat_are_written_by_a_dictionary(store):
-    """A dictionary of what is in it once is larger than the values, and slower to read."""
+    """A dictionary of unique values would be larger than the values and slower to read."""
     parts = (("a", ColumnType(Kind.LONG)), ("b", ColumnType(Kind.STRING)))
     types = {
         "k": ColumnType(Kind.STRING),

@@ -1,4 +1,4 @@
-"""Rows keep their ids when they change, and lose none when files are rewritten (law 5, Iceberg's row lineage)."""
+"""Rows keep their ids when they change or files are rewritten (law 5, Iceberg's row lineage)."""
 
 import pytest
 from destination import HISTORY, LIVE, VERSIONS, Place, done, serving
@@ -13,7 +13,7 @@ STORED = "id v n synced \n 1 a 1 T1 \n 2 b 2 T1 \n 3 c 3 T1"
 
 
 def ids(place: Place, *key: str) -> dict:
-    """For each row, by these columns, its id and the commit that last changed it."""
+    """The id of each row and the commit that last changed it, by these columns."""
     columns = ", ".join(f"`{name}`" for name in (*key, "_row_id", "_last_updated_sequence_number"))
     rows = place.store.spark.sql(f"SELECT {columns} FROM {place.store.sql_name(place.name)}").collect()
     found = {tuple(row)[:-2] if len(key) > 1 else row[0]: tuple(row)[-2:] for row in rows}
@@ -32,7 +32,7 @@ def rewrite(place: Place) -> None:
 
 
 def test_a_changed_row_keeps_its_id_and_tells_when_it_changed(sender, store, schema):
-    """Replaced and updated rows are the same rows, of another commit; a row that comes again is a new one."""
+    """Replaced and updated rows keep their ids with a new commit. A row that returns is new."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     before = ids(place, "id")
     place.write(replace="id v n synced \n 1 x 1 T2 \n 4 d 4 T2", update="id v \n 2 y", delete="id \n 3")
@@ -52,7 +52,7 @@ def test_a_changed_row_keeps_its_id_and_tells_when_it_changed(sender, store, sch
 
 
 def test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one(sender, store, schema):
-    """So does one that is written anew with other values; a version that nobody touches stays as it is."""
+    """A rewritten version keeps its id too. An untouched version is unchanged."""
     place = Place.made(sender, store, schema, HISTORY, VERSIONS)
     key = ("id", "_fivetran_start")
     before = ids(place, *key)
@@ -73,7 +73,7 @@ def test_a_version_that_is_closed_keeps_its_id_and_its_successor_gets_one(sender
 
 
 def test_rows_that_spark_changes_keep_their_ids(sender, store, schema):
-    """Rows that a soft truncation flags, a migration changes and another type rewrites are the same rows."""
+    """Rows that a soft truncate flags, a migration changes or a type change rewrites keep their ids."""
     place = Place.made(sender, store, schema, f"{LIVE} deleted", STORED)
     before = {key: row_id for key, (row_id, _) in ids(place, "id").items()}
     assert place.truncate(instant("T9"), soft="_fivetran_deleted").success
@@ -85,7 +85,8 @@ def test_rows_that_spark_changes_keep_their_ids(sender, store, schema):
 
 
 def test_a_row_is_the_version_that_it_becomes(sender, store, schema):
-    """By a change of the sync mode; a version that a migration closes keeps its id, its successor gets one."""
+    """This holds for a change of the sync mode. A version that a migration closes keeps its id, and its
+    successor gets one."""
     place = Place.made(sender, store, schema, f"{LIVE} deleted", STORED)
     before = {key: row_id for key, (row_id, _) in ids(place, "id").items()}
     mode = sdk.TableSyncModeMigrationType.SOFT_DELETE_TO_HISTORY
@@ -99,7 +100,7 @@ def test_a_row_is_the_version_that_it_becomes(sender, store, schema):
 
 
 def test_a_copy_of_a_table_has_rows_of_its_own(sender, store, schema):
-    """Its ids begin anew: another table's would meet them."""
+    """Its ids start again, because they could collide with the source's."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(update="id v \n 2 y")
     assert place.migrate(
@@ -110,7 +111,7 @@ def test_a_copy_of_a_table_has_rows_of_its_own(sender, store, schema):
 
 
 def test_a_batch_that_spark_plans_keeps_ids_too(spreading, store, schema, tmp_path):
-    """Law 5, whoever plans: the ids are those that the driver would have kept."""
+    """Law 5: The ids are those that the driver's plan would keep."""
     place = Place.made(Sender.to(spreading, tmp_path), store, schema, LIVE, STORED)
     before = ids(place, "id")
     place.write(replace="id v n synced \n 1 x 1 T2 \n 4 d 4 T2", update="id v \n 2 y")
@@ -130,7 +131,7 @@ def older(spark, tmp_path):
 
 
 def test_rows_without_ids_are_written_as_ever(older, store, schema):
-    """Format version 2 knows no ids: no file has a column of them."""
+    """Format version 2 has no ids, so no file has a column for them."""
     place = Place.made(older, store, schema, HISTORY, VERSIONS)
     place.write(
         earliest="id start \n 1 T5", replace="id v n start end active synced \n 1 z 9 T5 TMAX true T5"
@@ -140,13 +141,13 @@ def test_rows_without_ids_are_written_as_ever(older, store, schema):
 
 
 def test_rows_that_only_begin_are_written_without_ids(sender, store, schema):
-    """Iceberg gives them theirs: a file of new rows is as large as before."""
+    """Iceberg assigns their ids, so a file of new rows is not larger."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(replace="id v n synced \n 4 d 4 T2")
     assert not _columns_beside(place)
 
 
 def _columns_beside(place: Place) -> bool:
-    """Whether a data file has columns that the table does not."""
+    """Whether a data file has columns that the table lacks."""
     files = place.store.spark.table(place.store.sql_name(place.name, "data_files")).collect()
     return any(column > 2_000_000_000 for file in files for column in file.column_sizes)

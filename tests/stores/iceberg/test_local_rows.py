@@ -1,4 +1,4 @@
-"""Rows that are read here are those that Spark reads, with their places and ids."""
+"""The driver reads the same rows as Spark, with their places and ids."""
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -47,14 +47,14 @@ def by_place(rows):
 
 
 def found_at(rows, places):
-    """Those of the rows that have these places, in their order."""
+    """The rows with these places, in order."""
     found = {(row[FILE], row[POSITION]): number for number, row in enumerate(rows.to_pylist())}
     return rows.take(pa.array([found[row[FILE], row[POSITION]] for row in places.to_pylist()]))
 
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_rows_are_those_that_spark_reads(store, version):
-    """Of deleted, updated and evolved rows, in partitions: all of them, some, and none of a file that is passed."""
+    """Deleted, updated, evolved and partitioned rows are equal: all, some, or none from a skipped file."""
     stored = lived(store, f"format_{version}", version)
     names = [*NAMES, FILE, POSITION, *([ROW_ID] if version > 2 else [])]
     frame = store.spark.table(store.sql_name(stored.shape.table)).select(*names)
@@ -102,7 +102,7 @@ def test_what_cannot_be_read_here_is_left_to_spark(store, told):
 
 
 def test_what_is_not_chosen_of_a_file_is_let_go(store, monkeypatch):
-    """A file may be larger than the lease, if its row groups and what is chosen of it are not."""
+    """A file may be larger than the lease, if its row groups and the selected rows are not."""
     name = TableName("here", "large")
     shape = Shape(name, (Column("k", ColumnType(Kind.STRING)),), ("k",), Layout.BASE)
     keys = [f"{number:064}" for number in range(100_000)]

@@ -1,4 +1,4 @@
-"""The slice that is read here is the one that Spark reads, of whatever keys."""
+"""The driver reads the same slice as Spark, for any keys."""
 
 from datetime import UTC, date, datetime
 
@@ -63,7 +63,7 @@ def by_place(rows):
 
 @pytest.mark.parametrize("version", [2, 3])
 def test_the_slice_is_the_one_that_spark_reads(store, version, monkeypatch):
-    """Of all versions, or of those that had not ended: hidden, evolved and moved rows, keys of every kind."""
+    """The slices of all or only open versions are equal, with hidden, evolved and moved rows, and any keys."""
     table = lived(store, version)
     found = {}
     for told, keys in KEYS.items():
@@ -79,7 +79,7 @@ def test_the_slice_is_the_one_that_spark_reads(store, version, monkeypatch):
 
 
 def test_few_row_groups_are_read_for_few_keys(store, monkeypatch):
-    """Of the files that may have them, those groups in whose bounds a key lies, and all columns of none else."""
+    """Only row groups whose bounds contain a key are read, and all columns only from those."""
     table = lived(store, 3)
     read, plain = [], row_selection.read_fields
 

@@ -1,4 +1,4 @@
-"""A catalog whose answer to a commit is lost on its way: section 7.7, law 2."""
+"""A catalog whose answer to a commit is lost: section 7.7, law 2."""
 
 import socket
 import threading
@@ -21,7 +21,7 @@ COMMIT = b"UPDATE iceberg_tables"
 
 @dataclass
 class Line:
-    """Connections to a database: on demand the next commit reaches it, and its answer reaches nobody."""
+    """Connections to a database. On demand, the answer to the next commit is lost."""
 
     to: int
     door: socket.socket = field(default_factory=lambda: socket.create_server(("127.0.0.1", 0)))
@@ -68,14 +68,14 @@ def line(to: int) -> Iterator[Line]:
 
 @pytest.fixture(scope="module")
 def wire(postgresql) -> Iterator[Line]:
-    """A line to the database of the run."""
+    """A line to the run's database."""
     with line(int(postgresql.partition("127.0.0.1:")[2].partition("/")[0])) as found:
         yield found
 
 
 @pytest.fixture(scope="module")
 def far(spark, postgresql, wire, tmp_path_factory) -> IcebergStore:
-    """A store whose catalog is at the far end of the line."""
+    """A store whose catalog is behind the line."""
     uri = postgresql.replace(f":{wire.to}/", f":{wire.port}/") + "&prepareThreshold=0"
     catalog = {"type": "jdbc", "uri": uri, "jdbc.schema-version": "V1"}
     catalog["warehouse"] = str(tmp_path_factory.mktemp("far"))
@@ -95,7 +95,7 @@ def place(far, request, tmp_path) -> Iterator[Place]:
 
 
 def answer(call) -> str:
-    """`success`, or how else the call ends."""
+    """`success`, or the error of the call."""
     try:
         call()
     except Exception as error:  # noqa: BLE001 - whatever it is, it is told
@@ -105,8 +105,8 @@ def answer(call) -> str:
 
 @pytest.mark.parametrize("act", ["batch", "column", "type", "value"])
 def test_a_commit_whose_answer_is_lost_is_there_or_not(wire, place, act):
-    """7.7: whatever the server makes of it, the table can be read, and the same request again brings
-    what it would have brought; nothing that was committed is taken away."""
+    """7.7: Whatever the server reports, the table can be read, no committed row is lost, and a repeated
+    request completes it."""
     batch = place.files("id v n synced \n 1 x 1 T2 \n 3 c 3 T2")
     value = sdk.MigrationDetails(schema=place.schema, table=place.table.name)
     value.update_column_value.column, value.update_column_value.value = "v", "z"

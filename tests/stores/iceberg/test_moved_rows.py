@@ -1,4 +1,4 @@
-"""The rows that any writer's commits moved, held to the rule on the states that time travel shows."""
+"""The rows that any writer's commits moved, compared with the rule on the states of time travel."""
 
 from urllib.parse import urlparse
 
@@ -49,7 +49,7 @@ LIFE = (
 
 
 def states(fed):
-    """The rows of the table after each of its commits, under the columns that it has now."""
+    """The rows of the table after each commit, under its present columns."""
     names = fed.now.shape.names
     commits = lineage_of(metadata_of(fed.store, fed.now)).commits
     found = [[]]
@@ -65,7 +65,7 @@ def states(fed):
 
 
 def unordered(row):
-    """Maps have no order, and -0.0 is 0.0."""
+    """The value, in which maps have no order and -0.0 is 0.0."""
     shown = row["m"] and sorted((name, value + 0.0) for name, value in dict(row["m"]).items())
     return line({**row, "m": shown})
 
@@ -77,8 +77,8 @@ def by_rule(changes):
 
 @pytest.mark.parametrize("version", [3, 2][: deep(2, 1)])
 def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
-    """V102: deletion vectors, position deletes of many files, rewritten files, compaction, renamed, added and
-    widened columns, truncation; from anywhere to anywhere, each commit or net (L12)."""
+    """V102, L12: Vectors, position deletes, rewritten files, compaction, changed columns and truncation,
+    between any commits, one by one or net."""
     store = IcebergStore(spark, format_version=version)
     columns = {"id": "LONG", "v": "STRING", "n": "INT"}
     fed = Fed(store, f"life{version}", columns, ("id",), Layout.FIVETRAN_LIVE)
@@ -94,7 +94,7 @@ def test_any_writers_commits_are_told_as_the_rule_tells_them(spark, version):
 
 
 def test_of_a_file_that_got_a_vector_the_groups_are_read_that_hold_what_went(store):
-    """V112: no more bytes are read than those of the groups, or of the files that came; a compaction adds none."""
+    """V112: Only the bytes of those groups and of added files are read. A compaction adds none."""
     fed = Fed(store, "groups", {"id": "LONG", "v": "STRING"}, ("id",), Layout.FIVETRAN_LIVE)
     fed.change([{"id": number, "v": "a"} for number in range(100_000)])
     fed.change(gone="id IN (40000, 99999)")

@@ -1,4 +1,4 @@
-"""Which rows of which files moved, told by lines about files alone: held to a table of files in Python."""
+"""The moved rows by file, derived from file lists, compared with a table of files in Python."""
 
 import itertools
 
@@ -23,7 +23,7 @@ def hides(sign, name, of="", format_=VECTOR, content="POSITION_DELETES"):
 
 
 def told(standing, commits, positions):
-    """`file number sign positions`, of commits as lists of lines; one that begins with None is quiet."""
+    """`file number sign positions` for commits as lists of lines. A list that begins with None is quiet."""
     made = [
         FilesOfCommit(number, lines[:1] == [None], [each for each in lines if each])
         for number, lines in enumerate(commits)
@@ -49,19 +49,19 @@ POSITIONS = {
 
 
 def test_a_vector_takes_the_place_of_the_one_before():
-    """Of the file only what is newly hidden went."""
+    """Only newly hidden rows of the file are removed."""
     commits = [[hides("+", "two", "f"), hides("-", "one", "f")]]
     assert told([rows("=", "f"), hides("=", "one", "f")], commits, POSITIONS) == ["f 0 - 2"]
 
 
 def test_position_deletes_of_many_files_add_up():
-    """Format 2: none takes another's place, and what was hidden already goes only once."""
+    """Format 2: No file replaces another, and a row is removed only once."""
     commits = [[hides("+", "both", format_=DELETES)], [hides("+", "more", format_=DELETES)]]
     assert told([rows("=", "f"), rows("=", "g")], commits, POSITIONS) == ["f 0 - 1", "f 1 - 2", "g 0 - 3"]
 
 
 def test_a_vector_takes_the_place_of_position_deletes():
-    """A table whose format was raised: the vector has them all."""
+    """After an upgrade of the format, the vector contains all position deletes."""
     standing = [rows("=", "f"), hides("=", "one", format_=DELETES)]
     assert told(standing, [[hides("+", "two", "f")]], POSITIONS) == ["f 0 - 2"]
 
@@ -76,7 +76,7 @@ def test_rows_come_back_whose_vector_goes():
 
 
 def test_compaction_moves_nothing_and_is_followed():
-    """Nor does a file that was added and rewritten within the range; what is hidden in the new one is."""
+    """A file that was added and rewritten in the range moves nothing, but newly hidden rows do."""
     commits = [
         [rows("+", "g")],
         [None, rows("-", "f"), rows("-", "g"), rows("+", "h", 8)],
@@ -87,7 +87,7 @@ def test_compaction_moves_nothing_and_is_followed():
 
 
 def test_what_hides_rows_of_no_file_of_the_table_moves_nothing():
-    """A position delete file of format 2 may name files that are gone."""
+    """A position delete file of format 2 may name files that no longer exist."""
     assert told([rows("=", "f")], [[hides("+", "both", format_=DELETES)]], POSITIONS) == ["f 0 - 1"]
 
 
@@ -97,7 +97,7 @@ def test_a_file_that_is_written_and_hidden_in_one_commit():
 
 
 def test_rows_that_others_deleted_by_value_are_refused():
-    """By name: in the range, or hiding rows of a file that the range touched; not where it was compacted."""
+    """Equality deletes in the range, or on its files, are refused by name, unless the table was compacted."""
     by_value = hides("+", "value", format_=DELETES, content=BY_VALUE)
     with pytest.raises(Refused, match="deleted rows by their values") as refused:
         told([], [[by_value]], POSITIONS)
@@ -122,7 +122,7 @@ STEPS = st.lists(
 
 @given(STEPS, st.integers(0, 4))
 def test_moves_are_the_difference_of_what_is_alive(steps, since):
-    """Files that come, go and are hidden in any order, read from any commit on."""
+    """Files are added, removed and hidden in any order, and read from any commit on."""
     names, positions = itertools.count(), {}
     alive, vectors, commits, states = {}, {}, [], [{}]
     for kind, letter, chosen in steps:

@@ -1,4 +1,4 @@
-"""Rows that the driver writes hold their nested values: Iceberg finds the parts of a column by their ids."""
+"""Rows that the driver writes keep nested values. Iceberg finds the parts of a column by their ids."""
 
 import pyarrow as pa
 from committing import commit, make
@@ -37,13 +37,13 @@ def test_nested_values_come_back_as_they_were_written(store):
 
 
 def test_no_rows_at_all_are_a_frame_as_well(store):
-    """Such as those of a file without a row: PySpark takes no column of lists that has no chunk."""
+    """PySpark rejects a list column without chunks, as from a file without rows."""
     nothing = frame_of(store, pa.Table.from_batches([], SCHEMA))
     assert (nothing.columns, nothing.toArrow().to_pylist()) == (SCHEMA.names, [])
 
 
 def test_a_slice_of_rows_is_a_frame_of_these_rows(store):
-    """Such as those of a table that a program cut in two."""
+    """A program may have sliced an Arrow table."""
     value = {"a": "x", "b": [1, None]}
     rows = [{"id": each, "s": value, "l": [value, None], "m": [("k", value)]} for each in range(3)]
     rows += [{"id": 3, "s": None, "l": None, "m": None}]

@@ -1,4 +1,4 @@
-"""Tables in an object store, through S3's own interface: read on the driver, written by Iceberg's Java."""
+"""Tables in an object store, through S3's interface: read on the driver, written by Iceberg's Java."""
 
 import json
 import os
@@ -57,7 +57,7 @@ def objects(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def lake(spark, objects, tmp_path_factory):
-    """A catalog of a session of its own, its tables in the object store; its folder has a configuration."""
+    """A catalog of a separate session, with tables in the object store and a configuration file."""
     folder = tmp_path_factory.mktemp("lake")
     properties = {
         "type": "jdbc",
@@ -79,7 +79,7 @@ def lake(spark, objects, tmp_path_factory):
 
 
 class Lake:
-    """A warehouse in the object store: in this process, and by its configuration in any other."""
+    """A warehouse in the object store: in this process, and by configuration in others."""
 
     def __init__(self, session, folder, objects):
         self.session, self.folder, self.objects = session, folder, objects
@@ -97,7 +97,7 @@ class Lake:
         return {row["id"]: row["name"] for row in rows}
 
     def command(self, capsys, *words):
-        """What a command prints that is answered without Java, and the requests that it takes."""
+        """The output of a command without Java, and its requests."""
         with self.objects.counting() as requests:
             ended = run([*words, "--config", str(self.folder / "backstory.toml"), "--output", "json"])
         said = capsys.readouterr()
@@ -107,7 +107,7 @@ class Lake:
 
 
 def test_the_doctor_finds_that_everything_works_in_it(lake):
-    """And no table of the doctor is left."""
+    """No table of the doctor is left."""
     diagnosis = lake.warehouse.doctor()
 
     assert {each.ability: each.error for each in diagnosis.abilities if each.status != WORKS} == {}
@@ -115,14 +115,15 @@ def test_the_doctor_finds_that_everything_works_in_it(lake):
 
 
 def test_the_store_keeps_its_contract(lake, tmp_path):
-    """Create, write, slices, changes, evolution, vectors, row ids, other writers: through the Fivetran door."""
+    """Create, write, slices, changes, evolution, vectors, row ids and other writers work through the Fivetran
+    door."""
     with serving({CATALOG: lake.store}) as address:
         for part in (store_contract.live, store_contract.other_writers):
             part(Sender.to(address, tmp_path), lake.store, "contract")
 
 
 def test_every_door_delivers_there(lake, monkeypatch):
-    """A native copy, a model's load and a pull, each with a change after it; Fivetran's is in the contract."""
+    """A native copy, a model's load and a pull work, each followed by a change. Fivetran is in the contract."""
     monkeypatch.setenv("BACKSTORY_PEPPER", "a secret")
     assert lake.copy(1, "doors.c", FIRST)["new"] == 3
     assert lake.copy(2, "doors.c", SECOND) == {
@@ -152,7 +153,7 @@ def test_every_door_delivers_there(lake, monkeypatch):
 
 
 def test_rows_are_those_that_spark_reads(lake):
-    """All of a table with deletion vectors, and as many of them as Spark finds; no file is asked for twice."""
+    """All rows of a table with deletion vectors are equal, and no file is requested twice."""
     lake.copy(1, "reading.c", FIRST)
     lake.copy(2, "reading.c", SECOND)
     table = existing(lake.store, lake.warehouse.table("reading.c").name)
@@ -170,7 +171,7 @@ def test_rows_are_those_that_spark_reads(lake):
 
 
 def test_no_command_asks_for_more_than_it_needs(lake, capsys):
-    """The requests of each command on a small table of one copy, and of two; beyond them a test fails."""
+    """The requests of each command, on a small table after one and two copies, are limited."""
     counts, every = {}, {}
     for name, number, at in (("first", 1, FIRST), ("changed", 2, SECOND), ("same", 2, THIRD)):
         with lake.objects.counting() as requests:
@@ -200,7 +201,7 @@ def test_no_command_asks_for_more_than_it_needs(lake, capsys):
 
 
 def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
-    """Its files are there and no snapshot names them; the copy is delivered again as if it had never been."""
+    """No snapshot names the written files, and the repeated copy succeeds."""
     lake.copy(1, "killed.c", FIRST)
     words = [BACKSTORY, "snapshot", "copy-2.csv", "--into", "killed.c", "--at", SECOND]
     with lake.objects.failing("hold", "PUT", r"/killed/c/metadata/.*metadata\.json") as fault:
@@ -226,7 +227,7 @@ def test_a_kill_between_files_and_commit_leaves_the_table_as_it_was(lake):
     ("method", "path"), [("PUT", r"metadata\.json"), ("PUT", r"\.parquet"), ("GET", "avro")]
 )
 def test_an_answer_that_is_lost_is_asked_for_again(lake, method, path):
-    """The store did what it was asked and nobody heard of it: the copy is in the table once."""
+    """The store executed the request, but the answer was lost. The copy is in the table once."""
     name = f"lost.c{method}{len(path)}"
     lake.copy(1, name, FIRST)
     with lake.objects.failing("lose", method, path) as fault:
@@ -237,7 +238,7 @@ def test_an_answer_that_is_lost_is_asked_for_again(lake, method, path):
 
 
 def test_a_store_that_throttles_for_a_moment_is_asked_again(lake):
-    """503 for some requests, of the driver's reading and of Java's: the copy succeeds."""
+    """If the driver or Java gets 503 for some requests, the copy still succeeds."""
     lake.copy(1, "throttled.c", FIRST)
     with (
         lake.objects.failing("throttle", "GET|HEAD", r"/throttled/.*\.parquet", 2) as reading,
@@ -250,7 +251,7 @@ def test_a_store_that_throttles_for_a_moment_is_asked_again(lake):
 
 @pytest.mark.parametrize(("what", "kind"), [("throttle", TryAgain), ("deny", Failed)])
 def test_a_store_that_refuses_for_good_is_told_in_words(lake, monkeypatch, what, kind):
-    """Throttled: the same call may succeed later (75). Denied: it failed. The table is as it was, no secret is told."""
+    """Throttled requests end with 75, denied ones fail. The table is unchanged, and no secret is shown."""
     monkeypatch.setattr("backstory.engine.deliver.ATTEMPTS", 1)
     name = f"refusing.{what}"
     lake.copy(1, name, FIRST)
@@ -263,7 +264,7 @@ def test_a_store_that_refuses_for_good_is_told_in_words(lake, monkeypatch, what,
 
 
 def test_a_file_that_is_gone_is_told_by_its_name(lake):
-    """What the driver cannot open Spark reads, and says what is wrong, as ever."""
+    """Spark reads files that the driver cannot open, and reports the error."""
     lake.copy(1, "gone.c", FIRST)
     (file,) = lake.session.table(f"{CATALOG}.gone.c.files").select("file_path").collect()
     location = file["file_path"]
@@ -275,7 +276,7 @@ def test_a_file_that_is_gone_is_told_by_its_name(lake):
 
 
 def test_credentials_that_a_catalog_hands_out_take_the_place_of_its_own(lake):
-    """As Iceberg's FileIO has them for a table: the ones of the longest prefix that is the table's."""
+    """As in Iceberg's FileIO, the credentials with the longest matching prefix are used."""
     java = lake.store.jvm
     as_java = lambda told: java.java.util.HashMap(told)  # noqa: E731
     io = java.org.apache.iceberg.aws.s3.S3FileIO()

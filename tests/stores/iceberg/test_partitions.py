@@ -1,4 +1,4 @@
-"""Rows that the driver writes lie in the partitions that Spark would put them in."""
+"""Rows that the driver writes are in the partitions that Spark would choose."""
 
 from datetime import UTC, datetime
 
@@ -41,7 +41,7 @@ def rows(*more):
 
 
 def test_the_driver_names_years_and_words_as_spark_does(table, store):
-    """The same rows, written by the driver and by Spark, lie in the same partitions, and are found by them."""
+    """The same rows, written by the driver and by Spark, are in the same partitions, and are found there."""
     commit(store, table, Change(added=rows()))
     name = store.sql_name(TABLE)
     files = f"SELECT partition.*, sum(record_count) FROM {store.sql_name(TABLE, 'files')} GROUP BY ALL ORDER BY ALL"

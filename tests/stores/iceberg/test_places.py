@@ -1,4 +1,4 @@
-"""Where a table has its files: locations are compared however they are spelt."""
+"""The locations of a table's files, compared in any spelling."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_a_place_is_the_same_in_every_spelling(spelt, plain):
 
 
 def test_a_folder_is_not_another_that_begins_like_it():
-    """What a table owns lies below its folder, wherever its properties have it write."""
+    """A table owns only files below its folder, wherever its properties let it write."""
     assert is_inside("/a/b/c", "file:/a/b/")
     assert not is_inside("/a/bc", "/a/b")
     places = Places("s3://bucket/t", ("s3://other/rows",), ("s3://bucket/old",))

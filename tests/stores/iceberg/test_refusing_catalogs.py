@@ -1,4 +1,4 @@
-"""Catalogs that do not let the server in: requirement 20, section 2.0."""
+"""Catalogs that refuse the server: requirement 20, section 2.0."""
 
 import re
 import shutil
@@ -23,7 +23,7 @@ WAYS = {
 
 @pytest.fixture(scope="module")
 def catalogs(spark, postgresql, tmp_path_factory):
-    """The address of a server over one catalog for each way not to get in, and one that is good."""
+    """The address of a server with one catalog for each kind of refusal, and a working one."""
     uri = postgresql.removeprefix("jdbc:")
     roles = "CREATE ROLE stranger LOGIN PASSWORD 'another'; CREATE ROLE guest LOGIN;"
     rules = Path(psql(uri, f"{roles} SHOW hba_file").strip().splitlines()[-1])
@@ -49,7 +49,7 @@ def psql(uri, statements):
 
 
 def failure(sender, catalog, name):
-    """The text with which a test of the form fails."""
+    """The message of a failed form test."""
     reply = sender.stub.Test(common.TestRequest(name=name, configuration={"catalog": catalog}))
     assert reply.WhichOneof("response") == "failure"
     assert reply.failure
@@ -59,8 +59,8 @@ def failure(sender, catalog, name):
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("name", ["connection", "write"])
 def test_what_cannot_be_reached_or_entered_is_a_failure(catalogs, capfd, way, name):
-    """20, 9: a closed port, a wrong password and a missing privilege each end in a text, which holds no
-    password; neither do lines; a good catalog is served all the same."""
+    """20, 9: A closed port, a wrong password and a missing privilege give a text without the password. A
+    working catalog is still served."""
     text = failure(catalogs, way, name)
     assert PASSWORD not in text + "".join(capfd.readouterr())
     assert catalogs.stub.Test(common.TestRequest(name="connection")).success
@@ -68,8 +68,8 @@ def test_what_cannot_be_reached_or_entered_is_a_failure(catalogs, capfd, way, na
 
 @pytest.mark.parametrize("way", ["credentials", "privilege"])
 def test_what_a_user_must_mend_is_not_called_a_delay(catalogs, way):
-    """2.0: a wrong password or a missing privilege is told as such; nobody is asked to send again what
-    cannot succeed, by no test, and by no status that says so."""
+    """2.0: A wrong password or missing privilege is reported as such, and no status asks the sender to repeat
+    the request."""
     text = failure(catalogs, way, "connection")
     assert "in time" not in text
     assert "send it again" not in text

@@ -1,4 +1,4 @@
-"""A REST catalog, by a server of its own: what it does not look at must not be lost."""
+"""A REST catalog with its own server: changes that it does not compare must not be lost."""
 
 import json
 import os
@@ -59,7 +59,7 @@ def catalog(tmp_path_factory) -> Iterator[dict[str, str]]:
 
 @pytest.fixture(scope="module")
 def rest(spark, catalog, tmp_path_factory) -> IcebergStore:
-    """A store whose catalog a REST server keeps."""
+    """A store whose catalog is a REST server."""
     settings = Settings(tmp_path_factory.mktemp("near"), {"rest": catalog})
     for name, value in session_properties(settings).items():
         if name.startswith("spark.sql.catalog.rest"):
@@ -74,12 +74,12 @@ def sender(rest, tmp_path) -> Iterator[Sender]:
 
 
 def test_a_store_on_a_rest_catalog_does_what_any_does(rest, sender):
-    """Tables are made, written, read, evolved, hidden by vectors and rewritten there."""
+    """Tables are created, written, read, evolved, hidden by vectors and rewritten there."""
     check(sender, rest, "contract")
 
 
 def test_a_session_with_default_settings_works_on_it(spark, catalog):
-    """Its cached tables are never taken for what another program has written since."""
+    """Its cached tables never hide the writes of another program."""
     session, other = (own_session(spark, "own_rest", catalog, cached) for cached in (None, "false"))
     assert walk(session, "own_rest", other) == ANSWERS
 
@@ -112,8 +112,7 @@ def test_a_preview_is_published_on_it(rest, tmp_path):
 
 
 def test_a_change_of_properties_alone_is_noticed(rest, sender):
-    """The catalog compares snapshots: so a change of the shape makes one, and whoever planned before it,
-    rows or properties, is refused."""
+    """The catalog compares only snapshots, so a change of shape makes one, and any older plan is refused."""
     place = Place.made(sender, rest, "properties", LIVE, STORED)
     columns = iter(["first", "second"])
 
@@ -130,8 +129,8 @@ def test_a_change_of_properties_alone_is_noticed(rest, sender):
 
 
 def test_a_writer_killed_before_its_commit_leaves_the_table_as_it_was(rest, sender, catalog, tmp_path):
-    """Killed when its data file is there: a reader sees the table before the batch or after it, and the
-    batch sent again is as if nothing had been."""
+    """If the writer is killed after its data file, readers see the table before or after the batch, and the
+    repeated batch completes it."""
     tests, told = Path(__file__).parents[2], [str(tmp_path), json.dumps(catalog)]
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, *told],

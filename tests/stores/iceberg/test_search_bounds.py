@@ -1,4 +1,4 @@
-"""Files and row groups that can have none of the wanted values are not read; no row that has one is lost."""
+"""Files and row groups without any wanted value are skipped, and no matching row is lost."""
 
 import random
 from datetime import UTC, date, datetime, timedelta
@@ -26,14 +26,14 @@ KINDS = {
 
 
 def written(path, values):
-    """A file of one column, seven rows a group."""
+    """A file of one column, with seven rows in each group."""
     field = pa.field("v", values.type, metadata={"PARQUET:field_id": "1"})
     pq.write_table(pa.table([values], pa.schema([field])), path, row_group_size=7)
     return pq.ParquetFile(path)
 
 
 def groups_of(file, told, values):
-    """The row groups that may have one of the values."""
+    """The row groups that may contain one of the values."""
     wanted = search_bounds(values)
     return matching_groups(file, [told], lambda statistics: wanted.may_be_in(statistics(told["name"])))
 
@@ -41,7 +41,7 @@ def groups_of(file, told, values):
 @pytest.mark.parametrize("many", [1, 10_000], ids=["bounds alone", "each value"])
 @pytest.mark.parametrize("type_", KINDS)
 def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
-    """Wanted NULLs neither; what is read are the rows of the groups that are left, with their positions."""
+    """This includes NULLs. The read rows are those of the remaining groups, with their positions."""
     monkeypatch.setattr(bounds_module, "MANY", many)
     kind, of_number = KINDS[type_]
     chance, left_out = random.Random(type_), 0
@@ -65,7 +65,7 @@ def test_no_row_with_a_wanted_value_is_lost(tmp_path, monkeypatch, type_, many):
 
 
 def test_what_statistics_do_not_tell_is_read(tmp_path):
-    """A NaN is in no bounds; a file that lacks the column, or has it in another type, is read whole."""
+    """NaN is in no bounds. A file without the column, or with another type, is read whole."""
     told = {"id": 1, "name": "v", "type": "int"}
     assert search_bounds(pa.array([float("nan"), 1.0])) is None
     with written(tmp_path / "f.parquet", pa.array(range(20), pa.int32())) as file:

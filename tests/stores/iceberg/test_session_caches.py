@@ -1,4 +1,4 @@
-"""Sessions of others: what they cache is never taken for what stands in the table."""
+"""Foreign sessions: cached rows are never used as the table's state."""
 
 import subprocess
 import sys
@@ -41,12 +41,12 @@ def own(session):
 
 
 def test_a_table_lives_in_a_session_with_default_settings(session, other):
-    """Written and read by each method; the session's own SQL sees what was committed at once."""
+    """All methods write and read it, and the session's own SQL sees commits immediately."""
     assert walk(session, "own", other) == ANSWERS
 
 
 def test_a_delivery_by_tasks_leaves_no_frame_behind(session, own):
-    """A frame that stayed would be planned anew for each later commit of the table."""
+    """A remaining frame would be planned again for each later commit of the table."""
     session.catalog.clearCache()
     lake = Warehouse(replace(own.store, memory=Memory(0)), embedded=False)
     name, kept = f"kept.{fresh()}", session._jsparkSession.sharedState().cacheManager()
@@ -58,7 +58,7 @@ def test_a_delivery_by_tasks_leaves_no_frame_behind(session, own):
 
 @pytest.fixture
 def kept(session, own):
-    """A table with a copy, which the session read by name; and that name."""
+    """A table with a copy, which the session read by name, and its name."""
     name = f"kept.{fresh()}"
     own.snapshot(copy(session, "a", "b", "c"), into=name, key="id", at="2026-01-01")
     assert session.table(f"own.{name}").count() == 3
@@ -75,7 +75,7 @@ def by_stream(own, _beside, frame, into, folder):
 
 
 def by_session_beside(_own, beside, frame, into, _folder):
-    """Apply it in a session beside this one."""
+    """Apply it in a second session."""
     backstory.open(spark=beside, catalog="own").apply(frame, into=into, key="id", sequence_by="seen")
 
 
@@ -92,7 +92,7 @@ def by_session_beside(_own, beside, frame, into, _folder):
 def test_a_session_reads_what_another_one_of_its_program_committed(
     session, other, own, tmp_path, write, cache
 ):
-    """Whatever it cached: the table behind its name, a frame's rows, or the rows of SQL's CACHE TABLE."""
+    """This holds for the table, a frame's rows, and rows of CACHE TABLE in the session."""
     into = f"beside.{fresh()}"
     name, rows = f"own.{into}", copy(session, "a", "b", "c")
     own.apply(rows.where("id = 1"), into=into, key="id", sequence_by="seen")
@@ -117,7 +117,7 @@ def test_a_session_reads_what_another_one_of_its_program_committed(
 
 
 def test_another_writers_table_in_the_same_name_is_seen(session, other, own, kept):
-    """Dropped and made anew by another program: the next command reads the new one."""
+    """After another program recreates the table, the next command reads the new one."""
     other.sql(f"DROP TABLE own.{kept} PURGE")
     elsewhere = backstory.open(spark=other, catalog="own")
     elsewhere.snapshot(copy(other, "z"), into=kept, key="id", at="2026-02-01")
@@ -135,7 +135,7 @@ def test_a_table_that_another_writer_dropped_is_not_there(other, own, kept):
 
 
 def test_a_plan_is_never_made_on_cached_rows(session, other, own, kept):
-    """The cached version is two commits old; a copy equal to it changes what the others wrote."""
+    """The cached version is two commits old, and a copy equal to it changes the others' rows."""
     elsewhere = backstory.open(spark=other, catalog="own")
     elsewhere.snapshot(copy(other, "A", "b", "."), into=kept, key="id", at="2026-01-02")
     session.table(f"own.{kept}").cache().count()
@@ -148,7 +148,7 @@ def test_a_plan_is_never_made_on_cached_rows(session, other, own, kept):
 
 
 def test_rows_that_somebody_cached_stay_cached_while_the_table_does(session, own, kept):
-    """Reading costs nobody their cache."""
+    """Reading does not clear a cache."""
     rows = session.table(f"own.{kept}").cache()
     own.table(kept).current()
     assert rows.count() == 3
@@ -160,13 +160,13 @@ def test_rows_that_somebody_cached_stay_cached_while_the_table_does(session, own
 
 @pytest.fixture
 def workers(spark, monkeypatch):
-    """Lets Spark's Python workers be those of another program."""
+    """Make Spark's Python workers those of another program."""
     return lambda python: monkeypatch.setattr(spark.sparkContext, "pythonExec", str(python))
 
 
 @pytest.mark.parametrize(("python", "told"), [("bare", "module"), ("/nowhere/python", "cannot be started")])
 def test_workers_that_cannot_work_are_named(store, workers, tmp_path, python, told):
-    """A Python without backstory or pyarrow, or none at all: the error names PYSPARK_PYTHON."""
+    """For a Python without backstory or pyarrow, or a missing one, the error names PYSPARK_PYTHON."""
     if python == "bare":
         subprocess.run([sys.executable, "-m", "venv", "--without-pip", tmp_path / "bare"], check=True)
         python = tmp_path / "bare" / "bin" / "python"
@@ -192,13 +192,13 @@ def test_workers_that_cannot_work_are_named(store, workers, tmp_path, python, to
     ],
 )
 def test_the_first_line_of_a_cause_tells_no_values(text, shown):
-    """Neither quotes, nor paths that values may name, nor addresses with logins, nor long numbers."""
+    """The line contains no quoted values, paths, addresses with logins, or long numbers."""
     assert first_line("IOException", text) == shown
     assert first_line("NumberFormatException", text) == "NumberFormatException"
 
 
 def test_workers_of_another_version_are_named():
-    """As Spark itself refuses them."""
+    """Spark itself refuses such workers."""
     told = error_of_worker(
         "[PYTHON_VERSION_MISMATCH] Python in worker has different version: 3.13 than that in driver: 3.11"
     )
@@ -208,7 +208,7 @@ def test_workers_of_another_version_are_named():
 
 
 def test_an_error_of_a_worker_is_named_by_its_class(store):
-    """Its words may hold a value; what to do for the rest is said."""
+    """Its message may contain a value. The remedy is still given."""
 
     def fail(_batches):
         raise ValueError("Meier, Anna")
@@ -221,7 +221,7 @@ def test_an_error_of_a_worker_is_named_by_its_class(store):
 
 
 def test_a_path_is_not_made_of_a_name_that_climbs(spark, tmp_path):
-    """A Hadoop catalog makes folders of names: one that would leave the warehouse is refused."""
+    """A Hadoop catalog derives folders from names. A name that leaves the warehouse is refused."""
     session = own_session(spark, "paths", catalog_of("hadoop", tmp_path))
     warehouse = backstory.open(spark=session, catalog="paths")
     with pytest.raises(Refused) as caught:
@@ -231,7 +231,7 @@ def test_a_path_is_not_made_of_a_name_that_climbs(spark, tmp_path):
 
 
 def test_rows_are_written_where_the_table_reads_them(spark, tmp_path):
-    """A path without a scheme may be one of another storage than this machine's disk, here Java's memory."""
+    """A path without a scheme may belong to a storage other than the local disk, here Java's memory."""
     session = own_session(spark, "aside", catalog_of("in-memory", tmp_path))
     warehouse = backstory.open(spark=session, catalog="aside")
     warehouse.snapshot(copy(session, "a", "b"), into="crm.c", key="id")

@@ -1,4 +1,4 @@
-"""A table's commits as readers and the journal know them."""
+"""A table's commits, for readers and the journal."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -16,7 +16,7 @@ NAME = TableName("snapshots", "t")
 
 
 def test_commits_tell_what_they_did(store):
-    """From the newest back to the first, each with its instant, and with what its writer told it or None."""
+    """Commits are listed newest first, each with its instant and its writer's note, or None."""
     drop(store, NAME)
     make(store, Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_LIVE))
     assert newest_snapshot(existing(store, NAME)) is None

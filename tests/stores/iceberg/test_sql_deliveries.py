@@ -1,4 +1,4 @@
-"""A delivery by SQL that is published, and whose properties are pending: every reader and writer has them."""
+"""A published delivery by SQL with pending properties: every reader and writer uses them."""
 
 import json
 
@@ -23,7 +23,7 @@ SHAPE = Shape(NAME, (Column("v", ColumnType(Kind.LONG)),), (), Layout.FIVETRAN_L
 
 @pytest.fixture
 def table(store):
-    """A table with one commit and properties `old` and `gone`."""
+    """A table with one commit and the properties `old` and `gone`."""
     drop(store, NAME)
     make(store, SHAPE)
     commit(store, existing(store, NAME), Change(properties={"old": "1", "gone": "1"}, snapshot=True), NOTE)
@@ -31,13 +31,13 @@ def table(store):
 
 
 def deliver_by_sql(store, name="a", **properties):
-    """A delivery's branch with a commit that has these properties pending, as SQL makes it."""
+    """A delivery's branch with a commit and these pending properties, as SQL makes it."""
     branch = open_branch(store, NAME, DELIVERY + name)
     commit(branch, existing(branch, NAME), Change(properties=properties, snapshot=True), NOTE)
 
 
 def publish_by_sql(store, name="a", **properties):
-    """The same delivery, after its publication and before its properties."""
+    """The same delivery after its publication, but before its properties."""
     deliver_by_sql(store, name, **properties)
     name = f"{DELIVERY}{name}"
     store.spark.sql(
@@ -53,7 +53,7 @@ NOW = {"old": "2", "new": "3", "gone": None}
 
 
 def test_properties_are_in_effect_from_the_publication_on(store, table):
-    """For Java's readers and for readers of metadata; not before it."""
+    """This holds for Java's readers and readers of metadata, but not before the publication."""
     deliver_by_sql(store, **NOW)
     assert properties(existing(store, NAME)) == {"old": "1", "new": None, "gone": "1"}
     assert references(existing(store, NAME)) != []  # it may still be published
@@ -72,7 +72,7 @@ CHANGES = {
 
 @pytest.mark.parametrize("change", CHANGES.values(), ids=CHANGES)
 def test_the_next_commit_completes_the_delivery(store, table, change):
-    """Its own properties are later ones; the branch is gone, and what was set stays changeable."""
+    """Its own properties are newer, the branch is dropped, and the properties can be changed again."""
     publish_by_sql(store, **NOW)
     metadata = json.loads(metadata_json(store.jvm, existing(store, NAME).base))
     assert properties(existing(store, NAME)) == properties(table_of_metadata(NAME, metadata, "")) == NOW
@@ -92,7 +92,7 @@ def test_a_commit_of_another_program_leaves_the_properties_in_effect(store, tabl
 
 
 def test_a_delivery_that_can_no_longer_be_published_changes_nothing(store, table):
-    """The table has moved on: the next commit drops its branch."""
+    """If the table has newer commits, the next commit drops the branch."""
     deliver_by_sql(store, **NOW)
     store.spark.sql(f"INSERT INTO {store.sql_name(NAME)} VALUES (1)")
     left = existing(store, NAME)
@@ -103,7 +103,7 @@ def test_a_delivery_that_can_no_longer_be_published_changes_nothing(store, table
 
 
 def test_a_preview_begins_with_the_pending_properties(store, table):
-    """Published, it has them too; a later preview of the same name begins with the table's own."""
+    """Once published, the preview has them too. A later preview begins with the table's own properties."""
     publish_by_sql(store, **NOW)
     preview = open_branch(store, NAME, "preview")
     assert properties(existing(preview, NAME)) == NOW

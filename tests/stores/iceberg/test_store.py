@@ -1,4 +1,4 @@
-"""A catalog as a session names it."""
+"""The name of a catalog in a session."""
 
 import pytest
 
@@ -7,7 +7,7 @@ from backstory.stores.iceberg.store import IcebergStore
 
 @pytest.mark.parametrize("named", ["prod", "arn:aws:s3tables:eu-1:1:bucket/b", "s3://bucket/w"])
 def test_a_warehouse_that_is_a_name_is_no_folder(spark, named):
-    """A catalog that is not embedded chooses where tables lie, and is known by what it is called."""
+    """A catalog that is not embedded determines the locations of tables, and is identified by its name."""
     spark.conf.set("spark.sql.catalog.named.warehouse", named)
     try:
         store = IcebergStore(spark, "named")

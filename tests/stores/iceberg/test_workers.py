@@ -1,4 +1,4 @@
-"""What a Python worker does beside the rows of its tasks."""
+"""The work of a Python worker apart from its rows."""
 
 import subprocess
 import sys
@@ -15,6 +15,6 @@ for _ in range(2):
 
 
 def test_a_worker_passes_over_its_imports_from_the_first_task_on():
-    """Once: what later tasks leave is still looked through for garbage."""
+    """Imports are excluded from garbage collection once. Later garbage is still collected."""
     told = subprocess.run([sys.executable, "-c", WORKER], capture_output=True, text=True, check=True)
     assert told.stdout.split() == ["True", "False"], told.stderr

@@ -1,4 +1,4 @@
-"""What manifests tell of the values in files is read as the values are, or not at all."""
+"""Bounds in manifests are read as exact values, or not at all."""
 
 import random
 from datetime import UTC, date, datetime, timedelta
@@ -48,7 +48,7 @@ def file(least, greatest, nulls=0):
 
 @pytest.mark.parametrize("told", KINDS)
 def test_a_file_that_holds_a_value_is_never_passed_over(told):
-    """Nor is one passed over that has it at a bound; others are."""
+    """This includes values at a bound. Other files are skipped."""
     type_, of_number = KINDS[told]
     chance, passed = random.Random(told), 0
     for _ in range(60):
@@ -63,7 +63,7 @@ def test_a_file_that_holds_a_value_is_never_passed_over(told):
 
 
 def test_what_bounds_do_not_tell_is_read():
-    """Other types, no bounds, bounds that are cut off, and those of ints that are longs now."""
+    """For other types, missing or truncated bounds, and ints that became longs, the file is read."""
     assert bounds_of(file(b"\0" * 8, b"\0" * 8), {"id": 1, "type": "double"}) is None
     assert bounds_of(file(b"a", b"b"), {"id": 2, "type": "string"}) is None
     assert bounds_of(file(b"\xff", b"\xff"), {"id": 1, "type": "string"}) is None
@@ -74,7 +74,7 @@ def test_what_bounds_do_not_tell_is_read():
 
 
 def test_a_record_lies_in_its_own_partition():
-    """By hash, beginning or value of the key; other columns, types and transforms tell nothing."""
+    """A key's partition is by hash, prefix or value. Other columns, types and transforms exclude nothing."""
     fields = [{"id": 1, "name": "k", "type": "string"}, {"id": 2, "name": "n", "type": "decimal(9, 2)"}]
     parts = [(1, "bucket[8]"), (3, "identity"), (1, "truncate[2]"), (1, "void"), (2, "identity")]
     specs = [

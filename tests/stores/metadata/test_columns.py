@@ -1,4 +1,4 @@
-"""Columns of older files as those of the table, by the ids of fields; never a value that Spark would read otherwise."""
+"""Columns of older files become the table's columns by field ids, with the same values as in Spark."""
 
 from decimal import Decimal
 

@@ -1,4 +1,4 @@
-"""An embedded warehouse tells the same of its tables without Spark as with it."""
+"""An embedded warehouse lists its tables with the same result with and without Spark."""
 
 import pyarrow as pa
 import pytest
@@ -35,7 +35,7 @@ def day(number):
 
 
 def versions(table, told):
-    """Rows of layout `versions` as its table takes them."""
+    """Rows of layout `versions` in its table's form."""
     instants = pa.timestamp("us", "UTC")
     memory = memory_type()
     keys, starts, ends, roles = zip(*told, strict=True)
@@ -77,7 +77,7 @@ def native(store, schema, name, told, **properties):
 
 @pytest.fixture
 def tables(sender, store, schema):
-    """A live table and a history with deletion vectors, versions with and without memories, nothing yet."""
+    """A live table, a history with deletion vectors, versions with and without memory, and an empty table."""
     live = Place.made(sender, store, schema, LIVE, STORED)
     live.write(replace="id v n synced \n 1 x 1 T2", update="id v \n 2 y", delete="id \n 3")
     history = Place.made(sender, store, schema, HISTORY, VERSIONS)
@@ -99,12 +99,12 @@ def tables(sender, store, schema):
 
 
 def _named(catalog, schema):
-    """The tables of the test: the others share their warehouse."""
+    """The tables of this test, because others share the warehouse."""
     return [each for each in catalog.tables() if each.schema == schema]
 
 
 def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, warehouse, schema):
-    """Rows, open versions, memories and commits, deletion vectors taken off, in the same words."""
+    """Rows, open versions, memory rows and commits are equal, without deleted rows."""
     without, within = EmbeddedCatalog(warehouse), SessionCatalog(store)
     opened = open_catalog({"type": "jdbc", "uri": f"jdbc:sqlite:{warehouse}/catalog.db"})
     there, asked = (
@@ -132,7 +132,7 @@ def test_v122_tables_and_log_say_the_same_with_and_without_spark(tables, store, 
 def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark(
     sender, store, warehouse, schema
 ):
-    """The table stands among the others, and how many rows it has is not known; Spark counts them."""
+    """The table is listed without a count, and Spark counts its rows."""
     place = Place.made(sender, store, schema, LIVE, STORED)
     place.write(delete="id \n 1")
     hide_by_value(store, place.name, "id", 2)
@@ -144,7 +144,7 @@ def test_rows_that_another_writer_deleted_by_value_are_not_counted_without_spark
 def test_a_table_that_lost_a_file_stands_among_the_others_and_its_rows_are_not_known(
     store, warehouse, schema
 ):
-    """Reading it names the file, and what would help; so stands one of a layout that nobody knows yet."""
+    """Reading it names the file and a remedy. The same holds for a table with an unknown layout."""
     lost, whole, newer = (native(store, schema, name, TOLD[:3]) for name in ("lost", "whole", "newer"))
     store.spark.sql(f"ALTER TABLE {store.sql_name(newer)} SET TBLPROPERTIES ('backstory.layout' = 'next')")
     paths = [row.path for row in store.spark.table(store.sql_name(lost, "manifests")).collect()]

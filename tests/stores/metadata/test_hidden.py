@@ -1,4 +1,4 @@
-"""Which rows delete files hide, and what is not understood of them."""
+"""The rows that delete files hide, and deletes that are not supported."""
 
 import struct
 
@@ -15,7 +15,7 @@ MARKED = BitMap64([1, 1 << 40])
 
 
 def file(path, format_=FileFormat.PUFFIN, content=DataFileContent.POSITION_DELETES, **more):
-    """What a manifest of format version 3 tells of a file."""
+    """A file in a manifest of format version 3."""
     told = {"content": content, "file_path": path, "file_format": format_, **more}
     found = DataFile.from_args(3)
     found._data = [told.get(each.name) for each in DATA_FILE_TYPE[3].fields]
@@ -28,7 +28,7 @@ def vector(path, content, of="data"):
 
 @pytest.fixture
 def hidden(tmp_path, monkeypatch):
-    """What delete files of this content hide, which lie in the working folder."""
+    """The rows hidden by delete files of this content in the working folder."""
     monkeypatch.chdir(tmp_path)
 
     def read(contents, *files, of=None):
@@ -66,7 +66,7 @@ def test_what_is_not_whole_or_not_by_position_is_left_to_spark(hidden):
 
 
 def test_what_hides_rows_of_other_files_is_not_read(hidden):
-    """Unless a manifest leaves open which data file a position delete file is of."""
+    """They are read only if the manifest does not name their data file."""
     blob = vector_bytes(MARKED)
     older = pa.BufferOutputStream()
     pq.write_table(pa.table({"file_path": ["data"], "pos": [7]}), older)

@@ -1,4 +1,4 @@
-"""What manifests tell of counts, and where only the rows themselves do."""
+"""Counts from manifests, or from the rows if the manifests do not suffice."""
 
 import pytest
 

@@ -1,4 +1,4 @@
-"""What statistics tell of a column is what reading it gives."""
+"""A column derived from statistics equals the column as read."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal
@@ -35,7 +35,7 @@ OUTER = pa.struct(
 
 
 def values_of(type_):
-    """A value of a type or NULL, mostly the same one."""
+    """A value of a type or NULL, usually the same one."""
     if pa.types.is_struct(type_):
         whole = st.fixed_dictionaries({each.name: values_of(each.type) for each in type_})
         return st.none() | whole
@@ -44,7 +44,7 @@ def values_of(type_):
 
 @st.composite
 def columns(draw, type_):
-    """A column: the same value throughout, or more of them."""
+    """A column with one repeated value, or with several."""
     few = draw(st.lists(values_of(type_), min_size=1, max_size=2))
     return pa.array(draw(st.lists(st.sampled_from(few), min_size=6, max_size=6)), type_)
 
@@ -66,7 +66,7 @@ def read_columns(file, paths, groups):
 
 
 def alike(one, other):
-    """Whether two tables have the same types, metadata of fields, and values; NaN is NaN."""
+    """Whether two tables have equal types, field metadata and values. NaN equals NaN."""
     return one.schema.equals(other.schema, check_metadata=True) and repr(one.to_pylist()) == repr(
         other.to_pylist()
     )

@@ -1,4 +1,4 @@
-"""Row groups that have none of the rows are not read."""
+"""Row groups without any of the rows are not read."""
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,7 @@ def test_groups_without_a_chosen_row_are_passed_over(tmp_path):
 
 
 def test_the_greatest_value_of_a_row_group_is_that_of_the_file_where_nothing_tells(tmp_path):
-    """As of a group of NULLs, or of a file without statistics."""
+    """This applies to a group of NULLs, and to a file without statistics."""
     path, told = tmp_path / "f.parquet", {"id": 1, "name": "v"}
     field = pa.field("v", pa.int64(), metadata={"PARQUET:field_id": "1"})
     rows = pa.table([pa.array([1, 5, None, None, 9])], pa.schema([field]))

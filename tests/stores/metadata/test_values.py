@@ -1,4 +1,4 @@
-"""Values of Arrow as Python's: the numbers that floats show, and times that Python has none for as texts."""
+"""Arrow's values as Python's: floats as displayed, and times beyond Python's range as texts."""
 
 import math
 from datetime import UTC, date, datetime
@@ -14,7 +14,7 @@ LONG_AGO, FAR_OFF = -63_549_878_400_000_000, 316_516_550_400_000_001
 
 
 def nested(leaf, value):
-    """A value of a type in each kind of column that can have it, and how it is shown."""
+    """A value of a type in each possible kind of column, with its display."""
     kinds = {
         "alone": (leaf, value, lambda shown: shown),
         "in a list": (pa.list_(leaf), [value, None], lambda shown: [shown, None]),
@@ -31,7 +31,7 @@ def nested(leaf, value):
 
 @pytest.mark.parametrize("number", [72.1, 0.1, 1e-45, 3.4e38, -0.0, math.inf])
 def test_a_float_of_32_bits_is_the_number_that_it_shows(number):
-    """72.1 is printed as 72.1, not as 72.0999984741211, wherever it is in a value."""
+    """72.1 is printed as 72.1, not as 72.0999984741211, at any depth."""
     for where, (type_, value, shown) in nested(SINGLE, number):
         column = pa.chunked_array([pa.array([value, None], type_), pa.array([value], type_)])
         assert values_of(column) == [shown(number), None, shown(number)], where
@@ -60,7 +60,7 @@ def test_what_is_no_number_is_one_value():
     ],
 )
 def test_a_time_beyond_the_years_of_python_is_its_text(type_, counted, shown):
-    """Years before 1 and after 9999 end no answer; other times beside them stay times."""
+    """Years before 1 and after 9999 do not fail, and other times remain times."""
     number = pa.int32() if type_ == pa.date32() else pa.int64()
     (value,) = pa.array([counted], number).cast(type_)
     (other,) = pa.array([3_663_385 if number == pa.int32() else FAR_OFF], number).cast(type_)

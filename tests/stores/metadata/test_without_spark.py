@@ -1,4 +1,4 @@
-"""Which catalogs are read without Spark, and with which properties."""
+"""The catalogs that are read without Spark, and their properties."""
 
 import pytest
 

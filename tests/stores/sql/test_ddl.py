@@ -1,4 +1,4 @@
-"""What must change at a table before it is loaded: the decision table of section 4.3, A12 to A16, A32."""
+"""The changes that a table needs before a load: the table in section 4.3, A12 to A16, A32."""
 
 import pytest
 from historizing import column
@@ -100,7 +100,7 @@ dialects = pytest.mark.parametrize("dialect", STORED)
 
 
 def columns(text):
-    """Columns from `name:TYPE<former`; one in brackets is inactive."""
+    """Columns from `name:TYPE<former`. One in brackets is inactive."""
     found = []
     for word in text.split():
         name, _, former = word.strip("[]").partition("<")
@@ -115,7 +115,7 @@ def columns(text):
 
 
 def stored(text, dialect=DuckDB):
-    """What the database says of a table, from the same words."""
+    """The database's description of a table, from the same notation."""
     found = {}
     for word in text.split():
         name, _, type_ = word.partition(":")
@@ -155,14 +155,14 @@ def planned(wanted, stands, dialect=DuckDB):
     ],
 )
 def test_a12_names(dialect, wanted, stands, changes):
-    """R34, R37, R38, R42, A12: renamed where exactly one former name stands there, chains and forks too;
-    what the metadata has not stays, and a retired column is never made or dropped."""
+    """R34, R37, R38, R42, A12: A column is renamed if exactly one former name exists, including chains and
+    forks. Other columns stay, and retired ones are never created or dropped."""
     assert planned(wanted, stands, dialect) == changes
 
 
 @dialects
 def test_a15_the_order_of_changes(dialect):
-    """A15, A16, R38: renames, then types, then new columns; nothing is ever dropped."""
+    """A15, A16, R38: The order is renames, types, new columns. Nothing is dropped."""
     made = plan_changes("t", columns("z wide:BIGINT b<a"), stored("a wide:INTEGER other", dialect), dialect())
     ops = [
         "RENAME_COLUMN a to b",
@@ -187,7 +187,7 @@ def test_a15_the_order_of_changes(dialect):
     ],
 )
 def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
-    """R41: several former names, two columns of one name, a table without columns: refused by name."""
+    """R41: Several former names, repeated names, or a table without columns are refused by name."""
     table = {name.strip("'"): "VARCHAR" for name in stands.replace("' ", "'_").split()}
     table = {name.replace("_", " "): type_ for name, type_ in table.items()}
     with pytest.raises(Refused) as refused:
@@ -197,7 +197,7 @@ def test_r41_what_is_ambiguous_blocks(wanted, stands, code, keys):
 
 
 def test_a13_a_column_and_its_former_name_are_told():
-    """A13: both stand there: no rename, no new column, a warning."""
+    """A13: If both exist, there is no rename and no new column, but a warning."""
     made = plan_changes("t", columns("new<old"), stored("new old"), DuckDB())
     assert made.changes_in_words == []
     assert list(made.warnings) == ["DUPLICATE_COLUMN: t has new and old"]
@@ -205,8 +205,8 @@ def test_a13_a_column_and_its_former_name_are_told():
 
 @dialects
 def test_r40_every_pair_of_types(dialect):
-    """R40, 4.3: equal types change nothing, wider ones are widened in place, all others are refused;
-    text without a length holds every length."""
+    """R40, 4.3: Equal types change nothing, wider ones are widened in place, and others are refused. Text
+    without a length fits every length."""
     types = STORED[dialect]
     for old in types:
         for new in types:
@@ -223,7 +223,7 @@ def test_r40_every_pair_of_types(dialect):
 
 @dialects
 def test_every_type_of_a_column_is_known_again(dialect):
-    """4.3: what a dialect makes of a column, in its own words and in the database's, is that column."""
+    """4.3: A dialect recognises its column type in its own and in the database's spelling."""
     for told, type_ in STORED[dialect].items():
         (made,) = columns(f"a:{told}")
         for text in (type_, dialect().type_of(made)):
@@ -241,13 +241,13 @@ def test_every_type_of_a_column_is_known_again(dialect):
 
 
 class Rigid(DuckDB):
-    """A dialect that cannot widen."""
+    """A dialect that cannot widen types."""
 
     supports_alter_column_type = False
 
 
 class Silent(DuckDB):
-    """One that says so for the type at hand."""
+    """A dialect that cannot widen this type."""
 
     def render_alter_column_type(self, table, column, old_type):
         return None
@@ -255,7 +255,7 @@ class Silent(DuckDB):
 
 @pytest.mark.parametrize("dialect", [Rigid, Silent])
 def test_a32_what_cannot_be_widened_in_place_is_refused(dialect):
-    """R38, A32: no rebuild, so no rebuild without the retired `city`: the plan is blocked."""
+    """R38, A32: The plan is blocked, because a rebuild would lose the retired `city`."""
     made = plan_changes("t", columns("name:BIGINT [city]"), stored("name:INTEGER city"), dialect())
     with pytest.raises(Refused) as refused:
         made.statements(dialect(), "s", "t")
@@ -282,7 +282,7 @@ def test_a32_what_cannot_be_widened_in_place_is_refused(dialect):
     ],
 )
 def test_what_a_stage_column_may_be(stage, wanted, fit):
-    """E1: nothing is cast away between stage and base; what the database itself checks is let through."""
+    """E1: No cast from stage to base loses a value. Types that the database checks are accepted."""
     (made,) = columns(f"a:{wanted}")
     assert fits(stage, made, DuckDB()) is fit
 
@@ -297,8 +297,8 @@ WORDS = st.sampled_from("abcde")
     st.dictionaries(WORDS, st.sampled_from(["VARCHAR", "INTEGER"]), min_size=1),
 )
 def test_a_plan_keeps_every_column_and_makes_each_that_is_loaded(wanted, table):
-    """R38: after any plan every column of the table is there once, by its old or its new name, and so is
-    every active column of the metadata; each rename finds its old name and a free new one."""
+    """R38: After any plan, every former column and every active column exists once. Each rename has an
+    existing old name and a free new one."""
     text = " ".join(
         f"{'' if active else '['}{name}{'<' + ','.join(former) if former else ''}"
         for name, (active, former) in wanted.items()

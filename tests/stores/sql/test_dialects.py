@@ -1,4 +1,4 @@
-"""Dialects: how they are registered, found and used, how they quote, and their shapes (R44, R45)."""
+"""Dialects: registration, lookup, quoting, and forms of statements (R44, R45)."""
 
 import importlib.metadata
 
@@ -31,13 +31,13 @@ from backstory.strategies.scd2.statements import hist_steps
 
 @pytest.fixture
 def registered(monkeypatch):
-    """Registrations of the test's own, as after a start."""
+    """Registrations for this test only, as after a start."""
     monkeypatch.setattr(dialects, "_registered", dict(dialects._registered))
     monkeypatch.setattr(dialects, "_searched", [])
 
 
 class Quack(Dialect):
-    """A dialect of somebody else, made of the contract alone; it runs on DuckDB."""
+    """A foreign dialect, made only from the contract, which runs on DuckDB."""
 
     DIALECT_NAME = "quack"
     RESERVED_KEYWORDS = DuckDB.RESERVED_KEYWORDS
@@ -84,8 +84,7 @@ class Quack(Dialect):
 
 
 def test_a_dialect_of_somebody_else_conforms_and_runs(registered, tmp_path):
-    """R44: registered by the decorator, without any change of ours, it passes the examination and
-    keeps a history."""
+    """R44: A dialect registered by the decorator passes the examination and keeps a history."""
     assert register_dialect(Quack) is Quack
     url = f"duckdb://{tmp_path / 'quack.duckdb'}"
     with open_duckdb(url) as engine:
@@ -98,7 +97,7 @@ def test_a_dialect_of_somebody_else_conforms_and_runs(registered, tmp_path):
 
 
 def test_a_missing_capability_is_an_error_when_planned(registered, tmp_path):
-    """R44: a dialect without MERGE refuses `engine: merge` before anything runs."""
+    """R44: A dialect without MERGE refuses `engine: merge` before anything runs."""
     register_dialect(Quack)
     place = Place("quack", "duckdb://", tmp_path).mode("merge")
     with pytest.raises(UsageError, match="has no MERGE"):
@@ -142,7 +141,7 @@ def like(**changes):
     ],
 )
 def test_what_breaks_the_contract_is_refused(registered, changes, told):
-    """R44, D18: no name, no words, a taken name, a missing method, another signature."""
+    """R44, D18: A missing or used name, a missing method and a wrong signature are refused."""
     before = dialect_names()
     with pytest.raises(UsageError, match=told) as refused:
         register_dialect(like(**changes))
@@ -151,7 +150,7 @@ def test_what_breaks_the_contract_is_refused(registered, changes, told):
 
 
 def test_other_names_stay_what_they_are(registered):
-    """H4: `spark` means `spark_iceberg`, even for one who replaces."""
+    """H4: `spark` means `spark_iceberg`, even after a replacement."""
     with pytest.raises(UsageError, match="'spark' is taken"):
         register_dialect(like(DIALECT_NAME="spark"), replace=True)
     names = {"spark": Spark, "sqlserver": SqlServer, "mssql": SqlServer, "postgresql": Postgres}
@@ -162,7 +161,7 @@ def test_other_names_stay_what_they_are(registered):
     ("name", "told"), [("oracle", "no dialect 'oracle'"), ("spark_delta", "Delta tables")]
 )
 def test_an_unknown_dialect_is_refused_with_those_that_there_are(name, told):
-    """H4, 5.3: Delta is refused by its name, and every other unknown name too."""
+    """H4, 5.3: Every unknown name is refused, including Delta."""
     with pytest.raises(UsageError, match=told) as refused:
         get_dialect(name)
     assert "duckdb, mssql, postgres" in refused.value.remedy
@@ -177,7 +176,7 @@ class Packaged(DuckDB):
 
 
 def install(folder, module, entry_points):
-    """A distribution as pip leaves it."""
+    """Create a distribution as pip installs it."""
     (folder / f"{module}.py").write_text(PACKAGE)
     info = folder / f"{module}-1.0.dist-info"
     info.mkdir()
@@ -186,7 +185,7 @@ def install(folder, module, entry_points):
 
 
 def test_installed_packages_bring_dialects(registered, tmp_path, monkeypatch):
-    """R44, 5.4: the entry points `backstory.dialects` are loaded at the first look, once."""
+    """R44, 5.4: The entry points `backstory.dialects` are loaded once, at the first lookup."""
     install(tmp_path, "packaged_dialect", "[backstory.dialects]\npackaged = packaged_dialect:Packaged\n")
     monkeypatch.syspath_prepend(tmp_path)
     assert [point.name for point in importlib.metadata.entry_points(group=dialects.GROUP)] == ["packaged"]
@@ -207,8 +206,8 @@ NAMES = {
 
 @pytest.mark.parametrize("dialect", NAMES)
 def test_names_are_quoted_where_they_need_it(dialect):
-    """R45: reserved words, leading digits, other characters, upper case where names fold; quote
-    characters are doubled."""
+    """R45: Reserved words, leading digits, special characters and folded upper case are quoted. Quotes are
+    doubled."""
     told = {name: dialect().render_identifier(name) for name in NAMES[dialect]}
     assert told == NAMES[dialect]
     left, right = dialect.QUOTES
@@ -234,7 +233,7 @@ LITERALS = {
 
 @pytest.mark.parametrize("dialect", LITERALS)
 def test_literals_have_their_shape(dialect):
-    """R21, R32: instants in UTC with six digits; quotes doubled, backslashes too where they escape."""
+    """R21, R32: Instants are in UTC with six digits. Quotes are doubled, and backslashes too if they escape."""
     made = ("a\\'b", second(1.5), True, second(0).date())
     assert tuple(dialect().render_literal(value) for value in made) == LITERALS[dialect]
 
@@ -252,7 +251,7 @@ def test_literals_have_their_shape(dialect):
     ],
 )
 def test_a17_a18_keys_hash_their_parts_in_the_order_of_names(dialect, hashed):
-    """R5, A17, A18: the business keys' order does not matter; the pepper comes last, the hash outside."""
+    """R5, A17, A18: The order of business keys does not matter. The pepper is last, and the hash is outside."""
     made = set()
     for columns in ("b* a*", "a* b*"):
         model = model_of(document(dataset(columns)))
@@ -273,7 +272,7 @@ def load(dialect, name="rc_aw_customer", columns="k* a"):
 
 
 def test_a6_sql_server_updates_through_the_alias():
-    """A6, R44: closes and deletes name the alias first; inserts and MERGE-less steps are the common ones."""
+    """A6, R44: Closes and deletes name the alias first. Inserts and steps without MERGE have the common form."""
     steps = {
         step.step: step.sql for step in [*hist_steps(load(SqlServer).pair), *base_steps(load(SqlServer))]
     }
@@ -286,7 +285,7 @@ def test_a6_sql_server_updates_through_the_alias():
 
 
 def test_sql_server_changes_schemas_in_its_own_way():
-    """4.5: ADD without COLUMN, sp_rename with names as texts, NULL repeated where a type changes."""
+    """4.5: ADD has no COLUMN, sp_rename takes names as texts, and NULL is repeated in a type change."""
     dialect = SqlServer()
     wide = ModelColumn(target_column_name="order", datatype=Datatype.STRING, max_length=20)
     told = [
@@ -308,8 +307,8 @@ def test_sql_server_changes_schemas_in_its_own_way():
 
 
 def test_a1_to_a5_the_four_steps_have_their_shape():
-    """A1 to A5: alias form, NULL-safe comparison, guards, the state where `version_state` stands, no
-    MERGE and no truncation, each column once."""
+    """A1 to A5: The steps have aliases, NULL-safe comparisons, guards and the state, but no MERGE, and each
+    column once."""
     steps = {step.step: step.sql for step in hist_steps(load(DuckDB).pair)}
     assert list(steps) == ["close_changed", "close_deleted", "insert_changed", "insert_new"]
     assert all("MERGE" not in sql and "TRUNCATE" not in sql.upper() for sql in steps.values())
@@ -331,7 +330,7 @@ def test_a1_to_a5_the_four_steps_have_their_shape():
 
 
 def test_a_dialect_without_engine_says_so():
-    """H3: SQL Server's statements are written and not run."""
+    """H3: SQL Server's statements are written but not run."""
     with pytest.raises(UsageError, match="only prints SQL") as refused:
         SqlServer().get_execution_engine("mssql://server/db")
     assert "`sql=True`" in refused.value.remedy
@@ -339,6 +338,6 @@ def test_a_dialect_without_engine_says_so():
 
 @pytest.mark.parametrize(("dialect", "url"), [(DuckDB, "postgresql://x"), (Postgres, "duckdb:///x")])
 def test_an_address_of_something_else_is_refused(dialect, url):
-    """An engine takes its own addresses only."""
+    """An engine accepts only its own addresses."""
     with pytest.raises(UsageError):
         dialect().get_execution_engine(url)

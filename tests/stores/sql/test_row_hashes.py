@@ -1,4 +1,4 @@
-"""How rows are hashed, as a table keeps it."""
+"""The definition of row hashes in a table."""
 
 from dataclasses import replace
 
@@ -23,7 +23,7 @@ HASH = st.builds(RowHash, st.lists(COLUMN, max_size=3).map(tuple), st.text(), st
 
 @given(st.lists(HASH, max_size=3))
 def test_what_a_table_keeps_is_what_was_told(hashes):
-    """Each way of hashing once; a column that is called anew is known by its id."""
+    """Each definition is stored once. A renamed column is identified by its id."""
     names = {number: name for name, number in IDS.items()}
     text = hashes_to_keep(hashes, IDS)
     assert hashes_of_property(text, names) == list(dict.fromkeys(hashes))

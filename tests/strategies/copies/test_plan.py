@@ -1,4 +1,4 @@
-"""The plan of a copy gives the rule's rows, whole and in parts by key; Spark does not run here."""
+"""The plan of a copy gives the rule's rows, whole and in parts by key, without Spark."""
 
 from datetime import UTC, datetime
 
@@ -89,7 +89,7 @@ def table(rows):
 
 
 def plain(rows):
-    """Rows without ids, comparable."""
+    """Rows without ids, in comparable form."""
     return sorted(repr({name: row.get(name) for name in SCHEMA.names if name != ROW_ID}) for row in rows)
 
 
@@ -122,7 +122,7 @@ def plan(terms, delivered, rows, parts):
 
 
 def take_by_plan(rows, copy, recorded, parts, **place):
-    """The stored rows after the copy, and the records by outcome; rows that are written anew keep their ids."""
+    """The stored rows after the copy, and the records by outcome. Rewritten rows keep their ids."""
     rows = placed(table([{**row, ROW_ID: number} for number, row in enumerate(rows)]))
     delivered = pa.Table.from_pylist(
         [{"k": key, **values} for key, values in copy.rows.items()],
@@ -147,7 +147,7 @@ def take_by_plan(rows, copy, recorded, parts, **place):
 
 
 def with_mark(rows, copy, recorded, *, differs):
-    """The rows with the mark of the copy, as the door writes it (V31)."""
+    """The rows with the copy's mark, as the door writes it (V31)."""
     here = [
         row
         for row in rows
@@ -170,7 +170,7 @@ def with_mark(rows, copy, recorded, *, differs):
 @pytest.mark.parametrize("parts", [WHOLE, 3])
 @given(COPIES, st.booleans(), st.booleans())
 def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, remembers, moved_before):
-    """Versions end, begin and are renewed as the rule has it, statements that would be forgotten stay."""
+    """Versions end, begin and are renewed as in the rule, and lost statements are kept."""
     first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9)
     if moved_before:  # its end was moved once already, and back
         first = StoredRow(1, dict.fromkeys(DATA, 1), -9, None, -9, ended_at=-5, end_before=-6)
@@ -190,7 +190,7 @@ def test_V7_V9_V18_V31_copies_in_order_give_the_rules_rows(parts, series, rememb
 @pytest.mark.parametrize("parts", [WHOLE, 3])
 @given(LATE_COPIES, st.booleans())
 def test_V8_V30_V37_late_and_restated_copies_give_the_rules_rows(parts, series, settles):
-    """A copy of any instant says what was so up to the next one that is known, and takes back what it denies."""
+    """A copy of any instant is true until the next known one, and withdraws contradicting versions."""
     first = StoredRow(1, dict.fromkeys(DATA, 1), 3, None, -9)
     settled = (3, 4) if settles else ()
     rule = StoredVersions(DATA, (first,) if settles else (), 4, settled, IGNORED, OVERWRITTEN)
@@ -223,7 +223,7 @@ def test_V8_V30_V37_late_and_restated_copies_give_the_rules_rows(parts, series, 
 
 
 def test_rows_without_a_key_and_rows_of_one_key_that_differ_are_sampled():
-    """Identical rows of a key are one; what is refused has its keys, ten at most."""
+    """Identical rows of a key are one. A refusal has at most ten keys."""
     rows = placed(table([]))
     terms = terms_of(1, 1, ("v",))
     of = pa.schema([pa.field(name, pa.int64()) for name in ("k", "v")])
@@ -236,7 +236,7 @@ def test_rows_without_a_key_and_rows_of_one_key_that_differ_are_sampled():
 
 
 def test_V119_two_versions_at_one_time_are_sampled():
-    """Such a table is to be mended before anything is planned on it."""
+    """Such a table must be repaired before a plan."""
     version = {"k": 1, "valid_from": 1, "is_current": True, "recorded_at": 1}
     rows = placed(table([version, version]))
     found = plan(terms_of(2, 2, ("v",)), table([]).select(["k", "v"]), rows, WHOLE)
@@ -244,7 +244,7 @@ def test_V119_two_versions_at_one_time_are_sampled():
 
 
 def test_a_key_of_several_columns_is_one():
-    """Composite keys whose texts together are equal are two, and times are what they are."""
+    """Composite keys with equal concatenated texts differ, and times keep their type."""
     columns = (*(Column(name, ColumnType(Kind.STRING)) for name in ("k", "l", "v")), *OWN_COLUMNS)
     terms = CopyTerms(columns, ("k", "l"), ("k", "l", "v"), ("v",), (), ("v",), (), 5, 6)
     schema = arrow_schema({each.name: each.type for each in columns})
@@ -263,7 +263,7 @@ def test_a_key_of_several_columns_is_one():
 
 
 def test_V16_floats_as_keys_and_nested_values_compare_by_value():
-    """0.0 is -0.0 and NaN is NaN, in keys and in lists, structs and maps."""
+    """0.0 equals -0.0 and NaN equals NaN, in keys and in lists, structs and maps."""
     list_ = ColumnType(Kind.LIST, parts=(("element", ColumnType(Kind.DOUBLE)),))
     columns = (Column("k", ColumnType(Kind.DOUBLE)), Column("v", list_), *OWN_COLUMNS)
     terms = CopyTerms(columns, ("k",), ("k", "v"), ("v",), (), ("v",), (), 5, 6)

@@ -1,4 +1,4 @@
-"""What full copies make of a table of layout `versions`: the worked examples and laws of native.md."""
+"""Full copies into a table of layout `versions`: the worked examples and laws of native.md."""
 
 from dataclasses import replace
 from itertools import pairwise
@@ -16,7 +16,7 @@ KEYS, VALUES = "kmn", "abc"
 
 
 class Life:
-    """A table of one column, told by copies such as `k:b m:a`; the n-th commit is recorded at n."""
+    """A table of one column after copies such as `k:b m:a`. The n-th commit is recorded at n."""
 
     def __init__(self, **settings):
         self.table = StoredVersions(("v",), **settings)
@@ -46,7 +46,7 @@ class Life:
         return told.value.code
 
     def shown(self, key):
-        """`a[10,20) b[20,)`, as the worked examples write it."""
+        """`a[10,20) b[20,)`, in the form of the worked examples."""
         life = sorted(self.table.life(key), key=lambda row: row.start)
         return " ".join(
             f"{row.values['v']}[{row.start},{'' if row.end is None else row.end})" for row in life
@@ -88,7 +88,7 @@ def test_E19_the_same_again_and_a_copy_replaced():
 
 
 def test_a_copy_that_changes_nothing_leaves_its_time_once_the_table_remembers():
-    """V27, V28, V31: without a memory a different copy of an earlier time is taken after it."""
+    """V27, V28, V31: Without a memory, a different copy for an earlier time is accepted later."""
     forgetful, life = Life(), Life()
     for each, options in ((forgetful, {}), (life, {"remember": True})):
         each.copy(1, "k:a", **options)
@@ -103,7 +103,7 @@ def test_a_copy_that_changes_nothing_leaves_its_time_once_the_table_remembers():
 
 
 def test_a_memory_that_begins_later_settles_what_stands_and_takes_no_older_copy():
-    """V28, V40: that is what `backfill` is for, and both may be said."""
+    """V28, V40: Only `backfill` accepts an older copy, and may be combined with `remember`."""
     life = Life()
     life.copy(10, "k:a")
     life.copy(20, "k:b")
@@ -122,7 +122,7 @@ def test_a_memory_that_begins_later_settles_what_stands_and_takes_no_older_copy(
 
 
 def test_E13_what_did_we_know_row_by_row():
-    """An end that moves twice: its row tells the last two, a row of the past the first."""
+    """After an end moves twice, its row has the last two ends, and a row of the past has the first."""
     life = Life()
     life.copy(10, "k:a", backfill=True)
     life.copy(20, "k:b")
@@ -173,7 +173,7 @@ def test_what_is_settled_stays():
 
 
 def test_a_column_that_is_not_delivered_is_not_compared():
-    """V39, and a column that comes is a version where it has a value (N1, N2)."""
+    """V39, N1, N2: A new column begins versions of the records that have a value in it."""
     life = Life()
     life.table = replace(life.table, columns=("v", "w"))
     both, one = ("v", "w"), ("v",)
@@ -195,7 +195,7 @@ def test_a_copy_that_lacked_columns_bars_what_would_change_them():
 
 
 def test_a_restatement_says_nothing_of_columns_that_it_lacks():
-    """L11: as if the copy whose place it takes had never come."""
+    """L11: The result is as if the replaced copy had never arrived."""
     life = Life()
     life.table = replace(life.table, columns=("v", "w"))
     life.take(Copy(10, {"k": {"v": "a", "w": 1}}, ("v", "w")))
@@ -230,7 +230,7 @@ SERIES = st.lists(
 
 @given(SERIES)
 def test_L13_copies_in_order_leave_no_memory(series):
-    """Every row is a version, no commit is idle, and each copy reads as it was (V19, V27)."""
+    """V19, V27: Every row is a version, no commit is empty, and each copy can be read again."""
     life = Life()
     for at, text in sorted(series):
         before = life.commits
@@ -242,7 +242,7 @@ def test_L13_copies_in_order_leave_no_memory(series):
 
 @given(SERIES)
 def test_L1_L6_copies_in_any_order_are_one_table(series):
-    """With a memory the order of arrival means nothing, and `as_of` a copy's instant is the copy."""
+    """With a memory, the order of arrival does not matter, and `as_of` a copy's instant is the copy."""
     lives = [Life(), Life()]
     for life, order in zip(lives, (series, sorted(series)), strict=True):
         for at, text in order:
@@ -254,7 +254,7 @@ def test_L1_L6_copies_in_any_order_are_one_table(series):
 
 @given(SERIES, st.data())
 def test_L3_L5_what_was_known_stays_known(series, data):
-    """After every commit, what was known at every earlier recorded time is what the table told then."""
+    """After every commit, the state known at every earlier recorded time is what the table contained then."""
     life = Life()
     for at, text in series:
         life.copy(at, text, backfill=True)
@@ -285,7 +285,7 @@ def _assert_copies_read_as_they_were(life, series):
 
 
 def _assert_each_life_is_whole(life):
-    """L4: half-open predicates find each record at most once, and what differs not is one version (V23)."""
+    """L4, V23: Half-open predicates find each record at most once, and equal values are one version."""
     for key in KEYS:
         rows = sorted(life.table.life(key), key=lambda row: row.start)
         for one, other in pairwise(rows):
@@ -295,7 +295,7 @@ def _assert_each_life_is_whole(life):
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_nan_is_nan_in_copies(overwrite):
-    """A copy that says NaN again changes nothing, in columns with a history and without (V16)."""
+    """V16: A repeated NaN changes nothing, in columns with and without a history."""
     life = Life(overwritten=frozenset("v" if overwrite else ""))
     for at in (1, 2):
         life.take(Copy(at, {"k": {"v": float("nan")}}, ("v",)))

@@ -1,8 +1,7 @@
-"""R51, R54: the plan gives the rule's events, on random logs of every strategy, wherever it runs.
+"""R51, R54: The plan gives the rule's events, on random logs of every strategy, in every way of planning.
 
-Whole, in parts of keys, and in Spark's tasks. Many logs are one table here: `d` is part of every key, so that one
-delivery of the plan is a delivery to each. By the rule logs grow; Spark plans the last delivery, before a release
-each.
+Many logs are in one table: `d` is part of every key, so one delivery of the plan is a delivery to each. The
+rule's logs grow. Spark plans the last delivery, or each before a release.
 """
 
 import random
@@ -147,7 +146,7 @@ def in_tasks(store, logged, came, terms, moment):
 
 
 def by_tasks(store, lives, deliveries, moment, partitions):
-    """The same, and the offsets that Spark gives."""
+    """The same in tasks, with Spark's offsets."""
     logged, delivered = (
         [(op, time, tuple(values.values()), place) for op, time, place, values in rows]
         for rows in sides_of(lives, deliveries)
@@ -167,7 +166,7 @@ def by_tasks(store, lives, deliveries, moment, partitions):
 
 @pytest.mark.parametrize("name", [name for name in TERMS if name not in CONTAINED])
 def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
-    """In buckets of a few rows, or batches where rows meet nothing."""
+    """Tasks plan buckets of a few rows, or batches if rows are independent."""
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 100)
     terms = TERMS[name]
     lives = Lives(terms, random.Random(name), 120)
@@ -195,7 +194,7 @@ def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
 
 
 def test_sides_may_differ_in_what_can_be_null():
-    """A query says so of each column that it makes, a table of none."""
+    """A query declares nullability for each column, and a table for none."""
     rows = [(0, second(1), 0, dict.fromkeys(COLUMNS) | {"d": 1, "k": "a"})]
     strict = pa.schema([field.with_nullable(field.name not in {OP, "d"}) for field in SIDE])
     made = plan_events(
@@ -205,7 +204,7 @@ def test_sides_may_differ_in_what_can_be_null():
 
 
 def test_keys_of_floats_are_one_wherever_they_are_planned(store):
-    """0.0 is -0.0, and NaN is NaN, whatever parts the rows."""
+    """0.0 equals -0.0 and NaN equals NaN, in any division of the rows."""
     terms = EventTerms(Strategy.UPSERT, ("x",))
     moment = Moment(EPOCH, EPOCH, None, 3)
     keys = ((0.0, float("nan"), 1.5), (-0.0, float("-nan"), 1.5))

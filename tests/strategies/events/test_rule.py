@@ -1,4 +1,4 @@
-"""The worked tables of odf-ingest.md, section 2, and of the decisions, on the rule."""
+"""The worked tables of odf-ingest.md, section 2, and of the decisions, with the rule."""
 
 import pytest
 from specification.event_log import Arrival, Event, LogRejected, state
@@ -10,14 +10,14 @@ SYMBOLS = {op.symbol: op for op in Op}
 
 
 class Log:
-    """A log that grows; rows are written as `A 1000`, events as `0 +A e1 A 1000`."""
+    """A growing log. Rows are written as `A 1000`, events as `0 +A e1 A 1000`."""
 
     def __init__(self, terms, columns):
         self.terms, self.columns, self.events, self.watermark = terms, columns.split(), [], None
         self.counts = None
 
     def take(self, text, number):
-        """The events that the rows of a text add; `@e2` is an event time, `-R` before a row deletes."""
+        """The events for the rows of a text. `@e2` is an event time, and `-R` before a row deletes."""
         moment = Moment(f"s{number}", f"e{number}", self.watermark, len(self.events))
         made = ingest(
             self.events, [self.row(line) for line in text.splitlines() if line.strip()], self.terms, moment
@@ -148,7 +148,7 @@ def test_the_observed_encoding_has_one_row_a_change():  # O3
 
 
 def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
-    """A `D` says which record is gone: it is gone once, and comes back with an `I`."""
+    """A `D` identifies the removed record, which is removed once and returns with an `I`."""
     log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), 1, encoding=EventEncoding.OBSERVED), "city")
     log.take("@e1 A\n@e2 A", 1)
     assert log.take("@e1 A", 2) == ["2 -R e2 A"]
@@ -158,7 +158,7 @@ def test_a_record_that_is_known_by_its_time_keeps_it():  # R44, R48, O19
 
 @pytest.mark.parametrize(("place", "cities"), [(0, "BA"), (1, "AB")])
 def test_records_stand_in_the_order_of_the_key(place, cities):  # R24, section 2.1 step 7
-    """The event time counts where the key lists it."""
+    """The event time is part of the order if the key lists it."""
     log = Log(EventTerms(Strategy.SNAPSHOT, ("city",), place, encoding=EventEncoding.OP), "city")
     assert [line[-1] for line in log.take("@e2 A\n@e1 B", 1)] == list(cities)
 

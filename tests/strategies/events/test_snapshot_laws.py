@@ -1,6 +1,6 @@
-"""Random sequences of snapshots: the specification's own oracle, and the laws of section 2.10 (R48 to R51).
+"""Random sequences of snapshots: the specification's oracle, and the laws of section 2.10 (R48 to R51).
 
-The plan on Spark is held to the rule elsewhere; here the rule is held to appendix A, and to what it promises.
+These tests compare the rule with appendix A, and check its laws. Others compare the plan with the rule.
 """
 
 import math
@@ -24,7 +24,7 @@ NAN = math.nan
 
 
 def snapshots(chance):
-    """Copies of a source, one after the other; some rows stand twice, some copies carry event times."""
+    """Consecutive copies of a source, some with repeated rows or event times."""
     for _ in range(LENGTH):
         timed = chance.random() < 0.3
         rows = []
@@ -60,13 +60,14 @@ def by_the_appendix(log, rows, terms, moment):
 
 
 def told(events):
-    """Events so that they compare; the rule's own have their offsets in order."""
+    """Events in comparable form, with the rule's offsets in order."""
     return [(op, time, *map(canonical, values.values())) for op, time, values in events]
 
 
 @pytest.mark.parametrize("name", TERMS)
 def test_the_rule_is_that_of_the_appendix(name):
-    """R51, R48, R49, R50: event by event; the state is the last copy; each life follows the pattern; again is nothing."""
+    """R51, R48, R49, R50: Events are equal, the state is the last copy, lives follow the pattern, and
+    repetition adds nothing."""
     terms = TERMS[name]
     for seed in range(SEQUENCES):
         log, watermark, rows = [], None, []

@@ -1,4 +1,4 @@
-"""What feeds make of a table of layout `versions`: the worked examples of native.md."""
+"""Feeds into a table of layout `versions`: the worked examples of native.md."""
 
 from dataclasses import replace
 from itertools import permutations
@@ -298,7 +298,7 @@ a read without a position meets the rest by its time                    | k:a20#
     ids=[line.split("|")[0].strip() for line in LOGS.strip().splitlines()],
 )
 def test_V131_the_order_of_a_log_decides_in_any_order_and_split(text, shown):
-    """All at once, and one by one in each order of arrival."""
+    """The result is the same for all facts at once and for each order of arrival."""
     whole = Life()
     whole.feed(text)
     assert whole.shown("k") == shown
@@ -311,7 +311,7 @@ def test_V131_the_order_of_a_log_decides_in_any_order_and_split(text, shown):
 
 
 def test_V132_copies_neither_raise_nor_are_raised():
-    """A copy at 20 stays the copy, whatever comes to stand before or behind it."""
+    """A copy at 20 is unchanged, whatever is before or after it."""
     life = Life()
     life.feed("k:a30#500 m:a10#400")
     life.copy(20, "k:x m:y")
@@ -343,7 +343,7 @@ def test_V134_a_late_low_position_rewrites_the_rest_of_its_record_alone():
 
 
 def test_V135_what_is_settled_keeps_the_last_place_of_each_record():
-    """Deleted records included; what is not behind it is too late, whatever it says that it is of."""
+    """This includes deleted records. A message at or before the place is too late, whatever its time."""
     life = Life()
     life.feed("k:a5#100 k:a6#200 m:a5#110 m:-7#210")
     life.table = settled_before(life.table, 10)
@@ -355,7 +355,7 @@ def test_V135_what_is_settled_keeps_the_last_place_of_each_record():
 
 
 def test_V135_a_settled_place_stays_when_something_without_one_comes():
-    """A delete that ended nothing, too: what is not behind it in the log stays too late."""
+    """This includes a delete without an effect. A message at or before it in the log stays too late."""
     life = Life()
     life.feed("k:-1#5 k:e1")
     life.table = settled_before(life.table, 5)
@@ -373,7 +373,7 @@ def test_V135_a_truncate_that_a_record_has_settled_is_refused_beside_its_events(
 
 
 def test_V135_a_settled_truncate_settles_what_is_before_it_in_its_log():
-    """A change of a later time before it would raise it, and bring back what it took."""
+    """An earlier change with a later time would otherwise raise it, and restore deleted records."""
     life = Life()
     life.feed("k:a10 *10#500")
     life.table = settled_before(life.table, 10)
@@ -394,7 +394,7 @@ def test_V135_a_restatement_tests_own_times():
 
 
 def test_V136_messages_of_the_log_before_a_new_one_are_settled():
-    """What it is known of, and what comes behind that; a clock that is set back is one of the new log."""
+    """Known and later messages of the old log are settled. A clock that is set back belongs to the new log."""
     life = Life()
     life.feed("k:a10#500 k:b20#900")
     life.table = replace(settled_before(life.table, 29), former=FormerLogs(29, 20, (1900, True)))
@@ -416,7 +416,7 @@ def test_V136_messages_of_the_log_before_a_new_one_are_settled():
 
 
 def test_V138_a_column_that_comes_later_was_not_asserted_before():
-    """Whichever comes first, and in whatever split."""
+    """The order and the split of the deliveries do not matter."""
     for texts in (["k:a/_10", "k:a/e5"], ["k:a/e5", "k:a/_10"], ["k:a/_10 k:a/e5"]):
         life = Life("v", "w")
         for text in texts:
@@ -425,7 +425,7 @@ def test_V138_a_column_that_comes_later_was_not_asserted_before():
 
 
 def overwriting(*copies):
-    """A table whose column `o` keeps no history, with full copies, of which some lack it."""
+    """A table whose column `o` keeps no history, with full copies, some without it."""
     table = StoredVersions(("v", "o"), settled=(), overwritten=frozenset({"o"}))
     for number, (at, values) in enumerate(copies):
         table = take_among(table, Copy(at, {"m": values}, tuple(values)), number).table
@@ -437,7 +437,7 @@ def newest(table):
 
 
 def test_V18_a_restatement_leaves_what_has_no_history_where_no_fact_is_left_from_then_on():
-    """The state before its window is the stored version's, whose values are folded already (V78)."""
+    """V78: The state before the window is the stored version's, whose values are already folded."""
     table = overwriting((2, {"v": "e", "o": "e"}), (1, {"v": "e"}))
     assert newest(table) == [("e", 1, None)]
     table = apply(table, Feed((), window=Window(2, 3), all_keys=True), 2).table

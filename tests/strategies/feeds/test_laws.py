@@ -1,4 +1,5 @@
-"""The laws of native.md (section 9.1) of feeds and copies in one table, on random arrivals; the rule keeps them."""
+"""The laws of native.md (section 9.1) for feeds and copies in one table: the rule keeps them on random
+arrivals."""
 
 from contextlib import suppress
 from dataclasses import replace
@@ -45,7 +46,7 @@ def test_L1_L2_any_order_and_any_split_give_what_every_fact_tells(two):
 
 @given(arrivals())
 def test_every_prefix_of_arrivals_is_what_its_facts_tell(two):
-    """Correct after each commit, not only at the end."""
+    """The table is correct after each commit, not only at the end."""
     oracle, table = EveryFact(), EMPTY
     for number, delivery in enumerate(two[0]):
         oracle.take(delivery)
@@ -112,7 +113,7 @@ def test_L14_nothing_moves_an_instant_that_is_settled(two, instant):
 
 @given(ORDERED)
 def test_L16_the_open_versions_are_the_last_events(told):
-    """Without sparse updates: type 1 agrees with type 2."""
+    """Without sparse updates, type 1 and type 2 agree."""
     told = [each for each in told if each.kind is not FactKind.UPSERT or each.columns == COLUMNS]
     last = {}
     for each in sorted(told, key=lambda each: (each.at, each.sequence)):
@@ -125,7 +126,7 @@ def test_L16_the_open_versions_are_the_last_events(told):
 
 @given(st.lists(st.tuples(COPIES, st.booleans()), max_size=3))
 def test_copies_alone_give_the_rows_of_the_rule_of_copies(series):
-    """Of all records and all columns, in any order, restated or not."""
+    """This holds for all records and columns, in any order, with restatements."""
     one = other = EMPTY
     for number, (parts, restates) in enumerate(series):
         for each in (each.copy for group in parts for each in group if each.scope is None):
@@ -141,7 +142,7 @@ def test_copies_alone_give_the_rows_of_the_rule_of_copies(series):
 
 @given(arrivals(), WINDOWS, st.booleans(), EVENTS)
 def test_L8_check_holds_after_every_commit(two, window, all_keys, restated):
-    """Also after a restatement, and what comes behind it."""
+    """This includes restatements and later deliveries."""
     table, log = EMPTY, _are_of_log(each for each in two[0] if not isinstance(each, Scoped))
     some = [each for each in restated if window.has(each.at) and log in {None, _is_of_log(each)}]
     for number, delivery in enumerate(
@@ -171,7 +172,7 @@ def test_L9_after_a_rewind_the_table_is_what_was_known_and_the_rest_never_came(t
 
 @given(EVENTS, WINDOWS, st.booleans(), EVENTS)
 def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told, window, all_keys, restated):
-    """Of a log those alone are restated of which no other own time, outside the window, is known (V133)."""
+    """V133: In a log, only messages without another known own time outside the window are restated."""
     stay = {(each.key, each.sequence) for each in told if each.logged and not window.has(each.at)}
     log = _are_of_log([told])
     some = [each for each in restated if window.has(each.at) and log in {None, _is_of_log(each)}]
@@ -191,7 +192,7 @@ def test_L11_a_restatement_is_as_if_the_facts_of_its_window_had_never_come(told,
 
 
 def _are_of_log(deliveries):
-    """Whether events are messages of a log, as all of a table's are or none; None where there are none."""
+    """Whether the events are messages of a log, which holds for all or none of a table. None without events."""
     return next((_is_of_log(each) for delivery in deliveries for each in delivery), None)
 
 
@@ -200,7 +201,7 @@ def _is_of_log(event):
 
 
 def _parted(deliveries, early):
-    """Deliveries parted by the instants of their facts."""
+    """Deliveries divided by the instants of their facts."""
     parts = [], []
     for each in deliveries:
         if isinstance(each, Scoped):

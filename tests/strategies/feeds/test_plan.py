@@ -1,4 +1,4 @@
-"""The plan of a feed gives the rule's rows, whole and in parts by key; Spark does not run here."""
+"""The plan of a feed gives the rule's rows, whole and in parts by key, without Spark."""
 
 from dataclasses import replace
 
@@ -24,7 +24,7 @@ PARTS = st.sampled_from([1, 3])
 
 @given(arrivals(), PARTS, st.booleans())
 def test_L15_a_feed_among_copies_gives_the_rules_rows(two, parts, whole):
-    """On the slice from the delivery's first instant on, and on the whole table."""
+    """The slice from the delivery's first instant on, and the whole table, give the same result."""
     table, log = StoredVersions(COLUMNS, settled=()), _is_log(two[0])
     for number, delivery in enumerate(two[0]):
         if isinstance(delivery, Scoped):
@@ -61,7 +61,7 @@ CELLS = st.sampled_from(["e", "u", None])
 
 @st.composite
 def whole_events(draw, instants=INSTANTS, log=False):
-    """Events of four columns, now and then without a key or a sequence, and with images of what was before."""
+    """Events of four columns, with images before the change, some without a key or a sequence."""
     one = draw(logged(instants) if log else events(instants))
     columns = draw(
         st.sampled_from([EVERYTHING, EVERYTHING, None, ("v",), ("w", "i"), ("v", "o"), ("i",), ()])
@@ -80,7 +80,7 @@ def whole_events(draw, instants=INSTANTS, log=False):
 
 @st.composite
 def feeds(draw, log):
-    """A delivery, perhaps one that restates a window."""
+    """A delivery, which may restate a window."""
     if draw(st.booleans()):
         told = draw(st.lists(whole_events(log=log), min_size=1, max_size=6))
         return Feed(tuple(told), draw(st.booleans()))
@@ -92,7 +92,7 @@ def feeds(draw, log):
 
 @st.composite
 def whole_copies(draw):
-    """A copy of four columns or of fewer, of all records or of a scope, perhaps a restatement."""
+    """A copy of four columns or fewer, of all records or a scope, which may be a restatement."""
     rows = draw(
         st.dictionaries(st.sampled_from(KEYS), st.fixed_dictionaries(dict.fromkeys(EVERYTHING, CELLS)))
     )
@@ -106,7 +106,7 @@ def whole_copies(draw):
 
 @st.composite
 def new_logs(draw):
-    """What is known of the logs before one that begins anew."""
+    """The known state of the logs before a new one."""
     last = draw(st.none() | st.tuples(st.integers(1, 9), st.booleans()))
     return FormerLogs(draw(st.integers(0, 6)), draw(st.integers(0, 9)), last)
 
@@ -127,7 +127,8 @@ SERIES = st.booleans().flatmap(
 
 @given(SERIES, KEPT, st.sampled_from([(), None, (4, 6)]), PARTS)
 def test_any_series_gives_the_rules_rows_or_its_refusals(series, settings, settled, parts):
-    """Restatements, settled instants, ties, columns without a history and images of what was before."""
+    """Series contain restatements, settled instants, ties, columns without a history, and images before
+    changes."""
     deliveries, log = series
     table = StoredVersions(EVERYTHING, settled=() if settled == () else None, **settings)
     if settled:
@@ -138,7 +139,7 @@ def test_any_series_gives_the_rules_rows_or_its_refusals(series, settings, settl
 
 
 def _after(table, delivery, number, parts, log):
-    """The table after a delivery; the plan of a feed gives the same, or finds a fault where the rule does."""
+    """The table after a delivery. The plan of a feed gives the same, or finds a fault if the rule does."""
     if isinstance(delivery, int):
         return settled_before(table, delivery) if table.settled is not None else table
     if isinstance(delivery, FormerLogs):
@@ -171,7 +172,7 @@ def _after(table, delivery, number, parts, log):
 
 
 def _after_copy(table, copy, scope, number, parts, log):
-    """The table after a copy; its plan gives the same."""
+    """The table after a copy. Its plan gives the same."""
     try:
         taken = take_among(table, copy, number, scope)
     except Refused as refused:

@@ -1,4 +1,4 @@
-"""What the plan of a feed takes: keys, sequences and values of any type, and the keys of what it refuses."""
+"""Keys, sequences and values of any type in the plan of a feed, and the keys of its refusals."""
 
 from datetime import UTC, datetime
 from decimal import Decimal
@@ -39,7 +39,7 @@ def terms_of(key=(("k", TEXT),), value=TEXT, further=None, **more):
 
 
 def events(terms, rows):
-    """Events of rows such as `(key, value, day, kind, sequence)`; of a key of several columns a tuple."""
+    """Events from rows such as `(key, value, day, kind, sequence)`. A composite key is a tuple."""
     types = {each.name: each.type for each in terms.columns}
     schema = arrow_schema({name: types[name] for name in (*terms.key, "v")})
     schema = schema.append(pa.field(AT, pa.timestamp("us", "UTC"))).append(pa.field(KIND, pa.string()))
@@ -75,7 +75,7 @@ def lives(plan, *names):
 
 
 def test_a_key_of_several_columns_is_one_and_a_truncate_is_of_all():
-    """Without a further sequence; keys whose texts are equal together are two."""
+    """Without a further sequence, keys with equal concatenated texts still differ."""
     terms = terms_of((("k", TEXT), ("l", TEXT)))
     plan = planned(
         terms,
@@ -104,7 +104,7 @@ def test_a_key_of_several_columns_is_one_and_a_truncate_is_of_all():
     ids=str,
 )
 def test_V21_events_of_one_instant_are_in_the_order_of_their_sequence(type_, first, last):
-    """Numbers by value, text by code point, false before true; whichever comes first in the delivery."""
+    """Numbers are ordered by value, texts by code point, and false is before true, in any order of arrival."""
     terms = terms_of(further=type_)
     rows = [("k", "new", 1, "upsert", last), ("k", "old", 1, "upsert", first)]
     for told in (rows, rows[::-1]):
@@ -152,7 +152,7 @@ def test_V47_V53_what_is_refused_has_its_keys():
 
 
 def test_V120_the_columns_that_drive_changes_are_counted():
-    """Of events that change a record which is there."""
+    """Only events that change an existing record count."""
     plan = planned(terms_of(), [("k", "a", 1, "upsert"), ("k", "b", 2, "upsert"), ("m", "a", 1, "upsert")])
     assert plan.counts == {"began": 3, "drives v": 1}
 

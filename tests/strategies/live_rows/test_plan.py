@@ -15,7 +15,7 @@ def whole(rows):
 
 @given(live_batches())
 def test_the_plan_is_the_rule(history):
-    """Each batch, planned, gives the table and the count of ignored rows that the rule gives."""
+    """Each planned batch gives the rule's table and the rule's count of ignored rows."""
     table = whole(history.stored)
     for batch in history.batches:
         expected = rule.apply(table, KEY, LIVE_COLUMNS, **batch)
@@ -27,7 +27,7 @@ def test_the_plan_is_the_rule(history):
 
 @given(live_batches())
 def test_rows_that_stay_as_they_are_stay_where_they_are(history):
-    """A row that a batch does not change is neither removed nor written again."""
+    """An unchanged row is neither removed nor written again."""
     table = whole(history.stored)
     for batch in history.batches:
         actions = plan_live(table, NAMES, KEY, LIVE_COLUMNS, **batch)

@@ -1,4 +1,4 @@
-"""The rule of live rows keeps section 2.8 and the requirements 64 to 79 that a rule can show."""
+"""The rule of live rows follows section 2.8 and those requirements of 64 to 79 that a rule can show."""
 
 from copy import deepcopy
 
@@ -27,7 +27,7 @@ def gives(text, ignored=0) -> LiveOutcome:
 
 
 def test_replace_inserts_new_keys_and_replaces_whole_rows():
-    """64, 75: a replace row becomes the row of its key, with the file's synced time."""
+    """64, 75: A replace row becomes the row of its key, with the file's synced time."""
     expected = """
         id  v    n  synced
         1   new  -  T5
@@ -43,7 +43,7 @@ def test_replace_inserts_new_keys_and_replaces_whole_rows():
 
 
 def test_a_column_absent_from_a_replace_file_becomes_null():
-    """2.8: what the request names and the file lacks is NULL, on new and on matched rows."""
+    """2.8: A column in the request but not in the file is NULL, in new and in matched rows."""
     expected = """
         id  v    n  synced
         1   new  -  -
@@ -59,7 +59,7 @@ def test_a_column_absent_from_a_replace_file_becomes_null():
 
 
 def test_update_changes_only_columns_with_a_value():
-    """65, 75: an unmodified cell keeps, NULL sets NULL, synced comes from the file."""
+    """65, 75: An unmodified cell keeps its value, NULL sets NULL, and synced is the file's."""
     expected = """
         id  v    n  synced
         1   abc  -  T5
@@ -74,7 +74,7 @@ def test_update_changes_only_columns_with_a_value():
 
 
 def test_a_column_absent_from_an_update_file_is_unmodified():
-    """2.8: an update file that lacks a column says nothing about it, not even for synced."""
+    """2.8: A column that an update file lacks is unmodified, including synced."""
     expected = """
         id  v    n  synced
         1   new  1  T1
@@ -88,7 +88,7 @@ def test_a_column_absent_from_an_update_file_is_unmodified():
 
 
 def test_every_update_row_of_an_absent_key_is_ignored_and_counted():
-    """66, F7: an update never makes a record, and each such row counts."""
+    """66, F7: An update never creates a record, and each such row is counted."""
     update = """
         id  v    n  synced
         8   new  .  T5
@@ -99,7 +99,7 @@ def test_every_update_row_of_an_absent_key_is_ignored_and_counted():
 
 
 def test_soft_delete_of_an_absent_key_is_ignored():
-    """67: an update that only sets the flag finds its record or nothing."""
+    """67: An update that only sets the flag needs an existing record."""
     stored = """
         id  _fivetran_deleted
         1   false
@@ -118,7 +118,7 @@ def test_soft_delete_of_an_absent_key_is_ignored():
 
 
 def test_delete_removes_by_key_only():
-    """68: of a delete row nothing but the key is read."""
+    """68: Only the key of a delete row is read."""
     expected = """
         id  v    n  synced
         2   pqr  2  T2
@@ -131,7 +131,7 @@ def test_delete_removes_by_key_only():
 
 
 def test_delete_of_an_absent_key_counts_each_key_once():
-    """68, F7: deleting what is not there changes nothing; the count is of distinct keys."""
+    """68, F7: Deleting an absent record changes nothing. Distinct keys are counted."""
     delete = """
         id
         8
@@ -142,7 +142,7 @@ def test_delete_of_an_absent_key_counts_each_key_once():
 
 
 def test_the_same_key_deleted_twice_is_deleted_once():
-    """2.8: delete rows are reduced to distinct keys, so the second one misses nothing."""
+    """2.8: Delete rows are reduced to distinct keys, so the second one is not counted as ignored."""
     expected = """
         id  v    n  synced
         2   pqr  2  T2
@@ -156,7 +156,7 @@ def test_the_same_key_deleted_twice_is_deleted_once():
 
 
 def test_keyless_tables_match_on_their_row_id():
-    """69: `_fivetran_id` is a key like any other."""
+    """69: `_fivetran_id` is an ordinary key."""
     stored = """
         _fivetran_id  v
         k1            abc
@@ -179,7 +179,7 @@ def test_keyless_tables_match_on_their_row_id():
 
 
 def test_keys_match_exactly_and_null_equals_null():
-    """70: case, trailing blanks and NULL in a part of a key tell records apart."""
+    """70: Case, trailing spaces and NULL in a part of a key distinguish records."""
     stored = """
         id  part  v
         1   "a"   one
@@ -209,7 +209,7 @@ def test_keys_match_exactly_and_null_equals_null():
 
 
 def test_replace_then_update_then_delete():
-    """71: the kinds follow one another whatever the source did first."""
+    """71: The order of kinds is fixed, whatever the source did first."""
     expected = """
         id  v    n  synced
         1   new  7  T6
@@ -223,7 +223,7 @@ def test_replace_then_update_then_delete():
 
 
 def test_the_last_of_repeated_replaces_wins():
-    """72: earlier rows of the same key leave no trace."""
+    """72: Earlier rows of the same key have no effect."""
     expected = """
         id  v    n  synced
         1   new  -  T6
@@ -238,7 +238,7 @@ def test_the_last_of_repeated_replaces_wins():
 
 
 def test_earlier_replaces_leave_no_trace_in_columns_outside_the_request():
-    """2.8: rows are reduced to the last of each key before any of them is written."""
+    """2.8: Rows are reduced to the last one of each key before any is written."""
     stored = """
         id  v    extra
         1   abc  kept
@@ -252,7 +252,7 @@ def test_earlier_replaces_leave_no_trace_in_columns_outside_the_request():
 
 
 def test_repeated_updates_fold_in_order():
-    """72: a later value overrides an earlier one, an unmodified cell does not."""
+    """72: A later value overrides an earlier one, but an unmodified cell does not."""
     expected = """
         id  v    n  synced
         1   new  -  T7
@@ -268,7 +268,8 @@ def test_repeated_updates_fold_in_order():
 
 
 def test_columns_outside_the_request_keep_their_value_on_matched_rows():
-    """76: the table knows more than the request: NULL on insert, kept on matched rows."""
+    """76: If the table has more columns than the request, they are NULL in inserted rows and kept in matched
+    rows."""
     stored = """
         id  v    extra
         1   abc  kept
@@ -286,7 +287,7 @@ def test_columns_outside_the_request_keep_their_value_on_matched_rows():
 
 
 def test_a_file_column_outside_the_request_is_written():
-    """2.8: what the file brings and the table has is written, whatever the request names."""
+    """2.8: A column in the file and the table is written, even if it is not in the request."""
     stored = """
         id  v    extra
         1   abc  old
@@ -304,7 +305,7 @@ def test_a_file_column_outside_the_request_is_written():
 
 
 def test_a_record_replaced_in_the_batch_has_a_row_to_update():
-    """71: an update sees what the same batch has put there."""
+    """71: An update applies to rows of the same batch."""
     expected = """
         id  v    n  synced
         5   new  7  T6
@@ -315,12 +316,12 @@ def test_a_record_replaced_in_the_batch_has_a_row_to_update():
 
 
 def test_an_empty_batch_changes_nothing():
-    """74: no rows, no change, nothing ignored."""
+    """74: Without rows, nothing changes and nothing is ignored."""
     assert gives(STORED) == after(STORED)
 
 
 def test_the_rows_that_come_out_are_copies():
-    """What is done to the outcome does not reach what was handed in."""
+    """Changes of the result do not affect the input."""
     stored = table(STORED)
     for row in apply(stored, ["id"], COLUMNS).rows:
         row.clear()
@@ -328,7 +329,7 @@ def test_the_rows_that_come_out_are_copies():
 
 
 def test_a_row_without_its_key_is_refused():
-    """E1: neither an absent nor an unmodified key names a record."""
+    """E1: An absent or unmodified key identifies no record."""
     for rows in (table(" v \n new"), table(" id v \n . new")):
         for kind in ("replace", "update", "delete"):
             with pytest.raises(ValueError):
@@ -336,13 +337,13 @@ def test_a_row_without_its_key_is_refused():
 
 
 def test_a_replace_row_with_an_unmodified_cell_is_refused():
-    """E1: a whole row has nothing to leave as it is."""
+    """E1: A whole row has no former value for an unmodified cell."""
     with pytest.raises(ValueError, match="whole row"):
         after(STORED, replace=" id v n synced \n 1 . 3 T5")
 
 
 def test_stored_rows_that_share_a_key_all_change():
-    """A table that broke its key loses nothing that the batch does not name."""
+    """A table with a repeated key loses no row that the batch does not name."""
     stored = """
         id  v    extra
         1   one  first
@@ -367,21 +368,21 @@ def test_stored_rows_that_share_a_key_all_change():
 
 
 def sent(stored, batch) -> list[dict]:
-    """The rows after a batch; an empty table knows LEFT_OVER only once a file has named it."""
+    """The rows after a batch. An empty table has LEFT_OVER only after a file contains it."""
     rows = apply(stored, KEY, LIVE_COLUMNS, **batch).rows
     return in_order({LEFT_OVER: None} | row for row in rows)
 
 
 @given(live_batches())
 def test_the_same_batch_twice_equals_once(history):
-    """78: replaying a batch changes nothing."""
+    """78: A repeated batch changes nothing."""
     once = sent(history.stored, history.batches[0])
     assert once == sent(once, history.batches[0])
 
 
 @given(live_batches(), st.sampled_from([("replace",), ("replace", "update")]))
 def test_a_batch_that_stopped_half_way_ends_as_if_it_had_run_once(history, done):
-    """79: any prefix of the three kinds, then the whole batch, equals the whole batch."""
+    """79: Any prefix of the three kinds, followed by the whole batch, equals the whole batch."""
     part = {kind: history.batches[0][kind] for kind in done}
     half = sent(history.stored, part)
     assert sent(history.stored, history.batches[0]) == sent(half, history.batches[0])
@@ -389,7 +390,7 @@ def test_a_batch_that_stopped_half_way_ends_as_if_it_had_run_once(history, done)
 
 @given(live_batches())
 def test_rows_are_what_remains_and_what_came(history):
-    """Keys are unique, every row has every column, the inputs stay as they were."""
+    """Keys are unique, every row has every column, and the inputs are unchanged."""
     given_before = deepcopy(history)
     rows = sent(history.stored, history.batches[0])
     keys = [tuple(row[column] for column in KEY) for row in rows]
@@ -400,7 +401,7 @@ def test_rows_are_what_remains_and_what_came(history):
 
 @given(live_batches())
 def test_keys_that_a_batch_does_not_name_stay(history):
-    """No row of another key changes."""
+    """Rows with other keys are unchanged."""
     named = {tuple(r[c] for c in KEY) for rows in history.batches[0].values() for r in rows}
     rest = [row for row in history.stored if tuple(row[c] for c in KEY) not in named]
     rows = sent(history.stored, history.batches[0])

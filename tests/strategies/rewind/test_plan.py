@@ -1,4 +1,4 @@
-"""The plan of a rewind gives the rule's table, in one commit of Iceberg's."""
+"""The plan of a rewind gives the rule's table, in one Iceberg commit."""
 
 import random
 from dataclasses import replace
@@ -21,7 +21,7 @@ WAYS = {"whole": 1 << 30, "in parts": 100_000, "in tasks": 0}
 
 @pytest.mark.parametrize("way", WAYS)
 def test_the_plan_gives_the_rules_table(store, way):
-    """Many lives in one table, rewound again and again; rows that stay keep their ids, and so do those that move."""
+    """Many lives in one table are rewound repeatedly. Unchanged and moved rows keep their ids."""
     chance = random.Random(7)
     lives = [random_life(chance) for _ in range(LIVES)]
     folds = [
@@ -42,6 +42,6 @@ def test_the_plan_gives_the_rules_table(store, way):
 
 
 def _apart(number, fold):
-    """The rows of one of many lives, whose marks are those of the first."""
+    """The rows of one of many lives, with the first life's marks."""
     marks = [row for row in fold if row["id"] is None and not number]
     return [*marks, *(row | {"id": row["id"] + 10 * number} for row in fold if row["id"] is not None)]

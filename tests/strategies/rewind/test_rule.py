@@ -1,4 +1,4 @@
-"""A rewind in plain Python: what holds after it, and what stays known (native.md V84, L9)."""
+"""A rewind in plain Python: its result, and the states that stay known (native.md V84, L9)."""
 
 import random
 
@@ -65,7 +65,7 @@ def test_before_the_first_commit_there_is_nothing():
 
 
 def test_columns_without_history_stay_as_they_are():
-    """V18: of an overwritten column alone no version comes back."""
+    """V18: A change of only overwritten columns restores no version."""
     told = [{**version(1, "a", 10), "w": "old"}]
     rows = life(told, [{**version(1, "a", 10, 20), "w": "old"}])
     rows = [{**row, "w": "new"} for row in rows]

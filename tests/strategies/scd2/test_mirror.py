@@ -1,4 +1,4 @@
-"""3.7: a base mirrors its stage; what cannot be a base is told with its keys. In memory, whole and in parts."""
+"""3.7: A base mirrors its stage, and invalid rows are reported with keys. In memory, whole and in parts."""
 
 from datetime import UTC, datetime
 
@@ -42,7 +42,7 @@ def terms(**more):
 
 
 def row(word):
-    """`x:1` or, flagged as deleted, `x:1:X`; the hash has not the flag."""
+    """`x:1`, or `x:1:X` if flagged as deleted. The hash does not include the flag."""
     key, value, flag = f"{word}::".split(":")[:3]
     key, value = (None if part == "-" else part for part in (key, value))
     return {"key": f"#{key}", "k": key, "a": value, "gone": flag or None, ROW_HASH: f"#{value}"}
@@ -75,7 +75,7 @@ def summed(parts):
 
 
 def after(before, parts):
-    """The base as the parts leave it."""
+    """The base after all parts."""
     gone = {place for part in parts for place in part.rows[BASE_REMOVED][POSITION].to_pylist()}
     stays = [each for each in before.to_pylist() if each[POSITION] not in gone]
     came = [
@@ -92,7 +92,7 @@ RECORDS = st.dictionaries(st.sampled_from("abcdef"), st.sampled_from(["1", "2", 
 
 @given(RECORDS, RECORDS, st.booleans(), st.integers(1, 3), st.sampled_from(["", "abc"]))
 def test_a_base_is_its_stage_and_what_is_out_of_scope(now, before, flags, parts, spared):
-    """What is gone goes or gets the flag; the live rows are those that the base then has and no flag marks."""
+    """Missing rows are deleted or flagged. The live rows are the base's unflagged rows."""
     texts = [" ".join(f"{k}:{value}" for k, value in rows.items()) for rows in (now, before)]
     stage, base = staged(texts[0]), stored(texts[1], lambda k: k not in spared)
     asked = terms(flag=Flag("gone", "X") if flags else None)
@@ -140,7 +140,7 @@ def test_what_cannot_be_a_base_is_told_with_its_keys(stage, base, rules, faults)
 
 
 def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones():
-    """P3, 7.3: rows of one key are one if the live ones have one hash, whatever flagged ones have."""
+    """P3, 7.3: Rows of one key are one if all live ones have one hash, whatever the flagged ones have."""
     stage = staged("x:1:X x:1 x:2:X y:1:Z y:1:Y")
     part, live = plan_base(terms(collapses=True), stage, stored(""))
     kept = [(each["k"], each["a"], each["gone"]) for each in part.rows[BASE_ADDED].to_pylist()]
@@ -149,7 +149,7 @@ def test_a_live_row_stays_before_a_flagged_one_and_the_least_of_identical_ones()
 
 
 def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
-    """They have no pair, and are no duplicates of each other."""
+    """They match no row, and are not duplicates of each other."""
     base = stored("a:1 b:1 c:1")
     keys = pa.array([None, None, "#c"], pa.string())
     base = base.set_column(base.column_names.index("key"), "key", keys)
@@ -158,7 +158,7 @@ def test_stored_rows_without_a_key_go_as_others_that_the_stage_lacks():
 
 
 def test_records_that_come_and_go_are_told_where_a_base_was():
-    """KEYS_CHANGED is judged on all parts: each tells the business keys of what comes and of what its stage lacks."""
+    """KEYS_CHANGED is decided on all parts. Each reports the business keys of added and of missing records."""
     sides = staged("a:1 b:1"), stored("b:1 c:1 d:1", lambda k: k != "d")
     part, _ = plan_base(terms(), *sides)
     assert (part.rows[ADDED_KEYS]["k"].to_pylist(), part.rows[REMOVED_KEYS]["k"].to_pylist()) == (
@@ -174,7 +174,7 @@ def test_records_that_come_and_go_are_told_where_a_base_was():
     [(1.004, 1.0, {}), (1.006, 1.0, {UNSEEN + "f": 1}), (None, 1.0, {UNSEEN + "f": 1})],
 )
 def test_a_change_under_one_hash_is_counted_by_the_digits_that_are_hashed(now, before, told):
-    """Section 2.4: a float is another one if the text that is hashed of it is."""
+    """Section 2.4: A float differs if its hashed text differs."""
     asked = terms(unsure={"k": None, "f": 2})
     stage, base = staged("a:1"), stored("a:2")
     place = stage.column_names.index(ROW_HASH)

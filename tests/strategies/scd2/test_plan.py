@@ -1,4 +1,4 @@
-"""R29: a load as it is planned, whole or in parts by key, is the rule's; many lives, in memory."""
+"""R29: A planned load, whole or in parts by key, equals the rule, for many lives in memory."""
 
 from dataclasses import asdict, replace
 from datetime import UTC, datetime, timedelta
@@ -91,7 +91,7 @@ def made(rows):
 
 
 def sides_of(history, base, archived, scope):
-    """A base, its open versions and the earlier ones, as a load has them."""
+    """A base, its open versions and earlier ones, as in a load."""
     rows = [{"b_key": row.key, "k": row.key, "a": row.values["a"], ROW_HASH: row.row_hash} for row in base]
     base_rows = pa.Table.from_pylist(rows, ROWS)
     open_ = stored([version for version in history if version.ended is None])
@@ -109,7 +109,7 @@ def sides_of(history, base, archived, scope):
 
 
 def planned_part(asked, sides):
-    """The plan of a part, with the versions that begin in it beside the earlier ones of their records."""
+    """The plan of a part, with new versions next to earlier ones of their records."""
     part = plan_load(asked, sides)
     if not part.rows:
         return part
@@ -134,7 +134,7 @@ ROW = st.tuples(st.sampled_from(KEYS), VALUES)
 
 @st.composite
 def lives(draw):
-    """Words for states, rules, and loads one after the other: at which second, of which rows."""
+    """Words for states, rules and a series of loads, each with a second and rows."""
     lawful = st.dictionaries(st.sampled_from(KEYS), VALUES).map(lambda rows: list(rows.items()))
     rows = st.one_of(lawful, lawful, lawful, st.lists(ROW, max_size=4))
     loads = st.lists(st.tuples(st.integers(1, 8), st.sampled_from([False] * 9 + [True]), rows), max_size=6)
@@ -154,8 +154,8 @@ def _row(key, value, *, broken):
 
 @given(lives())
 def test_a_load_is_the_rules_in_any_parts(life):
-    """Versions that close and begin, their words, the counts and what is refused, load after load: late ones, ones
-    that were interrupted, identical rows and rows without a hash."""
+    """Versions, states, counts and refusals equal the rule's in each load, including late and interrupted
+    ones, identical rows, and rows without a hash."""
     words, scope, archived, collapses, parts, loads = life
     history = []
     within = (lambda version: version.values["a"] == scope) if scope else (lambda _: True)
@@ -190,7 +190,7 @@ def test_a_load_is_the_rules_in_any_parts(life):
 
 
 def test_a_load_that_was_interrupted_goes_on():
-    """A version that this very load closed as changed is followed by one that changed, not by one that came back."""
+    """The next version is `changed`, not `reappeared`."""
     now = DAY + timedelta(seconds=5)
     closed = Version("h", "x", "#1", {"a": "1"}, DAY, now, "changed", "r5", DAY)
     sides = sides_of([closed], [_row("x", "2", broken=False)], (), lambda _: True)
@@ -201,7 +201,7 @@ def test_a_load_that_was_interrupted_goes_on():
 
 @pytest.mark.parametrize("value", ["1", "2"])
 def test_an_open_version_that_never_began_is_refused(value):
-    """Whether its record changes or not."""
+    """This holds whether its record changes or not."""
     stands = Version("h", "x", "#1", {"a": "1"}, None, None, "new", "r0", DAY)
     sides = sides_of([stands], [_row("x", value, broken=False)], (), lambda _: True)
     sums = PlanSums()
@@ -211,7 +211,7 @@ def test_an_open_version_that_never_began_is_refused(value):
 
 @pytest.mark.parametrize("date", ["2025-01-01", None])
 def test_an_earlier_effective_date_is_refused_where_it_is_one(date):
-    """7.1: LATE_EFFECTIVE is of changed rows alone, and NULL is no date."""
+    """7.1: LATE_EFFECTIVE applies only to changed rows, and NULL is not a date."""
     asked = replace(terms(WORDS, 5), dated="a")
     stands = Version("h", "x", "#1", {"a": "2025-01-02"}, DAY, None, "new", "r0", DAY)
     sides = sides_of([stands], [_row("x", date, broken=False)], (), lambda _: True)

@@ -1,4 +1,4 @@
-"""The action table of section 9.1: every record has one row, and states and counts come from it."""
+"""The action table of section 9.1: each record has one row, which determines states and counts."""
 
 from itertools import product
 from pathlib import Path
@@ -24,14 +24,14 @@ FLAGS = list(product([False, True], repeat=3))
 
 
 def cases():
-    """The case of every record that can be, by what is true of it."""
+    """The case of every possible record, by its properties."""
     for (is_open, interrupted, seen), (there, same, in_scope) in product(FLAGS, FLAGS):
         past = past_of(is_open=is_open, interrupted=interrupted, seen=seen)
         yield past, now_of(past, there=there, same=same, in_scope=in_scope)
 
 
 def drawn():
-    """The table as the page has it."""
+    """The table as shown on the page."""
     rows = [
         f"| {past.value} | {now.value} | {step.closes or ''} | {step.begins or ''} | {step.counted or ''} |"
         for (past, now), step in TRANSITIONS.items()
@@ -40,12 +40,12 @@ def drawn():
 
 
 def test_every_record_has_one_row_and_every_row_a_record():
-    """Section 9.1: the table is total on its inputs, and no row of it is out of reach."""
+    """Section 9.1: The table is complete, and each row is reachable."""
     assert set(cases()) == set(TRANSITIONS)
 
 
 def test_a_version_ends_only_if_one_is_open_and_begins_only_if_the_base_has_the_record():
-    """Section 9.1, R16: at most one version is open, before and after."""
+    """Section 9.1, R16: At most one version is open before and after."""
     for (past, now), step in TRANSITIONS.items():
         assert bool(step.closes) <= (past is Past.OPEN)
         assert bool(step.begins) == (now in {Now.PRESENT, Now.OTHER})
@@ -53,7 +53,7 @@ def test_a_version_ends_only_if_one_is_open_and_begins_only_if_the_base_has_the_
 
 
 def test_every_state_is_reached_and_counted_once():
-    """A record that closes and begins is one that changed; the outcome is the state that it begins or ends as."""
+    """A record whose version closes and begins has changed. The outcome is the new or final state."""
     assert {step.counted for step in TRANSITIONS.values()} == {*OUTCOMES, None}
     assert {state for step in TRANSITIONS.values() for state in (step.closes, step.begins)} == {*State, None}
     for step in TRANSITIONS.values():
@@ -61,7 +61,8 @@ def test_every_state_is_reached_and_counted_once():
 
 
 def test_a_record_reappears_if_it_has_closed_versions_and_no_open_one():
-    """Section 7.2: whatever closed them; what this very load closed as changed is healed instead (section 3.5)."""
+    """Section 7.2: The reason for closing does not matter. A version closed by this load is healed instead
+    (section 3.5)."""
     again = {case for case, step in TRANSITIONS.items() if step.begins is State.REAPPEARED}
     assert again == {(Past.CLOSED, Now.PRESENT)}
     assert past_of(is_open=False, interrupted=False, seen=True) is Past.CLOSED
@@ -69,7 +70,7 @@ def test_a_record_reappears_if_it_has_closed_versions_and_no_open_one():
 
 
 def test_the_four_statements_are_those_of_the_specification():
-    """Section 3.3, in its order; stored states are three (section 3.4)."""
+    """Section 3.3: The order is the specification's, and there are three stored states (section 3.4)."""
     assert (CLOSINGS, BEGINNINGS) == (("close_changed", "close_deleted"), ("insert_changed", "insert_new"))
     assert set(WORDS.values()) == {"new", "changed", "deleted"}
 
@@ -89,5 +90,5 @@ def test_a_tally_tells_outcomes_and_statements():
 
 
 def test_the_page_has_the_table():
-    """The guide shows the table that loads go by."""
+    """The guide shows the table that loads use."""
     assert drawn() in PAGE.read_text(encoding="utf-8")

@@ -1,4 +1,4 @@
-"""Two states matched by key: what appeared, changed, vanished, and what is the same."""
+"""Two states matched by key: added, changed, removed and unchanged records."""
 
 from collections import Counter
 from dataclasses import astuple
@@ -33,7 +33,7 @@ def told(delivered, stored, *scope):
 
 
 def test_each_record_is_one_of_five():
-    """Places of delivered rows come before those of stored ones."""
+    """Places of delivered rows are before those of stored ones."""
     found = told(
         [("new", 1), ("other", 2), ("same", 3)],
         [("same", 3), ("gone", 4), ("other", 5), ("spared", 6), ("unknown", 7)],
@@ -43,7 +43,7 @@ def test_each_record_is_one_of_five():
 
 
 def test_null_is_null_nan_is_nan_and_zero_has_no_sign():
-    """As Spark compares values, so that both ways to load agree on what changed."""
+    """Values compare as in Spark, so that both ways of loading agree on the changes."""
     pairs = [
         (None, None),
         (float("nan"), float("nan")),
@@ -57,7 +57,7 @@ def test_null_is_null_nan_is_nan_and_zero_has_no_sign():
 
 
 def test_a_side_without_a_key_or_with_one_twice_has_no_match():
-    """Such a load is refused, and the refusal names the keys: that is for frames to tell."""
+    """Such a load is refused, and the refusal names the keys."""
     whole, twice, none = [("a", 1)], [("a", 1), ("a", 2)], [("a", 1), (None, 1)]
     assert [told(*each) for each in ((twice, whole), (whole, twice), (none, whole), (whole, none))] == [
         None
@@ -73,7 +73,7 @@ RECORDS = st.lists(
 
 @given(RECORDS, RECORDS, st.lists(st.none() | st.booleans(), min_size=5, max_size=5))
 def test_the_sift_is_the_rules(delivered, stored, scope):
-    """On keys and values that are one without being the same bits, and on sides that are to be refused."""
+    """This includes keys and values that are equal with different bits, and sides that are refused."""
     schema = pa.schema([("k", pa.float64()), ("x", pa.float64())])
     rows = [[{"k": key, "x": x} for key, x in side] for side in (delivered, stored)]
     counts = scope[: len(stored)]

@@ -14,7 +14,7 @@ def whole(rows):
 
 
 def check(history: History):
-    """Each batch, planned, gives the table and the count of ignored rows that the rule gives."""
+    """Each planned batch gives the rule's table and the rule's count of ignored rows."""
     table = whole(history.stored)
     for batch in history.batches:
         expected = rule.apply(table, KEY, COLUMNS, **batch)
@@ -27,19 +27,19 @@ def check(history: History):
 
 @given(batches())
 def test_the_plan_is_the_rule_on_what_senders_send(history):
-    """Well-formed batches: the plan gives the rule's table."""
+    """For well-formed batches, the plan gives the rule's table."""
     check(history)
 
 
 @given(wild_batches())
 def test_the_plan_is_the_rule_on_whatever_has_valid_types(history):
-    """Ill-formed batches: the plan gives the rule's table all the same."""
+    """For ill-formed batches with valid types, the plan also gives the rule's table."""
     check(history)
 
 
 @given(batches())
 def test_the_same_batch_again_changes_nothing(history):
-    """A batch planned on the table that it made has no actions."""
+    """A batch planned on its own result has no actions."""
     table = whole(history.stored)
     for batch in history.batches:
         table = whole(rule.apply(table, KEY, COLUMNS, **batch).rows)
@@ -48,7 +48,7 @@ def test_the_same_batch_again_changes_nothing(history):
 
 @given(batches())
 def test_counts_are_the_difference_of_the_tables(history):
-    """Counts of inserted and removed rows add up to the change in the number of rows."""
+    """The counts of inserted and removed rows add up to the change in the number of rows."""
     table = whole(history.stored)
     for batch in history.batches:
         counts = plan_history(table, NAMES, KEY, **batch).counts

@@ -1,4 +1,4 @@
-"""The rule of intervals keeps section 5 and the requirements 80 to 92 that a rule can show."""
+"""The rule of intervals follows section 5 and those requirements of 80 to 92 that a rule can show."""
 
 from copy import deepcopy
 from itertools import pairwise
@@ -146,7 +146,7 @@ I = {  # noqa: E741 - the letters of section 5.4
 
 
 def test_example_a_earliest_start_with_a_late_arrival():
-    """80, 81: what starts at s0 or later goes; what reaches s0 ends 1 ms before, active or not."""
+    """80, 81: Versions that start at or after s0 are deleted. A version that reaches s0 ends 1 ms before."""
     expected = """
         id  v  n  synced  start  end     active
         1   a  1  T1      T100   T150-1  false
@@ -158,7 +158,7 @@ def test_example_a_earliest_start_with_a_late_arrival():
 
 
 def test_example_b_update_chain():
-    """80: updates take what they leave as it is from the version they follow; old synced stay."""
+    """80: Updates get unmodified values from the previous version. Old synced times are kept."""
     expected = """
         id  v    n     start  end   active  synced
         1   abc  1     T1     T2-1  false   T100
@@ -172,7 +172,7 @@ def test_example_b_update_chain():
 
 
 def test_example_c_chain_that_carries_inside_the_batch():
-    """80, 84: the second update builds on the first, not on the version before the batch."""
+    """80, 84: The second update is based on the first one, not on the version before the batch."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T2-1  false   T100
@@ -185,7 +185,7 @@ def test_example_c_chain_that_carries_inside_the_batch():
 
 
 def test_example_d_mixed_kinds():
-    """80, 84: an update builds on the version valid at its time, though a later one is there."""
+    """80, 84: An update is based on the version at its own time, even if a later version exists."""
     expected = """
         id  v    n      start  end   active  synced
         1   abc  "123"  T1     T4-1  false   T7
@@ -199,7 +199,7 @@ def test_example_d_mixed_kinds():
 
 
 def test_example_e_delete_then_insert_again_in_one_batch():
-    """80, 88: the delete ends the version of its time, not the newest one."""
+    """80, 88: The delete ends the version at its own time, not the newest one."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T2    false   T1
@@ -209,7 +209,7 @@ def test_example_e_delete_then_insert_again_in_one_batch():
 
 
 def test_example_f_absent_keys():
-    """80, 85: an update and a delete of what is not there are ignored and counted."""
+    """80, 85: An update and a delete of absent keys are ignored and counted."""
     update = " id v n start end active synced \n 8 new . T1 TMAX true T7"
     delete = " id end synced \n 9 T2 T7"
     assert gives(EMPTY, ignored=2) == after(EMPTY, update=update, delete=delete)
@@ -218,7 +218,7 @@ def test_example_f_absent_keys():
 
 
 def test_example_g_update_for_a_deleted_key():
-    """80, 85: where a gap lies between, the record does not exist and the update is ignored."""
+    """80, 85: In a gap the record does not exist, so the update is ignored."""
     stored = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T2   false   T1
@@ -229,7 +229,7 @@ def test_example_g_update_for_a_deleted_key():
 
 
 def test_example_h_deleted_key_that_appears_in_the_earliest_file():
-    """80: step 1 closes at T2 - 1 ms, step 4 sets the delete's time."""
+    """80: Step 1 closes the version at T2 - 1 ms, and step 4 sets the time of the delete."""
     stored = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     TMAX  true    T1
@@ -242,7 +242,7 @@ def test_example_h_deleted_key_that_appears_in_the_earliest_file():
 
 
 def test_example_i_change_older_than_the_only_version():
-    """80, 90: the removed version supplies what a late update leaves as it is."""
+    """80, 90: A late update gets its unmodified values from the removed version."""
     expected = """
         id  v    n  start  end   active  synced
         1   new  1  T80    TMAX  true    T101
@@ -252,7 +252,7 @@ def test_example_i_change_older_than_the_only_version():
 
 @pytest.mark.parametrize("example", [B, C, D, E, I], ids="BCDEI")
 def test_example_j_the_same_batch_again(example):
-    """80: a batch sent twice gives the table of a batch sent once."""
+    """80: A repeated batch has the result of one batch."""
     stored, files = table(example["stored"]), {k: table(f) for k, f in example.items()}
     del files["stored"]
     once = apply(stored, ["id"], NAMES, **files)
@@ -270,7 +270,7 @@ ONE = """
 
 
 def test_the_earliest_of_several_starts_counts():
-    """H9: s0 is the smallest over all earliest rows of the key."""
+    """H9: s0 is the least start in all earliest rows of the key."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T2-1  false   T1
@@ -279,7 +279,7 @@ def test_the_earliest_of_several_starts_counts():
 
 
 def test_a_version_that_starts_at_s0_is_removed():
-    """81: start = s0 is included, one millisecond earlier is not."""
+    """81: A start equal to s0 is removed, and one a millisecond earlier is not."""
     stored = """
         id  v    n  start  end   active  synced
         1   abc  1  T3     TMAX  true    T1
@@ -293,7 +293,7 @@ def test_a_version_that_starts_at_s0_is_removed():
 
 
 def test_a_version_closed_before_s0_keeps_its_end():
-    """81: only what is active or reaches s0 is closed again."""
+    """81: Only active versions, and versions that reach s0, are closed again."""
     stored = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T2    false   T1
@@ -310,7 +310,7 @@ def test_a_version_closed_before_s0_keeps_its_end():
 
 
 def test_an_active_version_is_closed_whatever_its_end():
-    """5.2 step 1: the flag alone is enough."""
+    """5.2 step 1: The flag suffices."""
     stored = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T2   true    T1
@@ -325,7 +325,7 @@ def test_an_active_version_is_closed_whatever_its_end():
 
 
 def test_null_is_neither_active_nor_an_end_that_reaches():
-    """Detail i: NULL activity is not active, a NULL end compares false."""
+    """Detail i: NULL activity is not active, and a NULL end compares false."""
     stored = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     -    -       T1
@@ -335,14 +335,14 @@ def test_null_is_neither_active_nor_an_end_that_reaches():
 
 
 def test_start_takes_no_part_in_matching_keys():
-    """82, F15: not even when the request flags it as a key."""
+    """82, F15: This holds even if the request flags it as a key."""
     stored = B["stored"]
     files = {kind: text for kind, text in B.items() if kind != "stored"}
     assert after(stored, **files) == after(stored, key=("id", START), **files)
 
 
 def test_the_minimum_and_maximum_of_the_calendar_are_good():
-    """F10, F18: no step leaves the calendar at TMAX or in year 1."""
+    """F10, F18: No step leaves the calendar at TMAX or in year 1."""
     rows = table(ONE)
     first = rows[0][START].replace(year=1, month=1, day=1)
     rows[0] |= {START: first}
@@ -356,7 +356,7 @@ def test_the_minimum_and_maximum_of_the_calendar_are_good():
 
 
 def test_replace_rows_land_as_they_are():
-    """83: end and activity are the file's, even where they contradict each other."""
+    """83: End and activity are the file's, even if they contradict each other."""
     replace = """
         id  v    n  start  end   active  synced
         1   abc  -  T1     T9    true    T7
@@ -367,7 +367,7 @@ def test_replace_rows_land_as_they_are():
 
 
 def test_a_replace_row_takes_the_place_of_an_equal_start():
-    """5.2 step 2, H25: without an earliest row too; of two rows the last one stays."""
+    """5.2 step 2, H25: This holds without an earliest row too. Of two rows, the last one is kept."""
     expected = """
         id  v    n  start  end   active  synced
         1   new  -  T1     TMAX  true    T8
@@ -381,7 +381,7 @@ def test_a_replace_row_takes_the_place_of_an_equal_start():
 
 
 def test_columns_outside_the_request():
-    """Detail a: an update inherits them from its base, a replace row gets NULL, a file may write."""
+    """Detail a: An update inherits them from its base, a replace row gets NULL, and a file may write them."""
     stored = """
         id  v    extra  start  end   active  synced
         1   abc  kept   T1     TMAX  true    T1
@@ -406,7 +406,7 @@ def test_columns_outside_the_request():
 
 
 def test_a_column_absent_from_a_replace_row_is_null():
-    """2.8: a version is whole; what its file lacks is NULL."""
+    """2.8: A version is complete, so a column that its file lacks is NULL."""
     expected = """
         id  v    n  start  end  active  synced
         1   new  -  T1     -    -       -
@@ -418,13 +418,13 @@ def test_a_column_absent_from_a_replace_row_is_null():
 
 
 def test_updates_are_taken_in_ascending_start():
-    """Detail b: the order of the rows in their files does not matter."""
+    """Detail b: The order of rows in files does not matter."""
     header, first, second = C["update"].strip().splitlines()
     assert after(**C) == after(**C | {"update": f"{header}\n{second}\n{first}"})
 
 
 def test_updates_of_equal_start_fold_in_the_order_given():
-    """Details b and c, H22: the second one's base is what the first one made."""
+    """Details b and c, H22: The second update is based on the result of the first."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T3-1  false   T1
@@ -439,7 +439,7 @@ def test_updates_of_equal_start_fold_in_the_order_given():
 
 
 def test_an_update_merges_with_the_version_of_its_start():
-    """Detail c: its base is the entry whose place it takes, also one that the batch put there."""
+    """Detail c: Its base is the replaced entry, even if the batch created it."""
     expected = """
         id  v    n  start  end   active  synced
         1   new  1  T1     TMAX  true    T8
@@ -455,7 +455,7 @@ def test_an_update_merges_with_the_version_of_its_start():
 
 
 def test_the_version_of_its_start_is_a_base_whatever_its_end():
-    """Detail c, 5.2 rule 1: an equal start needs no reaching."""
+    """Detail c, 5.2 rule 1: With an equal start, the end does not matter."""
     stored = """
         id  v    n  start  end   active  synced
         1   abc  1  T3     T2    false   T1
@@ -469,7 +469,7 @@ def test_the_version_of_its_start_is_a_base_whatever_its_end():
 
 
 def test_null_in_an_update_sets_null():
-    """5.2 step 3: NULL is a value, unmodified is none, absent is unmodified."""
+    """5.2 step 3: NULL is a value, unmodified is not, and absent is unmodified."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T3-1  false   T1
@@ -483,7 +483,7 @@ def test_null_in_an_update_sets_null():
 
 
 def test_a_base_ends_at_most_a_millisecond_before():
-    """5.2 rule 1: end >= t - 1 ms is contiguous, anything earlier is a gap."""
+    """5.2 rule 1: An end at t - 1 ms or later is contiguous, and an earlier one is a gap."""
     stored = """
         id  v    n  start  end     active  synced
         1   abc  1  T1     T3-1    false   T1
@@ -504,7 +504,7 @@ def test_a_base_ends_at_most_a_millisecond_before():
 
 
 def test_a_record_alive_before_the_batch_is_updated_across_a_gap():
-    """F16: the version that reached s0 is a base though the batch leaves a gap after it."""
+    """F16: The version that reached s0 is a base, although the batch leaves a gap after it."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T3-1  false   T1
@@ -518,7 +518,7 @@ def test_a_record_alive_before_the_batch_is_updated_across_a_gap():
 
 
 def test_a_gap_without_an_earliest_row_is_a_gap():
-    """F16: the widening needs an s0."""
+    """F16: Without s0, a gap stays a gap."""
     stored = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T3-1  false   T1
@@ -528,7 +528,7 @@ def test_a_gap_without_an_earliest_row_is_a_gap():
 
 
 def test_a_version_before_the_gap_gives_way_to_the_removed_one():
-    """5.2 rule 2: where the version of the time does not reach, the removed one supplies values."""
+    """5.2 rule 2: If the version of the time does not reach, the removed one supplies the values."""
     stored = """
         id  v      n  start  end    active  synced
         1   older  1  T1     T2     false   T1
@@ -548,7 +548,7 @@ def test_a_version_before_the_gap_gives_way_to_the_removed_one():
 
 
 def test_synced_may_be_left_out_of_an_update():
-    """Detail e: absent and unmodified are inherited like a user column."""
+    """Detail e: Absent and unmodified synced times are inherited, like user columns."""
     expected = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T3-1  false   T1
@@ -564,7 +564,7 @@ def test_synced_may_be_left_out_of_an_update():
 @pytest.mark.parametrize("active", ["true", "false"])
 @pytest.mark.parametrize("end", ["T9", "TMAX"])
 def test_an_update_s_own_activity_counts(end, active):
-    """5.2 step 3: activity comes from the update, also where it contradicts the end."""
+    """5.2 step 3: Activity is the update's, even if it contradicts the end."""
     update = f"id v n start end active synced \n 1 new 1 T3 {end} {active} T7"
     assert gives(ONE + update.splitlines()[1]) == after(ONE, update=update)
 
@@ -572,14 +572,14 @@ def test_an_update_s_own_activity_counts(end, active):
 @pytest.mark.parametrize(("end", "active"), [("TMAX", True), ("T9", False)])
 @pytest.mark.parametrize("given_as", [{}, {ACTIVE: None}, {ACTIVE: UNMODIFIED}])
 def test_an_update_without_activity_is_active_when_it_never_ends(end, active, given_as):
-    """Detail e: true exactly when the end is TMAX."""
+    """Detail e: Activity is true exactly if the end is TMAX."""
     row = {"id": 1, "v": "new", START: instant("T3"), END: table(f"end \n {end}")[0][END]}
     rows = apply(table(ONE), ["id"], NAMES, update=[row | given_as]).rows
     assert [True, active] == [version[ACTIVE] for version in rows]
 
 
 def test_an_update_that_names_no_version_closes_one():
-    """Detail d, 7.11: without a start and a change, an end is a delete's end."""
+    """Detail d, 7.11: Without a start and a change, an end is the end of a delete."""
     expected = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T5   false   T1
@@ -590,7 +590,7 @@ def test_an_update_that_names_no_version_closes_one():
 
 
 def test_closing_updates_follow_the_delete_rows():
-    """Detail d: all are taken in ascending end, so the earlier one ends the version."""
+    """Detail d: All are applied in ascending order of end, so the earlier one ends the version."""
     delete, update = " id end \n 1 T6", " id end \n 1 T5"
     expected = """
         id  v    n  start  end  active  synced
@@ -603,7 +603,7 @@ def test_closing_updates_follow_the_delete_rows():
 
 
 def test_an_update_that_says_nothing_is_ignored():
-    """Detail d: no version, no change, no end that comes: counted, nothing else."""
+    """Detail d: An update without version, change or end is only counted."""
     says_nothing = """
         id  v  start  end   active  synced
         1   .  -      -     false   T9
@@ -616,7 +616,7 @@ def test_an_update_that_says_nothing_is_ignored():
 
 @pytest.mark.parametrize("value", ["new", "-"])
 def test_an_update_that_changes_values_of_no_version_is_refused(value):
-    """Detail d, E1: nobody knows when the change happened."""
+    """Detail d, E1: The time of such a change is unknown."""
     with pytest.raises(ValueError, match=START):
         after(ONE, update=f" id v end \n 1 {value} T5")
 
@@ -625,7 +625,7 @@ def test_an_update_that_changes_values_of_no_version_is_refused(value):
 
 
 def test_a_delete_sets_end_and_activity_only():
-    """86, 87: nothing else of a delete row is read, however it is shaped."""
+    """86, 87: Nothing else in a delete row is read, whatever its form."""
     expected = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T5   false   T1
@@ -638,7 +638,7 @@ def test_a_delete_sets_end_and_activity_only():
 
 
 def test_a_delete_finds_its_version_by_milliseconds():
-    """Detail g: a start later in the delete's millisecond counts; of several the greatest."""
+    """Detail g: A later start in the delete's millisecond counts. The greatest of several is used."""
     stored = """
         id  v    n  start    end      active  synced
         1   abc  1  T1       T3-1     false   T1
@@ -659,7 +659,7 @@ def test_a_delete_finds_its_version_by_milliseconds():
 
 
 def test_a_delete_of_a_closed_version_is_ignored():
-    """85: what ended more than a millisecond earlier stays as it is."""
+    """85: A version that ended more than a millisecond earlier is unchanged."""
     stored = """
         id  v    n  start  end     active  synced
         1   abc  1  T1     T3-1    false   T1
@@ -679,7 +679,7 @@ def test_a_delete_of_a_closed_version_is_ignored():
 
 
 def test_a_delete_sent_again_is_not_ignored():
-    """Detail g: to set what is already set counts as done."""
+    """Detail g: Setting an existing end counts as done."""
     stored = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T5   false   T1
@@ -688,7 +688,7 @@ def test_a_delete_sent_again_is_not_ignored():
 
 
 def test_deletes_are_taken_in_ascending_end():
-    """Detail g: the first delete ends the version, a later one finds it ended."""
+    """Detail g: The first delete ends the version, so a later one has no effect."""
     expected = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T5   false   T1
@@ -697,7 +697,7 @@ def test_deletes_are_taken_in_ascending_end():
 
 
 def test_a_delete_without_an_earliest_file():
-    """89: deletes stand alone."""
+    """89: Deletes work without an earliest file."""
     expected = """
         id  v    n  start  end  active  synced
         1   abc  1  T1     T5   false   T1
@@ -730,13 +730,13 @@ def test_a_delete_without_an_earliest_file():
     ],
 )
 def test_rows_without_key_or_times_are_refused(kind, row):
-    """Detail f, E1: a row that does not say which version it means is never guessed at."""
+    """Detail f, E1: The version of such a row is never guessed."""
     with pytest.raises(ValueError):
         after(ONE, **{kind: row})
 
 
 def test_a_stored_row_without_a_start_stays():
-    """Detail h: closed by step 1, never removed, never a base, never a target."""
+    """Detail h: Step 1 closes it. It is never removed, never a base and never a target."""
     stored = """
         id  v    n  start  end   active  synced
         1   abc  1  -      TMAX  true    T1
@@ -767,7 +767,7 @@ TWINS = """
 
 
 def test_stored_twins_stay_until_a_row_takes_their_place():
-    """Detail i: a replace row at their start replaces them all; other keys change nothing."""
+    """Detail i: A replace row at their start replaces all of them. Other keys change nothing."""
     expected = """
         id  v    n  start  end   active  synced
         1   new  9  T1     TMAX  true    T7
@@ -778,7 +778,7 @@ def test_stored_twins_stay_until_a_row_takes_their_place():
 
 
 def test_the_last_of_stored_twins_is_base_and_target():
-    """Detail i: step 1 meets each of them, step 3 builds on the last, step 4 ends the last."""
+    """Detail i: Step 1 closes each of them, step 3 uses the last as base, and step 4 ends the last."""
     updated = """
         id  v    n  start  end   active  synced
         1   abc  1  T1     T3-1  false   T1
@@ -813,7 +813,7 @@ def sent(stored, batch) -> list[dict]:
 
 
 def assert_well_formed(rows) -> None:
-    """Invariants 1 to 4 of section 5.5."""
+    """Check invariants 1 to 4 of section 5.5."""
     for key in map(key_of, rows):
         versions = sorted((r for r in rows if key_of(r) == key), key=lambda r: r[START])
         assert sum(version[ACTIVE] for version in versions) <= 1
@@ -823,7 +823,7 @@ def assert_well_formed(rows) -> None:
 
 @given(batches())
 def test_the_table_is_the_source_s_own_history(history):
-    """91: after each batch the table is well formed, is what the source did, and stays on replay."""
+    """91: After each batch, the table is well formed and the source's own history. A replay changes nothing."""
     rows = in_order(history.stored)
     for batch, expected in zip(history.batches, history.tables, strict=True):
         once = apply(rows, KEY, COLUMNS, **batch)
@@ -836,7 +836,7 @@ def test_the_table_is_the_source_s_own_history(history):
 
 @given(batches() | wild_batches())
 def test_keys_that_a_batch_does_not_mention_stay(history):
-    """91: invariant 5: they are as they were, and so is what was handed in."""
+    """91: Invariant 5: Other keys and the input are unchanged."""
     batch, before = history.batches[0], deepcopy(history)
     mentioned = {key_of(row) for rows in batch.values() for row in rows}
     rest = [row for row in history.stored if key_of(row) not in mentioned]
@@ -846,7 +846,7 @@ def test_keys_that_a_batch_does_not_mention_stay(history):
 
 @given(batches(), st.randoms(use_true_random=False))
 def test_order_of_rows_and_columns_changes_nothing(history, random):
-    """91: invariant 7, for rows as a sender makes them: one version for each key and start."""
+    """91: Invariant 7: For a sender's rows, with one version per key and start, order does not matter."""
     rows = history.stored
     for batch in history.batches:
         mixed = {kind: [_mixed(row, random) for row in file] for kind, file in batch.items()}
@@ -862,7 +862,7 @@ def _mixed(row, random) -> dict:
 
 @given(wild_batches())
 def test_no_batch_makes_twins_or_half_rows(history):
-    """Invariant 1 holds whatever is sent, every row has every column, counts stay in bounds."""
+    """Invariant 1 holds for any batch, every row has every column, and counts are within bounds."""
     outcome = apply(history.stored, KEY, COLUMNS, **history.batches[0])
     places = [(key_of(row), row[START]) for row in outcome.rows]
     assert len(places) == len(set(places))
@@ -872,7 +872,7 @@ def test_no_batch_makes_twins_or_half_rows(history):
 
 
 def literal(stored, earliest, replace, update, delete) -> list[dict]:
-    """The guide's rules word by word (section 5.1)."""
+    """The guide's rules, literally (section 5.1)."""
     rows = [dict(row) for row in stored]
     for first in earliest:
         mine = [row for row in rows if key_of(row) == key_of(first)]
@@ -894,7 +894,7 @@ def literal(stored, earliest, replace, update, delete) -> list[dict]:
 
 @st.composite
 def simple_batches(draw) -> History:
-    """Records with two versions, then at most one operation on each of them."""
+    """Records with two versions, and then at most one operation on each."""
     before, now = [], []
     for place, key in enumerate(KEYS):
         at = instant(f"T{10 * place}")
@@ -909,6 +909,6 @@ def simple_batches(draw) -> History:
 
 @given(simple_batches())
 def test_simple_batches_follow_the_literal_guide(history):
-    """92: where each key comes once, is active and older than s0, both readings agree."""
+    """92: If each key occurs once, is active and older than s0, both readings agree."""
     batch = history.batches[0]
     assert in_order(literal(history.stored, **batch)) == sent(history.stored, batch)

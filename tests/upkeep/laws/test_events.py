@@ -1,4 +1,4 @@
-"""The laws of an event log: what may follow on what (odf-ingest.md 2.10)."""
+"""The laws of an event log: the allowed sequences (odf-ingest.md 2.10)."""
 
 import pytest
 from specification.laws import LogRow, broken_events

@@ -1,4 +1,4 @@
-"""Spark passes over plain lives of a feed, and finds in the others what the rule finds in all of them."""
+"""Spark skips plain lives of a feed, and finds the rule's violations in the others."""
 
 import random
 from datetime import timedelta
@@ -53,7 +53,7 @@ def mark(at, kind=FactKind.COPY):
 
 
 def plain_life(chance, key, copies):
-    """A life of changes, whole and in part, and of copies, as feeds leave it."""
+    """A life of whole and partial changes and of copies, as feeds store it."""
     state, rows, at = None, [], 10
     for _ in range(chance.randint(1, 5)):
         at += chance.randint(1, 4)
@@ -78,7 +78,7 @@ def plain_life(chance, key, copies):
 
 
 def spoil(chance, rows, copies):
-    """One thing of a life is as no feed leaves it, or by chance as one does."""
+    """Damage one part of a life, perhaps without breaking a law."""
     row = chance.choice(rows)
     spoilt = chance.randint(0, 6)
     if spoilt == 0:

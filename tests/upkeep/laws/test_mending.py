@@ -1,4 +1,4 @@
-"""What becomes of spoilt lives, each in one line; whatever is written, what is mended keeps the laws."""
+"""Repairs of damaged lives, each in one line. Repaired lives always keep the laws."""
 
 from dataclasses import replace
 
@@ -18,7 +18,7 @@ TOLD = replace(NATIVE, tracked=("v",), numbers={"v": 2})
 
 
 def mended(rows, terms):
-    """The rows as they are mended for the laws that they break."""
+    """The rows after a repair of the broken laws."""
     judged = [replace(row, broken=frozenset(broken_memory([row], terms))) for row in rows]
     return mending.mend_rows(judged, terms, violations(rows, terms))
 
@@ -34,7 +34,7 @@ def spans(rows):
 
 
 def test_of_identical_rows_the_oldest_stays():
-    """A copy is younger than what it is a copy of, wherever it is read first."""
+    """A copy is younger than its original, whichever is read first."""
     rows = [replace(row, twin="same") for row in life((10, None), (10, None), (10, None))]
     numbered = [replace(row, row_id=row_id) for row, row_id in zip(rows, (8, 3, 5), strict=True)]
 
@@ -130,7 +130,7 @@ def test_what_is_mended_of_native_rows_is_healthy(told):
 
 
 def lived(facts):
-    """The rows of a record's events, `(instant, value or None for a delete)`: each in one row (V4, V24)."""
+    """The rows of a record's events, `(instant, value or None for a delete)`, each in one row (V4, V24)."""
     rows, now = [], None
     for at, value in sorted(facts.items()):
         if value == now:
@@ -153,7 +153,7 @@ def lived(facts):
     st.lists(st.tuples(st.integers(0, 5), st.one_of(st.none(), st.integers(1, 25))), max_size=3),
 )
 def test_v117_a_life_that_contradicts_its_facts_is_what_they_tell(facts, ends):
-    """Ends that somebody moved are where the facts have them, for each version is a fact itself."""
+    """Moved ends are restored from the facts, because each version is a fact."""
     rows = lived(facts)
     spoilt = list(rows)
     for place, end in ends:
@@ -165,7 +165,7 @@ def test_v117_a_life_that_contradicts_its_facts_is_what_they_tell(facts, ends):
 
 
 def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
-    """A value that somebody changed is what the facts say, from the next one on."""
+    """A changed value is restored from the next fact on."""
     before, silent = lived({10: "a", 15: "a"})
     spoilt = [replace(before, values={"v": "x"}), silent]
 
@@ -179,7 +179,7 @@ def test_v117_a_silent_event_shows_where_the_version_before_it_is_another():
 
 
 def test_v117_what_only_a_row_that_is_gone_would_tell_stays_and_is_told():
-    """A copy found the record there, and nothing tells since when."""
+    """A copy found the record there, but the start is unknown."""
     copied = replace(TOLD, marks=(RecordRow(0, 30, keyed=False, kind="copy"),))
     rows = [RecordRow(0, 10, 40, flag=False, written=1, kind="upsert", values={"v": "a"})]
     rows.append(RecordRow(1, 20, 20, flag=False, written=1, role="fact", kind="delete", values={"v": None}))

@@ -1,4 +1,4 @@
-"""What the query of each layout finds, in DuckDB and in Spark, is what the rule finds in lives made by chance."""
+"""Each layout's query, in DuckDB and in Spark, finds the same violations as the rule in random lives."""
 
 import random
 from collections import Counter
@@ -80,7 +80,7 @@ HASHES = ("a" * 64, "A" * 64, "erased", "a" * 63 + "\n", "a" * 63, None)
 
 
 def lived(chance, judged, key):
-    """The rows of one record, plain or spoilt, by fields of the rule."""
+    """The rows of one record, valid or damaged, by fields of the rule."""
     grain, far = judged.terms.grain, judged.terms.far
     scale = grain * 10 or 1
     at, rows = chance.randint(-3, 4), []
@@ -147,7 +147,7 @@ def arrow(rows, judged):
 
 
 def by_rule(rows, judged):
-    """What the rule finds: how often each law is broken."""
+    """The number of violations of each law by the rule."""
     lives = {}
     for place, row in enumerate(rows):
         known = {name: value for name, value in row.items() if name not in {"key", "v"}}
@@ -189,7 +189,7 @@ def test_duckdb_finds_in_lives_what_the_rule_finds(layout, chance):
 @pytest.mark.spark
 @pytest.mark.parametrize("layout", JUDGED)
 def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
-    """Rows that begin and end alike have no order, by which a fold may differ: of such one is asked for."""
+    """Rows with equal starts and ends have no order, so only one such row is kept."""
     judged = JUDGED[layout]
     rows = of_chance(random.Random(7), judged, [*map(str, range(deep(2_000, 200))), None])
     if judged.terms.remembers:
@@ -201,7 +201,7 @@ def test_spark_finds_in_lives_what_the_rule_finds(spark, layout):
 
 
 def test_keys_that_look_different_are_one_where_they_are_equal():
-    """Which of both texts names the record only Spark answers, so that one healthy table needs it not."""
+    """Only Spark knows which of both texts names the record, but a healthy table does not need it."""
     held = Shape(
         TableName("some", "rows"), (Column("k", ColumnType(Kind.DOUBLE)),), ("k",), Layout.FIVETRAN_LIVE
     )

@@ -1,4 +1,4 @@
-"""The worked examples of native.md keep the laws of memory, and each of them breaks when a row is altered."""
+"""The worked examples of native.md keep the laws of memory, and each breaks if a row is altered."""
 
 from collections import Counter
 from dataclasses import replace
@@ -12,7 +12,7 @@ TERMS = LawTerms(flagged=True, remembers=True, newest=99, tracked=("v",), number
 
 
 def rows(text):
-    """`value from to recorded`, then what differs: `role kind ended_at end_before`."""
+    """`value from to recorded`, then the differing fields: `role kind ended_at end_before`."""
     found = []
     for place, line in enumerate(text.strip().splitlines()):
         value, *rest = line.split()
@@ -61,12 +61,12 @@ a 10 10 1 past upsert 2 -
 
 @pytest.mark.parametrize("life", [E1, E2, E4, E13], ids=["E1", "E2", "E4", "E13"])
 def test_worked_examples_keep_every_law(life):
-    """E1, E2, E4, E13 as section 1 stores them."""
+    """E1, E2, E4 and E13 keep the laws as section 1 stores them."""
     assert violations(life, TERMS) == Counter()
 
 
 def test_E9_a_copy_is_right_by_itself():
-    """What a copy listed is read off the table; a late event finds it there."""
+    """The records of a copy are derived from the table, including for a late event."""
     life = rows("m 10 20 1 - upsert 3 30\nb 20 - 3 - upsert")
     copied = replace(TERMS, marks=(RecordRow(0, 30, keyed=False, kind="copy"),))
 
@@ -76,7 +76,7 @@ def test_E9_a_copy_is_right_by_itself():
 
 
 def test_E12_what_is_settled_is_as_it_is():
-    """Copies were settled when the feed began: their starts and ends need no fact."""
+    """Copies were settled when the feed began, so their starts and ends need no fact."""
     life = rows("o 5 10 5 - upsert\na 10 20 1 - - 2 -\nb 20 25 2 - - 3 -\nc 25 - 3 - upsert")
 
     assert violations(life, replace(TERMS, settled=(10, 20))) == Counter()
@@ -84,7 +84,7 @@ def test_E12_what_is_settled_is_as_it_is():
 
 
 def test_E8_a_truncate_ends_every_record():
-    """A mark of no key is a fact of each."""
+    """A mark without a key is a fact of each record."""
     cleared = replace(TERMS, marks=(RecordRow(0, 30, keyed=False, kind="truncate"),))
 
     assert violations(rows("a 10 30 1 - upsert 2 -"), cleared) == Counter()
@@ -92,7 +92,7 @@ def test_E8_a_truncate_ends_every_record():
 
 
 def test_E6_an_event_asserts_its_columns_alone():
-    """An unmodified column is what it was."""
+    """An unmodified column keeps its value."""
     said = [
         replace(rows("x 10 20 1 - upsert 2 -")[0], values={"v": "ann", "c": "oslo"}),
         replace(rows("x 20 - 2 - upsert")[0], place=1, values={"v": "ann", "c": "rome"}, columns=(3,)),
@@ -122,7 +122,7 @@ def test_E6_an_event_asserts_its_columns_alone():
     ],
 )
 def test_an_altered_row_breaks_its_law(place, change, law):
-    """E1, with one row as no writer would have left it."""
+    """E1 has one row that no writer would leave."""
     life = [replace(row, **change) if number == place else row for number, row in enumerate(E1)]
 
     found = violations(life, TERMS)
@@ -131,12 +131,12 @@ def test_an_altered_row_breaks_its_law(place, change, law):
 
 
 def test_no_fact_lies_in_what_is_settled():
-    """V33: settling takes the facts away, and refuses others."""
+    """V33: Settling removes the facts and refuses others."""
     assert violations(E1, replace(TERMS, settled=(None, 30)))[Law.SETTLED] == 1
 
 
 def test_marks_are_of_one_instant_and_scope():
-    """V43: a copy of one instant and scope is remembered once."""
+    """V43: A copy of one instant and scope is stored once."""
     mark = RecordRow(0, 10, 10, keyed=False, flag=False, written=1, role="fact", kind="copy")
 
     assert violations([mark, replace(mark, place=1, scope='{"r":"e"}')], TERMS) == Counter()

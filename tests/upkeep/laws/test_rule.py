@@ -88,7 +88,7 @@ def test_a_hash_is_one(hash_, is_one):
 
 
 def test_rows_without_a_key_are_of_no_record():
-    """They break one law, however they lie."""
+    """They break one law, whatever their times."""
     assert violations(life((10, None), (10, None), keyed=False), LawTerms()) == {Law.NULL_KEY: 2}
 
 

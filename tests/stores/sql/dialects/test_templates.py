@@ -10,7 +10,7 @@ from backstory.stores.sql.columns import Datatype
     "dialect", [DuckDB(), Postgres(), Spark(), SqlServer()], ids=lambda each: each.DIALECT_NAME
 )
 def test_every_type_has_a_row_and_a_value_stays_what_it_is(dialect):
-    """A name with braces is no template: it stands in the text as it is, for each type."""
+    """A name with braces is not a template, and stays unchanged for each type."""
     for datatype in Datatype:
         assert "{" not in dialect.map_logical_type(datatype, 20, 12, 3)
         assert 'x."a{sql}b"' in dialect.canonical_text('x."a{sql}b"', datatype, 12, 3)

@@ -1,4 +1,4 @@
-"""The four statements and the MERGE, drawn from the table, do what the rule does: no model, no door."""
+"""The four statements and the MERGE, derived from the table, have the rule's result, without model or door."""
 
 import random
 from datetime import UTC, datetime, timedelta
@@ -45,7 +45,7 @@ def pair(words=WORDS):
 
 
 def life(seed):
-    """A history, the keys of its archive, and a base, so that every case of the table comes up."""
+    """A history, the keys of its archive, and a base, which cover every case of the table."""
     chance = random.Random(seed)
     versions, archived = [], {key for key in KEYS if chance.random() < 0.2}
     for key in KEYS:
@@ -66,7 +66,7 @@ def version(key, a, at, ended, state):
 
 
 def loaded(database, told, versions, archived, base, *, merges):
-    """The history after the load, and what was counted before it, by the statements or by the MERGE."""
+    """The history after the load, and the counts before it, by the statements or by the MERGE."""
     database.execute("CREATE OR REPLACE TABLE b1 (k VARCHAR, a VARCHAR, row_hash VARCHAR)")
     database.execute("CREATE OR REPLACE TABLE z1 (k VARCHAR)")
     database.execute(f"CREATE OR REPLACE TABLE h1 {HIST}")
@@ -113,7 +113,8 @@ def bare(instant):
 
 @pytest.mark.parametrize("words", [WORDS, LABELS], ids=["plain", "labelled"])
 def test_statements_and_merge_do_what_the_rule_does(words):
-    """R29, sections 3.3 and 9.3: rows, counts and touched rows, interrupted loads and archives included."""
+    """R29, sections 3.3 and 9.3: Rows, counts and touched rows are equal, including interrupted loads and
+    archives."""
     reached = set()
     with duckdb.connect() as database:
         for seed in range(25):
@@ -153,5 +154,5 @@ def test_statements_and_merge_do_what_the_rule_does(words):
 
 
 def test_the_statements_have_the_names_of_the_table():
-    """Section 3.3: close what changed, close what is gone, begin what changed, begin what is new."""
+    """Section 3.3: Close changed versions, close removed ones, begin changed ones, begin new ones."""
     assert tuple(step.step for step in hist_steps(pair())) == (*CLOSINGS, *BEGINNINGS)
