@@ -37,8 +37,8 @@ NO_SEARCHES: Final[Mapping[str, Any]] = {}
 
 
 @dataclass(frozen=True, slots=True)
-class FirstRows:
-    """Rows of an answer, including the first ones in the order of their key.
+class PageQuery:
+    """A query for the first rows of an answer, in the order of their key.
 
     All rows of the answer pass the searches `sure` and have a key after `after`. All rows of a record are
     read.
@@ -129,7 +129,7 @@ def first_rows_at(
     sure = {} if time is None else known.searches_at(time)
     if selection.key is not None:
         return known.rows_at(time, selection)
-    return FirstRows(known, lambda part: part.rows_at(time, selection), sure).read(limit)
+    return PageQuery(known, lambda part: part.rows_at(time, selection), sure).read(limit)
 
 
 Row = Mapping[str, Any]
@@ -174,7 +174,7 @@ def page(
             rows = rows.filter(search.rows(rows[name]))
         return rows.filter(are_after(rows, behind)) if behind else rows
 
-    first, needed = FirstRows(known, answer, _sure_searches(known, time, conditions), least), limit + 1
+    first, needed = PageQuery(known, answer, _sure_searches(known, time, conditions), least), limit + 1
     while True:
         rows = first.read(needed)
         rows = sort_rows(rows, order_columns(known.shape, rows.column_names))
