@@ -281,10 +281,8 @@ def _roll_back(store: IcebergStore, base: IcebergTable, lease: LoadLease) -> Non
     if current.summary().get(TOKEN) != lease.load or expired:
         log.warning(f"{name} was changed after an interrupted load, and stays as it is")
         return
-    if lease.base is None:
-        _commit(store, base, Change(whole=True, snapshot=True), **{UNDONE: lease.load})
-    else:
-        _commit(store, base, Change(back_to=lease.base))
+    change = Change(whole=True, snapshot=True) if lease.base is None else Change(back_to=lease.base)
+    _commit(store, base, change, **{UNDONE: lease.load})
 
 
 def _concurrent(table: IcebergTable, lease: LoadLease) -> TryAgain:

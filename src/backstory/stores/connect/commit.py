@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 import pyarrow as pa
 
 from backstory.model.change import Change, Commit, Note, RowBatches
-from backstory.model.layout import ROW_ID
+from backstory.model.layout import ROW_ID, Layout
 from backstory.model.table import Shape, TableName
 from backstory.observe.metrics import COMMITS, time_stage
 from backstory.spark.connect import needs_java
@@ -24,12 +24,13 @@ from backstory.stores.commit import commit as commit_of
 from backstory.stores.connect.columns import new_properties, require_alterable, reshape, set_properties
 from backstory.stores.connect.create import create, drop_or_rename
 from backstory.stores.connect.described_table import DescribedTable
-from backstory.stores.connect.rows import stage_rows, write_rows
+from backstory.stores.connect.rows import restore_rows, stage_rows, write_rows
 from backstory.stores.connect.sessions import commit_session
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.commit import require_for_branch
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.frames import keeps_row_ids
 from backstory.stores.iceberg.literals import quote, text_literal
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.schema import json_schema
@@ -51,7 +52,7 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
     UsageError for a change that only Java makes. A failed commit may leave files, until snapshots expire.
     """
-    if table is not None and (change.tags or change.back_to is not None):
+    if table is not None and change.tags:
         return _move_branches(store, table, change)
     if store.branch is not None:
         table = require_for_branch(store.branch, table, change)
@@ -95,6 +96,8 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
     if table is None:
         return
     require_alterable(table, change, into)
+    if change.back_to is not None:
+        _require_restorable(table, change, into)
     if table.properties.get(MERGE_MODE) != PROPERTIES[MERGE_MODE]:
         raise needs_java("A table whose files are written again by each MERGE")
 
@@ -102,8 +105,19 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
 # The parts of a change that SQL makes; with any other part it is refused.
 _BY_SQL: Final = (
     *("counts", "removed", "added", "into", "renamed", "properties"),
-    *("whole", "snapshot", "count_as", "expected", "late_properties"),
+    *("whole", "snapshot", "count_as", "expected", "late_properties", "back_to"),
 )
+
+
+def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> None:
+    """Raise UsageError unless the table is a base that a load restores, with the columns and row ids of then.
+
+    The state is restored by a new commit. In other layouts the newest commit has a meaning of its own.
+    """
+    then = table.iceberg.snapshot(change.back_to)
+    has_columns = then is not None and then.schemaId() == table.schema_id and into == table.shape
+    if into.layout is not Layout.BASE or not (has_columns and keeps_row_ids(table)):
+        raise needs_java("A return to an earlier state")
 
 
 def _arrow(rows: Any) -> Any:
@@ -167,8 +181,11 @@ def _change(
             # Iceberg begins the branch of a table without commits with an empty one.
             base = head_of(store.find(name).json, branch) if newest is None else newest.snapshotId()
             with time_stage("write"):
-                rows = stage_rows(session, store, table, change.removed, added, shape)
-                snapshot = write_rows(of_table, session, shape, rows, branch, base, whole=change.whole)
+                if change.back_to is not None:
+                    snapshot = restore_rows(of_table, session, shape, change.back_to, branch, base)
+                else:
+                    rows = stage_rows(session, store, table, change.removed, added, shape)
+                    snapshot = write_rows(of_table, session, shape, rows, branch, base, whole=change.whole)
                 if onto == MAIN:
                     _require_properties(store, name, before)
             undo.pop_all()

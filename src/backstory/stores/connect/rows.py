@@ -13,7 +13,7 @@ from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.model.table import Shape, TableName
 from backstory.spark.versions import arrow_of, frame_of_arrow
 from backstory.stores.connect.store import ConnectStore
-from backstory.stores.iceberg.frames import spark_fields
+from backstory.stores.iceberg.frames import UPDATED_IN, spark_fields
 from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.slice import PLACE
@@ -74,19 +74,48 @@ def write_rows(
             f"THEN INSERT ({names}) VALUES ({', '.join(values.values())})"
         )
     session.sql(statement)
+    made, sums = _made(store, session, name, branch, base)
+    if whole and int(made.summary["total-records"]) != sums[_ADDED]:
+        raise _other_rows(name)
+    added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
+    if (added, gone) != (sums[_ADDED], sums[_GONE] - sums[_BACK]):
+        raise _other_rows(name)
+    return int(made.snapshot_id)
+
+
+def restore_rows(
+    store: ConnectStore, session: "SparkSession", shape: Shape, then: int, branch: str, base: int | None
+) -> int:
+    """Give the branch the rows of an earlier snapshot by one statement; returns its snapshot.
+
+    Rows that stayed keep their ids. Rows that return get new ones.
+    """
+    names = list(map(quote, shape.names))
+    values = [f"{_OURS}.{name}" for name in names]
+    former = f"SELECT {', '.join(names)}, {ROW_ID}, {UPDATED_IN} FROM {store.sql_name(shape.table)}"  # noqa: S608
+    session.sql(
+        f"MERGE INTO {store.sql_name(shape.table, f'branch_{branch}')} AS {_TABLE} "  # noqa: S608
+        f"USING ({former} VERSION AS OF {then}) AS {_OURS} ON {_TABLE}.{ROW_ID} = {_OURS}.{ROW_ID} "
+        f"WHEN MATCHED AND {_TABLE}.{UPDATED_IN} <> {_OURS}.{UPDATED_IN} THEN UPDATE SET "
+        f"{', '.join(f'{_TABLE}.{name} = {value}' for name, value in zip(names, values, strict=True))} "
+        f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)}) "
+        "WHEN NOT MATCHED BY SOURCE THEN DELETE"
+    )
+    made, _ = _made(store, session, shape.table, branch, base)
+    return int(made.snapshot_id)
+
+
+def _made(
+    store: ConnectStore, session: "SparkSession", name: TableName, branch: str, base: int | None
+) -> tuple[Any, dict[str, int]]:
+    """The commit that a statement made on the branch, and its numbers of rows; TryAgain for a lost branch."""
     made = session.sql(
         f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
         f"JOIN {store.sql_name(name, 'refs')} AS r ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
     ).collect()
     if not made or made[0].parent_id != base:
         raise conflict(name)  # another delivery dropped the branch, and the statement may have begun one
-    sums = {each: int(made[0].summary.get(each, 0)) for each in _SUMS}
-    if whole and int(made[0].summary["total-records"]) != sums[_ADDED]:
-        raise _other_rows(name)
-    added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
-    if (added, gone) != (sums[_ADDED], sums[_GONE] - sums[_BACK]):
-        raise _other_rows(name)
-    return int(made[0].snapshot_id)
+    return made[0], {each: int(made[0].summary.get(each, 0)) for each in _SUMS}
 
 
 def stage_rows(
