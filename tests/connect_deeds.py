@@ -38,7 +38,7 @@ from test_snapshot import Native, by_rule, randomly
 
 import backstory
 from backstory.doors.historize.spark_runs import LOG
-from backstory.errors import Refused
+from backstory.errors import Refused, UsageError
 from backstory.model.change import DOOR
 from backstory.model.table import TableName
 from backstory.model.versions_layout import MEMORY_SINCE
@@ -610,6 +610,9 @@ def refusals():
     ]
     codes = [code_of(each) for each in tries]
     assert codes == ["needs-java"] * len(tries), codes
+    for act, command in ((tries[4], "maintain no.c"), (tries[5], "forget no.c KEY")):
+        with pytest.raises(UsageError, match=f"`backstory {command}`"):
+            act()
     assert snapshots(session, "no.c") == count
     assert branches(session, "no.c") == []
     assert table.drop(archive="no.kept", apply=True).applied

@@ -36,13 +36,17 @@ def arrow_parts(frame: "DataFrame") -> Iterator["pa.Table"]:
     return (part for part in parts if isinstance(part, pa.Table))
 
 
-def needs_java(work: str = "This") -> UsageError:
-    """The error for work that needs Iceberg's Java, in a session without Java."""
+def needs_java(work: str = "This", command: str = "") -> UsageError:
+    """The error for work that needs Iceberg's Java, in a session without Java.
+
+    `command` is the command that does the work, without the program's name.
+    """
+    command_line = f"`backstory {command}`" if command else "the command line"
     return UsageError(
         "needs-java",
         f"{work} needs Iceberg's Java, which a session of Spark Connect does not have.",
         "The table is unchanged; do this in a classic session on the same catalog, such as "
-        "`SparkSession.builder.master(...)`, or with the command line.",
+        f"`SparkSession.builder.master(...)`, or with {command_line}.",
     )
 
 

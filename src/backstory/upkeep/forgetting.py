@@ -25,6 +25,7 @@ from backstory.model.table import TableName
 from backstory.model.versions_layout import ROLE, SCOPE
 from backstory.reading.frames import is_record
 from backstory.reading.selection import key_of
+from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.erasures import (
     Erased,
     Erasure,
@@ -276,6 +277,8 @@ def forget(
     Raises TryAgain if the last day has files that no metadata names (`writer-at-work`). Raises Failed if the
     record still exists afterwards (`not-forgotten`).
     """
+    if not store.has_java:
+        raise needs_java("The erasure of a record", f"forget {name} KEY")
     stored = existing(store, name)
     refuse_other_layouts(store, stored)
     tables = [stored, *(existing(store, related) for related in _related_tables(store, stored))]

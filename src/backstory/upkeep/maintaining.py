@@ -341,7 +341,7 @@ def maintain(
     committed first each time, or while a load is between its two commits.
     """
     if not store.has_java:
-        raise needs_java("Maintenance")
+        raise needs_java("Maintenance", f"maintain {name}")
     table = existing(store, name)
     native = table.shape.layout is Layout.VERSIONS
     if bounds != Bounds() and not native:

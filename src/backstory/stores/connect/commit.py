@@ -262,7 +262,10 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
     if rest != Change(counts=change.counts) or not (is_branch and no_tag and change.tags):
         raise needs_java("A tag, or this change of a table,")
     if new_properties(table, change.properties):
-        raise needs_java("A branch that changes properties of its table")
+        branches = " ".join(change.tags)
+        raise needs_java(
+            "A branch that changes properties of its table", f"publish {table.shape.table} {branches}"
+        )
     name = table.shape.table
     altering = f"ALTER TABLE {store.sql_name(name)}"
     with commit_session(store, name, {}) as session:

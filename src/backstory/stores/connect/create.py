@@ -111,5 +111,5 @@ def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> 
         folder = text_literal(f"{table.iceberg.location().rstrip('/')}/")
         files = session.table(store.sql_name(name, "all_files"))
         if files.where(f"NOT startswith(file_path, {folder})").limit(1).count():
-            raise needs_java("A drop of a table with files outside of its folder")
+            raise needs_java("A drop of a table with files outside of its folder", f"drop {name}")
         session.sql(f"DROP TABLE {store.sql_name(name)} PURGE")
