@@ -28,6 +28,7 @@ _AS: Final[Mapping[str, str]] = {
     "TIMESTAMP_NS": "TIMESTAMP",
     **dict.fromkeys(("TIME", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON"), "VARCHAR"),
 }
+_NESTED: Final = ("list", "array", "map", "struct")
 # The years from 1 to 9999, in microseconds since 1970.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 # Conditions for values that cannot be copied, by type, and descriptions of the values for errors.
@@ -91,17 +92,36 @@ def _refuse_values(
     connection: duckdb.DuckDBPyConnection, database: Database, source: str, columns: Mapping[str, Any]
 ) -> None:
     """Raise Refused for the first column that has a value without an exact copy."""
-    checks = {name: _NOT[str(type_)] for name, type_ in columns.items() if str(type_) in _NOT}
-    if not checks:
+    faults = [(name, *fault) for name, type_ in columns.items() for fault in _faults(type_, quote_name(name))]
+    if not faults:
         return
-    counts = (
-        f"count(*) FILTER (WHERE {condition.format(quote_name(name))})"
-        for name, (condition, _) in checks.items()
-    )
-    row: Sequence[int] = connection.execute(f"SELECT {', '.join(counts)} FROM {source}").fetchone() or ()  # noqa: S608
-    for (name, (_, what)), count in zip(checks.items(), row, strict=True):
+    counts = ", ".join(f"count(*) FILTER (WHERE {condition})" for _, condition, _ in faults)
+    row: Sequence[int] = connection.execute(f"SELECT {counts} FROM {source}").fetchone() or ()  # noqa: S608
+    for (name, _, values), count in zip(faults, row, strict=True):
         if count:
-            raise refuse_column(database, name, f"has {count} {what}")
+            raise refuse_column(database, name, f"has {count} {values}")
+
+
+def _faults(type_: Any, value: str, depth: int = 0) -> Iterator[tuple[str, str]]:
+    """Conditions for values, or parts of them, that cannot be copied, and descriptions of the parts."""
+    if str(type_) in _NOT:
+        condition, values = _NOT[str(type_)]
+        yield condition.format(value), values
+    parts, lists = dict(type_.children) if type_.id in _NESTED else {}, {}
+    match type_.id:
+        case "list":
+            lists = {value: parts["child"]}
+        case "array":
+            lists = {f"{value}::{parts['child']}[]": parts["child"]}
+        case "map":
+            lists = {f"map_keys({value})": parts["key"], f"map_values({value})": parts["value"]}
+        case "struct":
+            for name, part in parts.items():
+                yield from _faults(part, f"{value}.{quote_name(name)}", depth)
+    item = f"item_{depth}"
+    for list_, part in lists.items():
+        for condition, values in _faults(part, item, depth + 1):
+            yield f"len(list_filter({list_}, lambda {item}: {condition})) > 0", values
 
 
 def _value(name: str, type_: Any) -> str:
