@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 SCHEMA: Final = "backstory_doctor"
 WORKS, FAILS, UNTRIED, ABSENT = "works", "fails", "not tried", "absent"
 _ROWS: Final = 4  # for Python workers
-_FIRST, _SECOND, _THIRD, _FOURTH = (datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 5))
+_FIRST, _SECOND, _THIRD = (datetime(2024, 1, day, tzinfo=UTC) for day in range(1, 4))
 
 
 @dataclass(frozen=True, slots=True, repr=False)

@@ -31,7 +31,7 @@ from backstory.cli.output import (
 )
 from backstory.cli.progress import watch_run
 from backstory.doors.native.options import OnSchemaChange
-from backstory.engine.run_context import RemarkOptions
+from backstory.engine.run_context import Remark, RemarkOptions
 from backstory.errors import Violated
 from backstory.model.receipt import exit_code
 from backstory.sources.databases.address import is_database, parse_server
@@ -100,7 +100,6 @@ def run(
         branch: Deliver tables and feeds to this branch, as a preview. `backstory publish` makes it the table.
         options: Common options.
     """
-    from backstory.engine.run_context import Remark
     from backstory.projects.declarations import read_project, upstream_of
     from backstory.projects.declarations import select as select_from
 

@@ -254,7 +254,7 @@ def _size_of_side(side: Side, frame: "DataFrame") -> int | None:
     """An upper bound of the bytes of a side's rows in memory, or None. Rows that Spark keeps are counted."""
     if side.size is not None or not is_kept(frame):
         return side.size
-    count = frame.count() if side.count is None else side.count
+    count = frame.count()  # Spark has the bytes of rows that it keeps once it has computed them
     return unpacked_size(count, len(side.schema), 0) + bytes_of(frame)
 
 
@@ -288,7 +288,8 @@ def _plan_left(terms: PlanTerms, sift: FrameSift, stack: ExitStack) -> PlanResul
     if not terms.only_tasks:
         sizes = sizes_of_rows(terms, sift.frames, sift.rows_left)
         if sum(sizes.values()) <= FEW:
-            return _plan_few(terms, sift.frames)
+            # A coalesce alone would also read all rows of both sides in one task.
+            return _plan_few(terms, {name: rows.repartition(1) for name, rows in sift.frames.items()})
         with suppress(TooLarge):
             return plan_collected(terms, sift.frames, sizes, stack)
     answers, sums = _answers_of(terms, sift.frames, sift.share, stack)

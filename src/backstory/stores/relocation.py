@@ -12,6 +12,7 @@ import json
 import os
 import re
 import struct
+import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -338,8 +339,13 @@ class TableRelocation:
 
     def _read_entries(self, location: str) -> list[AvroEntry]:
         file = self._require(location)
-        with translate_faults(self.table):
+        try:
             entries = read_entries(file)
+        except OSError:
+            with translate_faults(self.table):
+                raise
+        except (EOFError, SystemError, ValueError, KeyError, struct.error, zlib.error):  # no Avro file
+            raise file_garbled(self.table, str(file)) from None
         self._note_outside(entry.location for entry in entries if entry.live)
         return entries
 

@@ -18,7 +18,7 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 def alike(left: Values, right: Values) -> np.ndarray:
     """For each row, whether the two values are alike. Both sides have the same type and number of rows."""
-    one, other = _one_array(left), _one_array(right)
+    one, other = one_array(left), one_array(right)
     both_null = np.asarray(pc.and_(one.is_null(), other.is_null()))
     if pa.types.is_struct(one.type):
         fields = zip(one.flatten(), other.flatten(), strict=True)
@@ -38,7 +38,8 @@ def rows_alike(pairs: Iterable[tuple[Values, Values]], count: int) -> np.ndarray
     return reduce(np.logical_and, (alike(*pair) for pair in pairs), np.ones(count, bool))
 
 
-def _one_array(values: Values) -> pa.Array:
+def one_array(values: Values) -> pa.Array:
+    """The values without chunks."""
     return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
 
 

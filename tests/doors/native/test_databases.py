@@ -332,7 +332,7 @@ def test_types_of_duckdb_are_exact_or_refused(lake, tmp_path):
     nested = f"SELECT 1 AS id, [{2**70}::HUGEINT] AS l, MAP([1], [{2**70}::UHUGEINT]) AS m, union_value(k := 1) AS u"
     (row,) = copy(lake, f"duckdb://{file}", query=nested)
     assert (row["l"], list(row["m"].values()), row["u"]) == ([Decimal(2**70)], [Decimal(2**70)], "1")
-    parts = ("{}", "[{}, NULL]", "[{}]::TIMESTAMP_NS[1]", "MAP([1], [{{'x': [{}]}}])")
+    parts = ("{}", "[{}, NULL]", "[{}]::TIMESTAMP_NS[1]", "MAP([1], [{{'x': [{}]}}])", "row(1, {})")
     of_times = [(part.format("ns"), "nanoseconds") for part in parts]
     for value, why in (*of_times, ("d", "infinite"), ("h", "beyond 38 digits"), ("[h]", "beyond 38 digits")):
         with pytest.raises(Refused, match=why) as refused:

@@ -12,7 +12,6 @@ from backstory.formats.values.exactly import can_become, cast_exactly, cast_same
 from backstory.formats.values.texts import TextForms, all_are, parser
 from backstory.model.types import MAX_PRECISION, TEXT_KINDS, ColumnType, Kind, are_related
 
-_INTEGERS = frozenset({Kind.SHORT, Kind.INT, Kind.LONG})
 _FLOATS = frozenset({Kind.FLOAT, Kind.DOUBLE})
 _TIMES = frozenset({Kind.NAIVE_DATE, Kind.NAIVE_DATETIME, Kind.UTC_DATETIME})
 

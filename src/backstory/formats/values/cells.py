@@ -245,23 +245,24 @@ def parse(text: pa.Array, type_: ColumnType) -> pa.Array:
     """
     if type_.kind in _BLANKS_ASIDE:
         text = _trim_blanks(text)
-    return _convert(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
+    return convert_cells(text, lambda cells: _PARSERS.get(type_.kind, _text)(cells, type_))
 
 
 def parse_rounding(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
     """The cells as in `parse`, with decimals rounded half-even, and the number of rounded cells (F18)."""
     if type_.kind is not Kind.DECIMAL:
         return parse(text, type_), 0
-    return _convert(_trim_blanks(text), lambda cells: round_to_scale(cells, type_))
+    return convert_cells(_trim_blanks(text), lambda cells: round_to_scale(cells, type_))
 
 
 def rounded_to(decimals: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
     """Decimals of any precision and scale, rounded as in `parse_rounding`, and the number of rounded ones."""
     wide = pa.decimal256(2 * MAX_PRECISION, max(decimals.type.scale, type_.scale))
-    return _convert(decimals, lambda cells: half_even(cells.cast(wide), type_))
+    return convert_cells(decimals, lambda cells: half_even(cells.cast(wide), type_))
 
 
-def _convert(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
+def convert_cells(cells: pa.Array, convert: Callable[[pa.Array], Values]) -> Values:
+    """The converted cells. Raises UnreadableCell with the first cell that cannot be converted."""
     try:
         return convert(cells)
     except pa.ArrowInvalid:

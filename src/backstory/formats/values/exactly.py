@@ -15,9 +15,9 @@ from backstory.formats.expected import DURATION, TIME, kind_of, unit
 from backstory.formats.rows import arrow_type
 from backstory.formats.values.cells import (
     UnreadableCell,
+    convert_cells,
     count_units,
     finish,
-    first_failing,
     parse,
     parse_rounding,
     parser_type,
@@ -399,12 +399,12 @@ def from_stored(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> tuple
         raise UnreadableCell(0)
     if type_.kind is Kind.DECIMAL and _t.is_floating(cells.type):
         # Use the number's shortest string, which a CSV file would contain.
-        return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
+        return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, leniency)
     if type_.kind is Kind.DECIMAL and _t.is_decimal(cells.type) and leniency.rounds:
         return rounded_to(cells, type_)
     if type_.kind in TEXT_KINDS:
-        return parse_leniently(_attempt(cells, lambda part: part.cast(pa.string())), type_, leniency)
-    return _attempt(cells, lambda part: _convert_cells(part, type_, leniency)), 0
+        return parse_leniently(convert_cells(cells, lambda part: part.cast(pa.string())), type_, leniency)
+    return convert_cells(cells, lambda part: _convert_cells(part, type_, leniency)), 0
 
 
 def bare(cells: pa.Array) -> pa.Array:
@@ -431,13 +431,6 @@ def _may_be(stored: pa.DataType, type_: ColumnType) -> bool:
         return bool(_t.is_binary(stored))
     is_number = any(test(stored) for test in (_t.is_integer, _t.is_floating, _t.is_decimal, _t.is_boolean))
     return is_number or (type_.kind in TEXT_KINDS and bool(is_day or _t.is_binary(stored)))
-
-
-def _attempt(cells: pa.Array, convert: Callable[[pa.Array], pa.Array]) -> pa.Array:
-    try:
-        return convert(cells)
-    except pa.ArrowInvalid:
-        raise UnreadableCell(first_failing(cells, convert)) from None
 
 
 def _convert_cells(cells: pa.Array, type_: ColumnType, leniency: Leniency) -> pa.Array:

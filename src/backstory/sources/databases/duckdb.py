@@ -28,7 +28,7 @@ _AS: Final[Mapping[str, str]] = {
     "TIMESTAMP_NS": "TIMESTAMP",
     **dict.fromkeys(("TIME", "TIME WITH TIME ZONE", "INTERVAL", "UUID", "BIT", "JSON"), "VARCHAR"),
 }
-_NESTED: Final = ("list", "array", "map", "struct")
+_NESTED: Final = ("list", "array", "map", "struct", "tuple")
 # The years from 1 to 9999, in microseconds since 1970.
 _FIRST, _LAST = -62_135_596_800_000_000, 253_402_300_799_999_999
 # Conditions for values that cannot be copied, by type, and descriptions of the values for errors.
@@ -115,9 +115,9 @@ def _faults(type_: Any, value: str, depth: int = 0) -> Iterator[tuple[str, str]]
             lists = {f"{value}::{parts['child']}[]": parts["child"]}
         case "map":
             lists = {f"map_keys({value})": parts["key"], f"map_values({value})": parts["value"]}
-        case "struct":
-            for name, part in parts.items():
-                yield from _faults(part, f"{value}.{quote_name(name)}", depth)
+        case "struct" | "tuple":  # `"a"."x"` could also be the column x of a table a
+            for number, (_, part) in enumerate(type_.children, 1):
+                yield from _faults(part, f"struct_extract_at({value}, {number})", depth)
     item = f"item_{depth}"
     for list_, part in lists.items():
         for condition, values in _faults(part, item, depth + 1):
@@ -134,18 +134,20 @@ def _target(type_: Any) -> str:
     match type_.id:
         case "enum" | "union":
             return "VARCHAR"
-        case "list":
-            return f"{_target(dict(type_.children)['child'])}[]"
-        case "array":
+        case "list" | "array":
             parts = dict(type_.children)
-            return f"{_target(parts['child'])}[{parts['size']}]"
+            return f"{_target(parts['child'])}[{parts.get('size', '')}]"
         case "map":
             parts = dict(type_.children)
             return f"MAP({_target(parts['key'])}, {_target(parts['value'])})"
-        case "struct":
-            return (
-                f"STRUCT({', '.join(f'{quote_name(name)} {_target(part)}' for name, part in type_.children)})"
+        case "struct":  # DuckDB 1 has no other name for a struct without names
+            fields = (
+                f"{quote_name(name or f'element{number}')} {_target(part)}"
+                for number, (name, part) in enumerate(type_.children, 1)
             )
+            return f"STRUCT({', '.join(fields)})"
+        case "tuple":
+            return f"TUPLE({', '.join(_target(part) for _, part in type_.children)})"
     return _AS.get(str(type_), str(type_))
 
 

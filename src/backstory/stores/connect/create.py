@@ -108,6 +108,8 @@ def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> 
                 f"ALTER TABLE {store.sql_name(name)} RENAME TO {quote(into.schema)}.{quote(into.name)}"
             )
             return
+        if table.iceberg.properties().get("gc.enabled") == "false":
+            raise needs_java("A drop of a table that keeps its files", f"drop {name}")
         folder = text_literal(f"{table.iceberg.location().rstrip('/')}/")
         files = session.table(store.sql_name(name, "all_files"))
         if files.where(f"NOT startswith(file_path, {folder})").limit(1).count():

@@ -75,10 +75,12 @@ def write_rows(
         )
     session.sql(statement)
     made, sums = _made(store, session, name, branch, base)
-    if whole and int(made.summary["total-records"]) != sums[_ADDED]:
-        raise _other_rows(name)
     added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
-    if (added, gone) != (sums[_ADDED], sums[_GONE] - sums[_BACK]):
+    if whole:  # all former rows and the files of their deletions are removed
+        is_complete = int(made.summary["total-records"]) == sums[_ADDED] == added
+    else:
+        is_complete = (added, gone) == (sums[_ADDED], sums[_GONE] - sums[_BACK])
+    if not is_complete:
         raise _other_rows(name)
     return int(made.snapshot_id)
 

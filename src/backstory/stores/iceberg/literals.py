@@ -159,7 +159,7 @@ def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
         except DoesNotFit:
             raise Refused(
                 "type-changed",
-                f"SourceColumn {column.name} has a {old} value that does not fit {column.type} exactly.",
+                f"Column {column.name} has a {old} value that does not fit {column.type} exactly.",
                 "Nothing was written; use a type that holds all of its values.",
                 [column.name],
             ) from None

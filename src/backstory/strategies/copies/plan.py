@@ -30,7 +30,7 @@ from backstory.strategies.copies.version_rows import (
 )
 from backstory.strategies.keys import key_codes, keys_by_value, last_of
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
-from backstory.strategies.values import Values, rows_alike
+from backstory.strategies.values import Values, one_array, rows_alike
 
 # The counted outcomes. The plan has all keys of appearing records, and a few keys of the other outcomes.
 APPEARED: Final = "appeared"
@@ -379,7 +379,7 @@ class _Plan:
     @cached_property
     def _keys(self) -> pa.Table:
         delivered, now = self.records.delivered, self.at_instant
-        pairs = ((_combine_chunks(delivered[name]), _combine_chunks(now[name])) for name in self.terms.key)
+        pairs = ((one_array(delivered[name]), one_array(now[name])) for name in self.terms.key)
         values = [pc.if_else(pa.array(delivered.has), *pair) for pair in pairs]
         return pa.table(values, names=list(self.terms.key))
 
@@ -387,10 +387,10 @@ class _Plan:
         return (self.changes | self.is_renewed) & ~self._same_values[name]
 
     def _had(self, name: str) -> np.ndarray:
-        return self.both & np.asarray(_combine_chunks(self.at_instant[name]).is_valid())
+        return self.both & np.asarray(one_array(self.at_instant[name]).is_valid())
 
     def _loses(self, name: str) -> np.ndarray:
-        return self._had(name) & np.asarray(_combine_chunks(self.records.delivered[name]).is_null())
+        return self._had(name) & np.asarray(one_array(self.records.delivered[name]).is_null())
 
     def _alike(self, one: AlignedRows, other: AlignedRows, names: Sequence[str]) -> np.ndarray:
         """Whether rows of two sides are equal in these columns. A missing row counts as NULL."""
@@ -399,9 +399,5 @@ class _Plan:
 
 
 def _all_null(side: AlignedRows, names: Iterable[str]) -> np.ndarray:
-    nulls = (np.asarray(_combine_chunks(side[name]).is_null()) for name in names)
+    nulls = (np.asarray(one_array(side[name]).is_null()) for name in names)
     return reduce(np.logical_and, nulls, np.ones(len(side.has), bool))
-
-
-def _combine_chunks(values: Values) -> pa.Array:
-    return values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
