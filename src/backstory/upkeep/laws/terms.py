@@ -9,12 +9,14 @@ from enum import StrEnum
 from typing import Any, Final
 
 from backstory.model.layout import Layout
+from backstory.strategies.scd2.transitions import WORDS as STATES
+from backstory.strategies.scd2.transitions import State
 
 INFINITY: Final = (1 << 63) - 1
 PREFIX: Final = "law "  # no column of a table begins like this
-# The words of models for the states of versions.
-NEW, CHANGED, DELETED = "new", "changed", "deleted"
-WORDS: Final = frozenset({NEW, CHANGED, DELETED})
+# The stored states of a model's versions. A model may have its own words for them.
+NEW, CHANGED, DELETED = State.NEW.value, State.CHANGED.value, State.DELETED.value
+WORDS: Final = frozenset(STATES.values())
 
 
 class Law(StrEnum):
