@@ -65,9 +65,10 @@ class Side:
 
     def crash(self, run, at, steps):
         """Run only the first statements of the four, each with a commit."""
-        values = self.place.target._values(LoadRun(self.dataset, "rawcore", run, second(at), DAY))
+        target, run = self.place.target, LoadRun(self.dataset, "rawcore", run, second(at), DAY)
+        values = run.values(target.dialect, target._pepper)
         for statement in hist_steps(self.plan.pair)[:steps]:
-            self.place.target._engine.run(statement.sql, values)
+            target._engine.run(statement.sql, values)
 
     def history(self):
         """The versions in the rule's form, without the dataset's name."""

@@ -98,7 +98,8 @@ def test_a27_a_load_that_stopped_after_any_step_is_completed_by_its_rerun(loaded
     four = prepare_load(
         loaded.model, loaded.dataset, sync_hist(loaded.dataset, None, second(2)), loaded.dialect
     )
-    values = loaded.target._values(LoadRun(loaded.dataset, "rawcore", "r2", second(2), second(2)))
+    run = LoadRun(loaded.dataset, "rawcore", "r2", second(2), second(2))
+    values = run.values(loaded.target.dialect, loaded.target._pepper)
     for statement in hist_steps(four.pair)[:steps]:
         loaded.target._engine.run(statement.sql, values)
     receipt = loaded.load("r2", 2)

@@ -168,6 +168,7 @@ def by_tasks(store, lives, deliveries, moment, partitions):
 def test_the_plan_in_tasks_gives_the_rules_events(store, monkeypatch, name):
     """Tasks plan buckets of a few rows, or batches if rows are independent."""
     monkeypatch.setattr(frames, "ROWS_IN_BUCKET", 100)
+    monkeypatch.setattr("backstory.engine.tasks.FEW", 0)
     terms = TERMS[name]
     lives = Lives(terms, random.Random(name), 120)
     for number in range(DELIVERIES):
