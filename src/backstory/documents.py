@@ -185,7 +185,7 @@ class Document:
         return self._mark(path)[0]
 
     def _mark(self, path: DocumentPath) -> tuple[int, int]:
-        """The line and column of the part, or of the innermost existing part around it, from 1."""
+        """The line and column, counted from 1, of the part or of the innermost existing part around it."""
         node, mark = self.tree, (self.start, 1)
         for step in path:
             marks = getattr(node, "lc", None)

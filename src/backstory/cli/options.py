@@ -1,4 +1,4 @@
-"""Options that several commands share, and parsers of their words.
+"""Options that several commands share, and parsers for their values.
 
 Options of Python calls become flags of commands, with the same names, defaults and descriptions.
 """

@@ -102,7 +102,7 @@ def check_view(source: CatalogReader, question: Question) -> View:
 
 
 def commit_times(table: TableMetadata) -> dict[int, dict[str, str]]:
-    """For each commit, the options of a question that show the table at that commit."""
+    """For each commit, the options with which a question shows the table at that commit."""
     known = table.shape.layout.span is None and table.shape.layout is not Layout.ODF
     times = {}
     for commit in table.commits:

@@ -1,4 +1,4 @@
-"""Rows and columns of files of any format, and the errors of disagreeing files (section 1.6)."""
+"""Rows and columns of files of any format, and the errors for files that disagree (section 1.6)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -200,7 +200,7 @@ def comma_notes(columns: Iterable[str]) -> list[str]:
 def columns_of(
     files: Sequence[SourceFile], options: Options, known: Known, fixed: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """The common columns of the files, and the names of columns that are numbers with decimal commas.
+    """The common columns of the files, and the names of columns whose values are numbers with decimal commas.
 
     The caller declares the types of `fixed` columns, so their JSON values need no common type.
     """

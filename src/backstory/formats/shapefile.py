@@ -228,7 +228,10 @@ _BROKEN = (shapefile.ShapefileException, struct.error, ValueError, LookupError, 
 
 
 def geometries_of(file: BinaryIO, name: str, count: int) -> Iterator[str | None]:
-    """`count` geometries as GeoJSON or NULL. Raises Refused for a broken geometry or another number."""
+    """`count` geometries as GeoJSON or NULL.
+
+    Raises Refused for a broken geometry, or if the file has another number of geometries.
+    """
     _refuse_broken_bounds(file, name, count)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the header's length is wrong; the bounds are already checked

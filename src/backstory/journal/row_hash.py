@@ -55,7 +55,7 @@ def _fields(fields: "Iterable[tuple[str, str, DataType]]", variables: Variables)
 
 
 def _exactly(text: str) -> str:
-    """The SQL for a string by its bytes, because the session's settings determine how it is escaped."""
+    """The SQL for a string, written as bytes, because escaping depends on the session's settings."""
     return f"CAST(X'{text.encode().hex()}' AS STRING)"
 
 

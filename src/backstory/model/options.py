@@ -13,7 +13,7 @@ Method = TypeVar("Method", bound=Callable[..., Any])
 
 
 class CallOption(NamedTuple):
-    """An option of a call: its name, description, default and type, with `str` for Spark's columns."""
+    """An option of a call: name, description, default, and type, with `str` in place of Spark's `Column`."""
 
     name: str
     hint: Any

@@ -65,9 +65,9 @@ def carry_out(
 ) -> RunReceipt:
     """Deliver one declaration.
 
-    `taken` has the marks of files from earlier deliveries, and new ones are added. Raises the error of the
-    delivery. If there are several files, the receipt contains the error instead, because the files before it
-    are committed.
+    `taken` contains the marks of files from earlier deliveries, and the marks of new files are added. Raises
+    the error of the delivery. If there are several files, the receipt contains the error instead, because
+    earlier files are already committed.
     """
     if declared.error is not None:
         raise declared.error

@@ -74,9 +74,9 @@ def expand(text: str, table: TableName) -> str:
 
 
 def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
-    """The source of the times of copies, from `source` and `at`.
+    """The rule for the times of copies, from `source` and `at`.
 
-    Raises UsageError if they exclude each other.
+    Raises UsageError if the two conflict.
     """
     files = names_files(source)
     pattern = source if _AT.search(source) else at if _AT.search(at) else None

@@ -38,11 +38,11 @@ class ChangeTimes:
         return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")))
 
     def until(self, time: datetime) -> datetime | None:
-        """The last instant not after a time, or None."""
+        """The last instant at or before a time, or None."""
         return self._instant(int(np.searchsorted(self.instants, micros_of(time), side="right")) - 1)
 
     def some(self, most: int) -> list[datetime]:
-        """At most `most` of the instants, at even places, including the first and the last."""
+        """At most `most` of the instants, evenly spaced by number, including the first and the last."""
         count = len(self.instants)
         places = np.unique(np.linspace(0, max(count - 1, 0), min(count, most)).round().astype(np.int64))
         return [EPOCH + timedelta(microseconds=int(each)) for each in self.instants[places]]

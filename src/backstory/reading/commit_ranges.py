@@ -144,9 +144,11 @@ _BEGIN_AGAIN: Final = f"Begin again with {option('start', 'now')} or {option('st
 
 
 def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: Start | None) -> int:
-    """The version up to which a cursor has read; for a new cursor, or with `start`, where it begins.
+    """The version up to which a cursor has read.
 
-    Raises Refused if the tag of the cursor has expired, or its commit is no longer in the table.
+    If the cursor is new or its commit is lost, `start` determines the version. A new cursor without `start`
+    begins before all versions. Without `start`, raises Refused if the tag of the cursor has expired, or its
+    commit is no longer in the table.
     """
     tag = table.tags.get(_tag(cursor))
     version = next((each.version for each in (*commits.older, *commits.commits) if each.id == tag), None)

@@ -1,4 +1,4 @@
-"""How the records of a table differ between two states, by queries for DuckDB and Spark (native.md V96)."""
+"""The differences between a table's records in two states, computed by DuckDB or Spark (native.md V96)."""
 
 # ruff: noqa: S608 - all names and values in these queries are our own
 

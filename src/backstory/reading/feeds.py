@@ -221,7 +221,7 @@ _PLACE, _RECORD, _CONTENT = "place", "record", "content"
 
 @dataclass(frozen=True, slots=True)
 class SmallFeed:
-    """The rows of a table's feed in their order, its columns, and the versions of its two commits."""
+    """The rows of a table's feed in order, its columns, and the versions at which it begins and ends."""
 
     table: TableName
     rows: Sequence[Mapping[str, Any]]

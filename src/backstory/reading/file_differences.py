@@ -1,4 +1,4 @@
-"""The differences between two states of a table as places of rows: counted, grouped, and shown by pages."""
+"""The differences between two states of a table, as positions of rows: counted, grouped, shown in pages."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -25,7 +25,10 @@ HEADINGS: Final = ("key", "change", "column", "before", "after")
 
 
 def table_as_html(store: "IcebergStore", name: TableName) -> str:
-    """A table's layout, key, columns and newest commits; UsageError if there is no such table."""
+    """A table's layout, key, columns and newest commits, as HTML.
+
+    Raises UsageError if the table does not exist.
+    """
     table = existing(SessionCatalog(store), name)
     shape = table.shape
     columns = ", ".join(f"{each.source} {each.type}" for each in shape.user_columns)

@@ -1,6 +1,6 @@
 """The files that a frame reads, and its columns with one value, as its plan shows them before it runs.
 
-A frame of files has the same rows each time, as long as the files stay.
+A frame that reads files has the same rows each time, as long as the files do not change.
 """
 
 from collections.abc import Sequence
@@ -103,7 +103,7 @@ def _is_constant(column: Any) -> bool:
 
 
 def _stamps(paths: Sequence[Any], configuration: Any) -> list[tuple[str, int, int]] | None:
-    """The stamps of files, or None if a file is gone."""
+    """The path, size and modification time of each file, or None if a file is missing."""
     from py4j.protocol import Py4JJavaError
 
     def stamp(path: Any) -> tuple[str, int, int]:

@@ -70,7 +70,7 @@ class Actions:
 
 
 def with_row_ids(added: pa.Table, stored: pa.Table, before: np.ndarray) -> pa.Table:
-    """Add the `_row_id` of the stored rows that the rows replace.
+    """Add the `_row_id` of the stored rows that the added rows replace.
 
     `before` has the indexes of the stored rows, or -1 for a new row.
     """

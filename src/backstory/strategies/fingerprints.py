@@ -116,7 +116,7 @@ class Fingerprints:
                 halves.absorb(word)
 
     def _sums(self, values: pa.Array) -> Iterator[np.ndarray]:
-        """The number of items of lists or maps, and both halves of the sums of their items' hashes.
+        """The number of items in each list or map, and both halves of the sum of its items' hashes.
 
         The items of lists are hashed together with their positions.
         """

@@ -312,7 +312,7 @@ class SentBatches:
             return {}
 
     def _write(self, batches: dict[str, SentBatch]) -> None:
-        """Store the batches. If the file cannot be written, each batch will be a new one."""
+        """Store the batches. If this fails, a repeated call sends a new batch instead of the same one."""
         stored = {pair: [iso(batch.time), batch.secret.hex(), batch.taken] for pair, batch in batches.items()}
         fresh = self.place.with_suffix(f".{os.getpid()}")
         with suppress(OSError):

@@ -145,7 +145,7 @@ def find_run(
     """The registered run, from commits and log, or None.
 
     A run whose rows are not in the tables counts as not loaded. Only ancestors of the current snapshots
-    count. The log of a run without a commit counts only while the history still has the versions of that
+    count. For a run without a commit, the log counts only while the history still has the versions of that
     time.
     """
     base = first_of(store, schema, runs.base_names(dataset))

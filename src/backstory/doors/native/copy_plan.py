@@ -140,10 +140,10 @@ def plan_first_by_spark(inputs: CopyInputs, resources: ExitStack) -> FirstRows |
 def _judge_first_rows(
     store: IcebergStore, rows: DataFrame, key: Sequence[Any], faulty: Any, fingerprint_of_row: Any
 ) -> tuple[int, int, bool]:
-    """The number of rows, a digest of their values, and whether all are without faults and have unique keys.
+    """The number of rows, a digest of their values, and whether all are free of faults and have unique keys.
 
-    The driver collects a hash of each key if its memory suffices. Otherwise Spark counts the keys, for which
-    it sorts and sends them.
+    The driver collects a hash of each key if its memory suffices. Otherwise Spark counts the distinct keys,
+    which it must sort and shuffle.
     """
     with store.memory.lease() as lease, suppress(TooLarge):
         hold_memory_of_rows(store, lease, KEYS, BYTES_OF_HASHED_ROW)

@@ -1,4 +1,4 @@
-"""A full copy as one commit to a table of layout `versions`, or none: the delivery and its Change."""
+"""Deliver a full copy to a table of layout `versions`, in at most one commit."""
 
 import hashlib
 import json

@@ -343,11 +343,11 @@ def pull_all(
     watcher: Watcher = UNWATCHED,
     before: "Sequence[DatasetReceipt | Poll]" = (),
 ) -> list[DatasetReceipt]:
-    """Pull datasets one after the other, by name or by files of manifests, which are added first.
+    """Pull datasets one after the other.
 
-    A failure of one dataset does not stop the others. Raises UsageError for an invalid manifest or an unknown
-    name, before anything is added or pulled. `before` are receipts of other datasets in the same run, and a
-    poll of the first dataset.
+    Each is given by its name, or by a manifest file, which is added first. A failure of one dataset does not
+    stop the others. Raises UsageError for an invalid manifest or an unknown name, before anything is added or
+    pulled. `before` contains the receipts of other datasets in the same run, and a poll of the first dataset.
     """
     require_some(wanted, every=every)
     datasets_read = find_datasets(registry.stored_datasets(store, namespace), wanted)

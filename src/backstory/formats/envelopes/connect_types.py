@@ -107,7 +107,10 @@ def decimal_type(parameters: Parameters) -> pa.DataType:
 
 
 def decimals(text: pa.Array, parameters: Parameters) -> pa.Array:
-    """Connect's decimals from base64 of the unscaled number in two's complement, high byte first."""
+    """Decode Connect's decimals.
+
+    They are base64 of the unscaled number in two's complement, most significant byte first.
+    """
     if pa.types.is_decimal(text.type):
         return text  # written as numbers
     type_, scale = decimal_type(parameters), int(parameters.get("scale", 0))

@@ -252,9 +252,9 @@ class JsonDocument:
         there: "Counter[str] | None" = None,
         fixed: Told = UNTOLD,
     ) -> int:
-        """Record the values of all columns except the dataset's, and return the number of rows.
+        """Record the values of all columns that the dataset does not declare, and return the number of rows.
 
-        `there` counts the rows that have each column. Of `fixed` columns only the names are recorded.
+        `there` counts the rows that have each column. For `fixed` columns, only the names are recorded.
         """
         rows = 0
         for number, row in self.objects():

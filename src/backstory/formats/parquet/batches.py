@@ -155,7 +155,7 @@ def _grows(chunks: Sequence[pq.ColumnChunkMetaData]) -> bool:
 
 
 def _width(type_: pa.DataType, pages: Sequence[int]) -> int:
-    """The maximum bytes of a value in a batch. No value is longer than its page."""
+    """The maximum size of a value in a batch, in bytes. No value is longer than its page."""
     if pages:
         return ENTRY + max(pages)
     return ENTRY if _is_text(type_) or pa.types.is_null(type_) else 1 + type_.bit_width // 8

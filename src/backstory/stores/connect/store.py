@@ -71,7 +71,7 @@ class ConnectStore(IcebergStore):
         return DescribedTable(self._metadata(table, location), location)
 
     def refresh(self, table: TableName) -> None:
-        """Make the session read the table as it is now; by default its catalog caches tables."""
+        """Make the session read the table's current state. By default, its catalog caches tables."""
         self.spark.sql(f"REFRESH TABLE {self._whole(table)}")
 
     def has(self, table: TableName) -> bool:

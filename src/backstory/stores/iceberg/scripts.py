@@ -438,9 +438,9 @@ class NamedFile:
 
 @dataclass(frozen=True, slots=True)
 class Neighbour:
-    """A place of another table or view: its own folder, or a folder or file that it uses.
+    """A location of another table or view: its own folder, or a folder or file that it uses.
 
-    A table, view or schema that cannot be read is BLIND and has no place.
+    A table, view or schema that cannot be read is BLIND and has no location.
     """
 
     kind: str
@@ -463,7 +463,7 @@ def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) 
 
 
 def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> list[Neighbour]:
-    """The places of a catalog's other tables and views, with the ones among `files` that they name."""
+    """The locations of a catalog's other tables and views, and the `files` that they name."""
     types = {
         "catalog": "java.lang.Object",
         "own": f"{ICEBERG}.catalog.TableIdentifier",

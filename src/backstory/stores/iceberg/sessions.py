@@ -119,7 +119,7 @@ def watch(session: "SparkSession | LateSpark") -> None:
 
 
 def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = None) -> None:
-    """Make the session read the current state of the table, by its name.
+    """Make the session read the current state of the named table.
 
     If `metadata` is the location of the table's metadata, cached rows are dropped only if it has changed.
     """

@@ -1,4 +1,4 @@
-"""The catalogs of tables: of an embedded warehouse, of a session, and of the settings.
+"""The catalogs that contain tables, from an embedded warehouse, a session or the settings.
 
 An embedded warehouse has a SQLite file and files on this machine, which are read without Spark. A session
 supports every catalog that Iceberg supports.

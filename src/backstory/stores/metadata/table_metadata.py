@@ -286,7 +286,7 @@ def _measure(table: TableMetadata) -> "Callable[[DataFile], tuple[int | None, in
 
 
 def _true_of(file: "DataFile", field: int) -> int | None:
-    """The number of rows with the value true, or None if the file has both values."""
+    """The number of rows with the value true, or None if the file's statistics do not determine it."""
     nulls = (file.null_value_counts or {}).get(field)
     if nulls is None:
         return None
@@ -369,7 +369,7 @@ class _PyicebergFile:
         return self.opener(self.location)
 
 
-# The place of a deletion vector: its file, offset and length.
+# The location of a deletion vector: its file, offset and length.
 Vector = tuple[str, int, int]
 
 
@@ -393,8 +393,8 @@ def deleted_positions(
 ) -> DeletedPositions:
     """The deleted positions. Raises Unreadable for equality deletes and unknown kinds.
 
-    A vector holds all deletions of its data file, including those of older position delete files. If `of` is
-    set, only deletions for these data files are read, if the manifest names the data file.
+    A vector contains all deletions of its data file, including the ones in older position delete files. If
+    `of` is set, delete files that the manifest assigns to other data files are skipped.
     """
     vectors, older = DeletedPositions(), DeletedPositions()
     for file in deletes:

@@ -1,4 +1,4 @@
-"""The dialects and their registry: ours, registered ones, and those of installed packages (section 5.4)."""
+"""The registry of dialects: built-in dialects, registered ones, and dialects from packages (section 5.4)."""
 
 import inspect
 from collections.abc import Callable, Mapping, Sequence

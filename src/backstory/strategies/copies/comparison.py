@@ -102,7 +102,7 @@ def _count_whole_rows(copies: str, delivered: pa.Table, stored: pa.Table, matche
 
 
 def is_faultless(terms: CopyTerms, rows: pa.Table) -> bool:
-    """Whether the rows of a first copy have no faults and unique keys.
+    """Whether the rows of a first copy are free of faults and have unique keys.
 
     `rows` have the columns of key and scope.
     """

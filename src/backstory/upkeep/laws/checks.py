@@ -1,7 +1,7 @@
-"""How often the rows of a table break each law of its layout, by a query that DuckDB or Spark runs.
+"""The number of violations of each law of a table's layout, from a query that DuckDB or Spark runs.
 
-DuckDB reads the files of a small table. Spark scans a table once; plain Python examines broken records in its
-tasks.
+DuckDB reads the files of a small table. Spark scans a large table once, and plain Python examines its broken
+records in Spark's tasks.
 """
 
 from collections.abc import Callable, Mapping, Sequence

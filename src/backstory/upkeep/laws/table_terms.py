@@ -1,6 +1,6 @@
-"""The terms by which a table's records are checked: their identity, and the table's settings.
+"""The facts needed to check a table's records: their identifying columns, and the table's settings.
 
-For event logs, the terms include which events may follow each other (odf-ingest.md, section 2.10).
+For event logs, they include which events may follow each other (odf-ingest.md, section 2.10).
 """
 
 import json

@@ -1,4 +1,4 @@
-"""A feed, or a batch of a stream, as one commit to a table of layout `versions`, or none."""
+"""Deliver a feed, or a batch of a stream, to a table of layout `versions`, in at most one commit."""
 
 import hashlib
 import json

@@ -344,7 +344,10 @@ def messages_of_lines(
 def unwrap_feed(
     store: IcebergStore, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
-    """The rows of messages and the request that reads them, from the driver or else from Spark's tasks."""
+    """The rows of messages, and the request that reads them.
+
+    The driver unwraps the messages if it can, and Spark's tasks otherwise.
+    """
 
     def here(resources: ExitStack) -> FeedRows:
         lease = resources.enter_context(store.memory.lease())
