@@ -9,6 +9,7 @@ from functools import partial
 from pathlib import Path
 
 from error_codes import error_codes
+from law_texts import laws_page
 
 import backstory
 from backstory import errors, table, warehouse
@@ -82,7 +83,7 @@ def common_options(name: str) -> list[str]:
 
 
 def python() -> str:
-    """What the package exports, with the text that stands beside the code."""
+    """The interface of the package, with its docstrings."""
     lines = ["# Python", WRITTEN, "```python\nimport backstory\n```"]
     lines += _function("backstory.open", warehouse.open)
     lines += _function("backstory.relocate", backstory.relocate)
@@ -124,7 +125,7 @@ def _text(of: object) -> str:
 
 
 def layouts() -> str:
-    """What the rows of each layout mean."""
+    """The meaning of the rows of each layout."""
     rows = []
     for each in Layout:
         span = each.span
@@ -156,7 +157,7 @@ def layouts() -> str:
 
 
 def error_page() -> str:
-    """What errors say, by their code."""
+    """Messages and remedies of errors, by their code."""
     return _page(
         [
             "# Errors",
@@ -165,6 +166,12 @@ def error_page() -> str:
             error_codes(),
         ]
     )
+
+
+def laws() -> str:
+    """The laws that `check` reports, with causes and remedies."""
+    title, *parts = laws_page()
+    return _page([title, WRITTEN, *parts])
 
 
 def _page(parts: list[str]) -> str:
@@ -219,6 +226,7 @@ def _first_sentence(path: Path) -> str:
 PAGES = {
     "reference/command-line.md": command_line,
     "reference/errors.md": error_page,
+    "reference/laws.md": laws,
     "reference/layouts.md": layouts,
     "reference/python.md": python,
     **{f"architecture/{name}.md": partial(room, name) for name in ROOMS},
