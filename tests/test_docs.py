@@ -186,6 +186,37 @@ def test_no_page_of_the_site_links_out_of_its_folder():
 LEFT = {"decisions", "requirements"}  # for those who work on it
 
 
+CODE = [
+    path
+    for folder in ("src/backstory", "tests", "scripts", "benchmarks")
+    for path in (ROOT / folder).rglob("*.py")
+]
+DEVELOPERS = [page for page in PAGES if page.parent.name in {"architecture", "decisions"}] + [
+    ROOT / "ARCHITECTURE.md",
+    ROOT / "CONTRIBUTING.md",
+]
+
+
+@cache
+def modules_at(place):
+    """The modules whose path, or the path of one of their folders, ends with these names."""
+    return [path for path in CODE if f"/{place}/" in f"{path.with_suffix('')}/"]
+
+
+@pytest.mark.parametrize("page", DEVELOPERS, ids=shown)
+def test_modules_that_a_page_for_developers_names_exist(page):
+    """A path in backticks is the path of a module or a folder, and `module.name` is in that module."""
+    rooms = {path.name for folder in ("", "src", "src/backstory") for path in (ROOT / folder).iterdir()}
+    for place, name in re.findall(r"`((?:\w+/)*\w+)(?:\.(\w+)|/)?`", page.read_text("utf-8")):
+        if (ROOT / f"{place}.{name}").exists() or name == "yaml":
+            continue
+        modules = modules_at(place)
+        if name == "py" or place.partition("/")[0] in rooms - {place}:
+            assert modules or (ROOT / place).exists(), (place, name)
+        if modules and name not in {"", "py"}:
+            assert any(re.search(rf"\b{name}\b", path.read_text("utf-8")) for path in modules), (place, name)
+
+
 def leaves(entries):
     for entry in entries:
         for value in entry.values():

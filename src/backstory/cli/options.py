@@ -163,7 +163,7 @@ _PAIRS: Final = {"rename": "old=new", "retype": "column=TYPE", "scope": "column=
 
 
 class _Flag(NamedTuple):
-    """The type of a flag, its default, and the function that parses its words."""
+    """The type of a flag, its default, and the function that parses its values."""
 
     type: Any
     default: Any

@@ -118,7 +118,7 @@ def as_of(
 
 @dataclass(frozen=True, slots=True)
 class _Question:
-    """A question for rows in the words of a command: the valid time (None for now), a key and options."""
+    """A question for rows, as a command states it: the valid time (None for now), a key and options."""
 
     time: str | None
     key: tuple[str, ...]

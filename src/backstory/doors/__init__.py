@@ -1,1 +1,1 @@
-"""The doors through which deliveries come; they do not know each other."""
+"""The doors, through which deliveries arrive. They do not import each other."""

@@ -53,7 +53,7 @@ NARROWING: Final = frozenset(["Project", "Filter"])
 
 @dataclass(frozen=True, slots=True)
 class DriverPlan:
-    """The result of a plan on the driver, by kind: rows in memory or in files, and places of stored rows."""
+    """The result of a plan on the driver, by kind: rows in memory or files, and positions of stored rows."""
 
     sums: PlanSums
     added: Mapping[str, pa.Table | RowBatches | None]

@@ -1,4 +1,4 @@
-"""The views of a table's history: its rows at a time, a record, the story of a value, and differences."""
+"""The views of a table's history: its rows at a time, a record, the origin of a value, and differences."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -37,11 +37,11 @@ _PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*+|\*|\?")
 
 @dataclass(frozen=True, slots=True)
 class CopyTimes:
-    """The source of the times of copies.
+    """The rule for the times of copies.
 
-    If `fixed` is true, it is the option `at`, or the current time. Otherwise it is the path of each file, if
-    there is a `pattern`, or else the modification time of the file. If `each` is true, every file is a
-    separate delivery, made once.
+    If `fixed` is true, the time is the option `at`, or the current time. Otherwise it is in the path of each
+    file if there is a `pattern`, and else it is the file's modification time. If `each` is true, every file
+    is a separate delivery, made once.
     """
 
     fixed: bool = True

@@ -1,1 +1,1 @@
-"""Read tables of every layout: current rows, past states, differences, lives, joins and changes."""
+"""Read tables of every layout: current rows, past states, differences, timelines, joins and changes."""

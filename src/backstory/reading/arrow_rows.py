@@ -23,7 +23,10 @@ SORT_MEMORY: Final = 2
 
 @dataclass(frozen=True, slots=True)
 class StoredColumns:
-    """The columns that a query of DuckDB reads, numbered: there `a` and `A` are the same name."""
+    """The columns that a DuckDB query reads.
+
+    They are numbered, because `a` and `A` are the same name there.
+    """
 
     numbers: dict[tuple[str, ...], str] = field(default_factory=dict)
 

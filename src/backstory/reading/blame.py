@@ -1,4 +1,4 @@
-"""The story of a value in a record: since when, by which commit, and the value before."""
+"""The origin of a record's value: when it began, which commit wrote it, and the value before it."""
 
 import json
 from bisect import bisect_left

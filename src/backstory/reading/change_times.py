@@ -1,4 +1,4 @@
-"""When the versions of a table began or ended, for the explorer's slider."""
+"""The instants at which versions of a table began or ended, for the explorer's slider."""
 
 import sys
 from dataclasses import dataclass

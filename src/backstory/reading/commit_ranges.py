@@ -27,9 +27,9 @@ BEFORE_ALL: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The commits behind the present state of a table, oldest first; `whole` if none of them has expired.
+    """The commits that led to the current state of a table, oldest first; `whole` if none has expired.
 
-    `older` are snapshots that stayed when the snapshots after them expired.
+    `older` are snapshots that were kept although later ones expired.
     """
 
     table: TableName

@@ -141,7 +141,7 @@ _NO_LETTERS: Final = re.compile("[^\t\n\r\x20-\ud7ff\ue000-\ufffd\U00010000-\U00
 
 @dataclass(frozen=True, slots=True)
 class Bar:
-    """A stretch of one value; `end` is None while it lasts; `removed_at` is set if no version follows."""
+    """A period with one value. `end` is None while it lasts. `removed_at` is set if no version follows."""
 
     start: datetime
     end: datetime | None

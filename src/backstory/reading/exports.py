@@ -78,7 +78,7 @@ class Export(Receipt):
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """The file of an export and the axis of the history; UsageError if the file cannot be written."""
+    """The file of an export and the axis of the history. Raises UsageError if the file cannot be written."""
 
     file: Path
     axis: Axis = "valid"

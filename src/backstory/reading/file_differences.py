@@ -40,7 +40,7 @@ class CommonChange:
 
 @dataclass(frozen=True)
 class Differences:
-    """The records that differ, as places of rows; each array has an element for each record.
+    """The records that differ, as positions of rows. Each array has an element for each record.
 
     `rows` returns the rows at some places, and `values` has the compared values of all rows. `records` has
     the kind of `change`, the places of `row`, `before` and `after`, and, if it is known, whether the record

@@ -1,4 +1,4 @@
-"""A table at a recorded time from its files: DuckDB finds the places and times of versions among the rows."""
+"""A table at a recorded time from its files, in which DuckDB finds the positions and times of versions."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,4 +1,4 @@
-"""From when to when the rows of a table were true: one query for each layout, which DuckDB and Spark run.
+"""The periods in which rows of a table were true: one query for each layout, which DuckDB and Spark run.
 
 A query reads a relation with the rows and, under the names of `COLUMNS`, the values that the layout records
 of each row; instants are times in UTC. The answer has the rows that are versions, each with `STARTED` and

@@ -1,4 +1,4 @@
-"""One record's life: its versions, when each was known, and what changed from one to the next."""
+"""One record's history: its versions, when each was known, and the changes from one to the next."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -24,7 +24,7 @@ def shown_name(name: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The life as it was known from one recorded time to another; both are None if nothing records them."""
+    """The history as known from one recorded time to another; both are None if nothing records them."""
 
     versions: Sequence[VersionRow]
     known_from: datetime | None = None

@@ -1,4 +1,4 @@
-"""Which record and columns an answer is about, as callers name them.
+"""The selected record and columns of an answer, as callers name them.
 
 A key is read exactly, in the same way by every command: its value names one value of the column's type, or
 it is refused.

@@ -1,4 +1,4 @@
-"""The answer to a question for one record's life: versions for programs, drawings for people."""
+"""The timeline of one record: versions for programs, and drawings for people."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -29,7 +29,7 @@ NOTHING = "There is no version of this record."
 
 @dataclass(frozen=True)
 class Timeline:
-    """One record's life; printed, it draws itself, and in a notebook as a picture.
+    """The history of one record. It is printed as a drawing in text, and shown as a picture in a notebook.
 
     `versions` have the user's columns, `valid_from` and `valid_to` (NULL: still true), `known_from` and
     `known_to` (NULL: still stated). Their `snapshot_id` is that of the commit, if it has not expired. On

@@ -28,7 +28,7 @@ REQUESTS_AT_ONCE: Final = 8
 
 @dataclass(frozen=True, slots=True)
 class FrameFiles:
-    """The files of a frame: path, size and time of modification, as they were before the first read."""
+    """The files of a frame: path, size and modification time, as they were before the first read."""
 
     paths: Sequence[Any]
     configuration: Any

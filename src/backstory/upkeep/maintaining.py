@@ -153,7 +153,10 @@ SHARE: Final = 0.2
 
 @dataclass(frozen=True, slots=True)
 class MemoryShare:
-    """The share of a table's rows that are memory. If large, a time up to which to settle is proposed."""
+    """The share of a table's rows that are memory.
+
+    If it is large, a time up to which to settle is proposed.
+    """
 
     share: float
     propose: str | None

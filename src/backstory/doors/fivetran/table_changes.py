@@ -1,4 +1,4 @@
-"""AlterTable and Truncate: change a table to a definition (2.6), or remove rows by time of sync (2.7)."""
+"""AlterTable and Truncate: change a table to a definition (2.6), or remove rows by sync time (2.7)."""
 
 from dataclasses import dataclass, replace
 from datetime import timedelta

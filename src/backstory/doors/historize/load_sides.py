@@ -1,4 +1,4 @@
-"""The sides of a load into a warehouse: stage, base, open versions and closed versions, and its terms.
+"""The sides of a load into a warehouse (stage, base, open and closed versions), and its settings.
 
 The driver reads the files that it can read exactly, and computes keys and hashes in DuckDB as Spark does.
 Spark reads the other sides, and reads all sides in tasks.
@@ -287,7 +287,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.Ch
 
 @dataclass(frozen=True, slots=True)
 class _StoredRows:
-    """Columns of all rows of a table, or of its open versions, with places and constant `flags`."""
+    """Columns of all rows of a table, or of its open versions, with positions and constant `flags`."""
 
     work: SparkWork
     plan: TablePlan

@@ -1,4 +1,4 @@
-"""The inputs of a copy's plan: its rows and the stored rows in the table's new columns, scope and terms.
+"""The inputs of a copy's plan: its rows and the stored rows, in the table's new columns, and its settings.
 
 The driver reads the stored versions from files if their types allow it. Otherwise Spark reads them (V44,
 V81).
@@ -147,7 +147,7 @@ def feed_copy_terms(
 
 @dataclass(frozen=True)
 class CopyInputs:
-    """A copy, its table, and their agreement: the plan's shape, settings, instant and terms."""
+    """A copy, its table, and their agreement: the shape, instant and settings of the plan."""
 
     store: IcebergStore
     table: IcebergTable | None

@@ -1,4 +1,4 @@
-"""Columns in another type. Every stored or delivered value remains exactly the same (N2)."""
+"""Changes of a column's type that keep every stored and delivered value exactly the same (N2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress

@@ -1,6 +1,6 @@
 """Inspect datasets: manifest, schema, lints, head and newest rows.
 
-Functions ending in `_here` read metadata and files. They raise Unreadable if Spark must be asked.
+Functions ending in `_here` read metadata and files. They raise Unreadable if only Spark can read them.
 """
 
 import json

@@ -1,6 +1,6 @@
 """The datasets of a warehouse: tables whose properties contain their manifests, and their system columns.
 
-Command arguments name datasets by their names or by files of manifests.
+Command arguments name datasets by their names or by manifest files.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""Answers from a model's history in a database, by its table only: no model, no lock file, no Spark."""
+"""Answers from a model's history in a database, read without its model, its lock file or Spark."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence

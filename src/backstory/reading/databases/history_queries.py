@@ -1,8 +1,8 @@
-"""Questions for a model's history, each a query in any dialect (sections 7.1, 7.2 and 7.4).
+"""Questions about a model's history, each a query in any dialect (sections 7.1, 7.2 and 7.4).
 
 Times are ISO text or aware datetimes. A time before the prune watermark is refused, because versions that
-were valid then may have been removed. By effective time, though, pruned versions still count: a later load
-did not make them untrue.
+were valid then may have been removed. By effective time, however, pruned versions still count, because a
+later load did not make them untrue.
 """
 
 from collections.abc import Mapping, Sequence

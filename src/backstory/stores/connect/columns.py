@@ -1,4 +1,4 @@
-"""Columns and properties of a table, changed by ALTER TABLE in an order that may end at any statement."""
+"""Columns and properties of a table, changed by ALTER TABLE statements, any of which may be the last one."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""A table of Iceberg as the JSON of its metadata describes it, with the names of Iceberg's Java.
+"""An Iceberg table as its metadata JSON describes it, with the method names of Iceberg's Java.
 
 Readers of a table call the same methods, whether Java or its metadata answers. A method that only Java has is
 refused by name.

@@ -1,4 +1,4 @@
-"""A catalog of Iceberg in a session of Spark Connect: its tables, by SQL and from their metadata files."""
+"""An Iceberg catalog in a session of Spark Connect: its tables, by SQL and from their metadata files."""
 
 import gzip
 import json
@@ -29,7 +29,7 @@ _GZIP = b"\x1f\x8b"
 
 @dataclass(frozen=True, slots=True)
 class ConnectStore(IcebergStore):
-    """An Iceberg catalog of a session of Spark Connect; whatever needs Java is refused."""
+    """An Iceberg catalog in a session of Spark Connect. Calls that need Java are refused."""
 
     def __post_init__(self) -> None:
         """Announce nothing to the session: each delivery refreshes the tables that it reads."""

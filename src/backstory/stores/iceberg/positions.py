@@ -347,7 +347,7 @@ MoveCommit = tuple[int, int | None, int | None, int]
 
 @dataclass(frozen=True, slots=True)
 class MovedRows:
-    """The places of moved rows, and the staged scan of their files.
+    """The positions of moved rows, and the staged scan of their files.
 
     `moves` are by file. `tables` read the files under the name `group`. `tasks` are Iceberg's scan tasks for
     these files, or for some of their row groups.

@@ -175,7 +175,7 @@ class FileLine:
     """A data file or delete file, and its `sign`: `+` for added, `-` for removed, `=` for unchanged.
 
     `content` is Iceberg's: data, or the kind of deletes. `hidden` is the only data file of a delete file, or
-    empty. `offset` and `length` are the place of a vector in its file, and `first_row` is the first row's id.
+    empty. `offset` and `length` locate a vector in its file, and `first_row` is the first row's id.
     """
 
     sign: str

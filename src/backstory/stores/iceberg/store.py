@@ -1,4 +1,4 @@
-"""A catalog of Iceberg in a Spark session, and the tables loaded from it.
+"""An Iceberg catalog in a Spark session, and the tables loaded from it.
 
 In an embedded warehouse, Java starts with the first call, and Spark starts when something needs it.
 """

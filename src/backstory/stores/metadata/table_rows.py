@@ -1,4 +1,4 @@
-"""The rows of tables, read from files without Spark. They are the same rows, or Unreadable is raised.
+"""The rows of tables, read from files without Spark. Unreadable is raised unless they equal Spark's rows.
 
 Small tables are read whole, in Spark's order if wanted. In any table, a few rows can be found: by searches,
 by the least values of a column, or by the commits that moved them.

@@ -1,4 +1,4 @@
-"""Conversions of values between Python and Arrow. Those of pyarrow load pandas, which takes half a second."""
+"""Conversions of values between Python and Arrow, without pandas, which takes half a second to load."""
 
 import math
 from collections.abc import Callable, Sequence

@@ -36,7 +36,7 @@ _locks: dict[tuple[str, str], threading.Lock] = defaultdict(threading.Lock)
 
 
 class DuckDBEngine(Engine):
-    """A connection to a DuckDB file. While another process has the file open, no one else can open it."""
+    """A connection to a DuckDB file. Only one process can have the file open."""
 
     def __init__(self, connection: duckdb.DuckDBPyConnection, path: str) -> None:
         self._connection = connection

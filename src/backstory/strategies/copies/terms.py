@@ -1,4 +1,4 @@
-"""The terms for the comparison of a full copy with its table."""
+"""The settings for the comparison of a full copy with its table."""
 
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class CopyTerms:
-    """The terms for the comparison of a copy; instants are in microseconds.
+    """The settings for the comparison of a copy. Instants are in microseconds.
 
     `columns` are the table's columns, and `delivered` the copy's columns, both including the key. A
     difference in `compared` columns opens a version; `renewed` columns are written into the open version.
@@ -23,8 +23,8 @@ class CopyTerms:
     is set, missing records are closed. `ids` is true if the table has row ids. `successions` are pairs of a
     missing and an added column of the same type, which may be one renamed column. `scope` are the column
     values of the copy's records; `other_scopes` are the scopes of other copies at the same instant. `feed`
-    are the terms for a table of events. `copies` is the column with the number of equal rows, if the key is
-    the whole row.
+    are the settings for a table of events. `copies` is the column with the number of equal rows, if the key
+    is the whole row.
     """
 
     columns: tuple[Column, ...]

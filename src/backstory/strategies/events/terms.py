@@ -1,4 +1,4 @@
-"""The terms of an event log: a dataset's merge strategy and options, and the codes of events and problems."""
+"""The settings of an event log: a dataset's merge strategy and options, and codes of events and problems."""
 
 from dataclasses import dataclass
 from enum import IntEnum, StrEnum

@@ -40,7 +40,7 @@ KNOWN = "there before"
 
 @dataclass(frozen=True, slots=True)
 class FeedCopyTerms:
-    """The terms of a copy into a table of events: the feed's terms, and the marks, the copy's own mark last.
+    """The settings of a copy into a table of events: the feed's settings, and the marks, the copy's own last.
 
     `restated` is true if a mark with the copy's instant and scope was stored; that mark is not in `marks`.
     `compared` are the delivered columns outside the key.

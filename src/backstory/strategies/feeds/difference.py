@@ -1,4 +1,4 @@
-"""The difference between new lives and stored rows: the rows to add and to remove (V4, V7 to V9)."""
+"""The difference between recomputed and stored rows: the rows to add and to remove (V4, V7 to V9)."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from backstory.strategies.feeds.terms import FIRST, FeedTerms
 
 @dataclass(frozen=True)
 class HistoryDifference:
-    """New lives and stored rows of the same records.
+    """Recomputed and stored rows of the same records.
 
     `since` is the first instant of each record that can change. `sequence` has the further sequence for each
     index of the pool.

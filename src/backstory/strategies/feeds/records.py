@@ -87,7 +87,7 @@ def _sequence_part(side: pa.Array | None, name: str, count: int) -> pa.Array:
 
 @dataclass(frozen=True)
 class StoredRecords:
-    """Live stored rows with their places. `record` numbers the record of each row."""
+    """Live stored rows with their positions. `record` numbers the record of each row."""
 
     rows: pa.Table
     record: np.ndarray

@@ -1,4 +1,4 @@
-"""The terms of a feed's plan, and the columns of its events."""
+"""The settings of a feed's plan, and the columns of its events."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -37,7 +37,7 @@ class FormerLogs:
 
 @dataclass(frozen=True, slots=True)
 class FeedTerms:
-    """The terms of a feed, or of a copy into a table of events; instants are in microseconds.
+    """The settings of a feed, or of a copy into a table of events. Instants are in microseconds.
 
     `columns` are the table's columns, including the layout's own. `numbers` are the field ids of the columns
     outside the key. Columns that are neither `tracked` nor `overwritten` keep the values of the fact that

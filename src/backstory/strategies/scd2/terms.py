@@ -1,4 +1,4 @@
-"""The terms and the results of a load's plan, as plain data that is also sent to Spark's tasks."""
+"""The settings and the results of a load's plan, as plain data that is also sent to Spark's tasks."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -45,10 +45,10 @@ _WITHOUT_ORDER: Final = ("map<", "variant")
 
 @dataclass(frozen=True, slots=True)
 class TableTerms:
-    """The identity of a table's records, and the terms of their laws.
+    """The identifying columns of a table's records, and the facts needed to check them.
 
-    `valued`: the table keeps memory, so that its values are checked, too. `hashes` are the hashes that a row
-    may have, as SQL; empty if the way of hashing is unknown.
+    If `valued` is true, the table keeps memory, so its values are checked too. `hashes` are the hashes that a
+    row may have, as SQL; empty if the way of hashing is unknown.
     """
 
     shape: Shape

@@ -63,10 +63,11 @@ LAWS: Final[Mapping[Layout, tuple[Law, ...]]] = {
 class RecordRow:
     """A stored row of one record.
 
-    `place` identifies it among the record's rows. `keyed`: no part of its key is NULL. `rightly`: its hash
-    fits its values, NULL if the way of hashing is unknown. `twin` is equal for rows that are identical in all
-    columns, and the smallest `row_id` is the oldest of them. `broken` are the laws of single rows that the
-    stored row breaks. The other fields are the layout's columns, NULL if the layout lacks them.
+    `place` identifies it among the record's rows. `keyed` is true if no part of its key is NULL. `rightly` is
+    true if its hash fits its values, and NULL if the way of hashing is unknown. `twin` is equal for rows that
+    are identical in all columns, and the smallest `row_id` is the oldest of them. `broken` are the laws of
+    single rows that the stored row breaks. The other fields are the layout's columns, NULL if the layout
+    lacks them.
     """
 
     place: int
@@ -96,8 +97,8 @@ class RecordRow:
 class LawTerms:
     """The facts that hold for all records of a table.
 
-    `flagged` and `stated`: a flag, or a state, of each row records whether it is open. `grain` and `far` come
-    from the layout's span. If the table `remembers`, rows have a recorded time and may be memory. Then
+    With `flagged` a flag, and with `stated` a state of each row records whether it is open. `grain` and `far`
+    come from the layout's span. If the table `remembers`, rows have a recorded time and may be memory. Then
     `newest` is the newest commit's recorded time, and `settled` the settled interval. `marks` are remembered
     copies and truncates, which apply to every key. `tracked` are the columns whose change begins a version,
     and `numbers` their field ids.

@@ -1,4 +1,4 @@
-"""The agreement of a feed and its table: columns, order, versions, the meaning of rows, and the plan's terms.
+"""The agreement of a feed and its table: columns, order, versions, meaning of rows, and the plan's settings.
 
 The table stores the conditions for deletes, the marks of unmodified cells, and the columns that are not
 stored. Otherwise a later delivery without these options would store deletes as updates, and NULL for
