@@ -42,8 +42,7 @@ TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
         f"{REPAIR}, which closes the earlier version at the start of the next one",
     ),
     Law.OPEN_MARKER: (
-        "The column that marks open versions (`is_current`, `_fivetran_active`, or `version_state` of a "
-        "model) agrees with the end of the version.",
+        "The marker of open versions (`is_current`, `_fivetran_active`, `version_state`) agrees with the end.",
         "an UPDATE changed the end or the marker, but not both",
         f"{REPAIR}, which derives the marker from the end, except for a version of Fivetran without an end",
     ),
@@ -53,8 +52,7 @@ TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
         f"{REWIND}; `repair` cannot decide whether the values or the hash are wrong",
     ),
     Law.OFFSETS: (
-        "The offsets of a dataset are 0, 1, 2, … without gaps or repeats, and agree with its commits. "
-        "`keys` contains offsets.",
+        "Offsets are 0, 1, 2, … without gaps or repeats, and agree with the commits. `keys` contains offsets.",
         "another program removed or added rows",
         REWIND,
     ),
@@ -112,8 +110,8 @@ REPAIRS: Final = """`backstory repair TABLE` shows the fix, and `--apply` commit
 versions. A dataset (`odf`) is append-only: rewind it, or add the dataset again and pull. A broken log of a
 dataset (`odf-log`) can be dropped, because the next pull writes it again. Load the rows of any other table
 again from the source."""
-NOTED: Final = """A record with the law `foreign-writes` and the status `noted` is not a violation. It lists the
-commits of other programs since the last delivery."""
+NOTED: Final = """A record with the law `foreign-writes` and the status `noted` is not a violation. It lists
+the commits of other programs since the last delivery."""
 LAYOUTS: Final = """## The laws of each layout
 
 [Layouts](layouts.md) describes the layouts."""
