@@ -42,7 +42,7 @@ TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
         f"{REPAIR}, which closes the earlier version at the start of the next one",
     ),
     Law.OPEN_MARKER: (
-        "The marker of open versions (`is_current`, `_fivetran_active`, `version_state`) agrees with the end.",
+        "The marker of open versions (`is_current`, `_fivetran_active`, `version_state`) fits their ends.",
         "an UPDATE changed the end or the marker, but not both",
         f"{REPAIR}, which derives the marker from the end, except for a version of Fivetran without an end",
     ),
@@ -52,7 +52,7 @@ TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
         f"{REWIND}; `repair` cannot decide whether the values or the hash are wrong",
     ),
     Law.OFFSETS: (
-        "Offsets are 0, 1, 2, … without gaps or repeats, and agree with the commits. `keys` contains offsets.",
+        "Offsets are 0, 1, 2, … without gaps or repeats, and fit the commits. `keys` contains offsets.",
         "another program removed or added rows",
         REWIND,
     ),
