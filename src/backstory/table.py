@@ -129,11 +129,11 @@ class Table:
 
     @with_options(TimelineOptions, KnownOptions)
     def timeline(self, key: object, **options: Unpack[TimelineOptions]) -> Timeline:
-        """The life of one record. The key is a value, or a mapping for a composite key.
+        """The history of one record. The key is a value, or a mapping for a composite key.
 
-        The key must be exactly one value of the key's type. The life has the statements that the table holds
-        now, or held at `known_at`. On `axis` both, it has all statements that the table ever held. Raises
-        UsageError for a wrong key (`other-key`) or axis, or a file that cannot be written.
+        The key must be exactly one value of the key's type. The history has the statements that the table
+        holds now, or held at `known_at`. On `axis` both, it has all statements that the table ever held.
+        Raises UsageError for a wrong key (`other-key`) or axis, or a file that cannot be written.
         """
         from backstory.reading.frames import table_in_session
         from backstory.reading.questions import life

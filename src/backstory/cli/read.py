@@ -230,7 +230,7 @@ def timeline(
     limit: Limit = None,
     **words: Unpack[TimelineOptions],
 ) -> None:
-    """Draw the life of one record: a bar for each version, and the values that changed.
+    """Draw the timeline of one record: a bar for each version, and the values that changed.
 
     json and csv list the statements: values, valid_from and valid_to, the time the table held them
     (known_from, known_to), and the commit. --axis both also shows statements that were corrected later, with

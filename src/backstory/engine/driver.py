@@ -64,7 +64,7 @@ class DriverPlan:
         return self.added[kind]
 
     def places(self, kind: str, _table: StoredTable) -> pa.Table | None:
-        """The places of stored rows of a kind, or None if there are none."""
+        """The positions of stored rows of a kind, or None if there are none."""
         return self.removed[kind]
 
 

@@ -61,7 +61,7 @@ class PlanResult(Protocol):
         """The rows of a kind, or None if there are no such rows."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The places of stored rows of a kind, in the form for a Change, or None if there are none."""
+        """The positions of stored rows of a kind, in the form for a Change, or None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)

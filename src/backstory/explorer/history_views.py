@@ -218,7 +218,7 @@ TIMES: Final = (VALID_FROM, VALID_TO)
 
 
 def record_view(source: CatalogReader, question: Question) -> View:
-    """A record's life, as in `timeline`."""
+    """A record's history, as in `timeline`."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)

@@ -29,7 +29,7 @@ def page(view: View) -> str:
 
 
 def evidence(view: View, made: datetime) -> str:
-    """A record's life as a self-contained HTML file without scripts."""
+    """A record's history as a self-contained HTML file without scripts."""
     more = {"made": made, "style": _safe_style()}
     return _templates().get_template("evidence.html").render({**_context(view), **more})
 

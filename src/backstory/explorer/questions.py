@@ -173,7 +173,7 @@ def rows_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
 
 
 def life_snippets(question: Question, table: TableMetadata) -> list[Snippet]:
-    """Snippets that read the same record's life, for a shell, Python and SQL."""
+    """Snippets that read the same record's history, for a shell, Python and SQL."""
     name = str(table.shape.table)
     axis = ["--axis", question.axis] if question.axis else []
     known = ["--known-at", question.known_at] if question.known_at else []

@@ -86,7 +86,7 @@ def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
 def sort_places(
     numbers: Sequence[np.ndarray], size: int, others: Callable[[], Iterable[np.ndarray]]
 ) -> np.ndarray:
-    """The places of `size` rows in the order of `numbers`, and of `others` if these have equal rows."""
+    """The positions of `size` rows in the order of `numbers`, and of `others` if these have equal rows."""
     order = sorted_by(numbers, size)
     if equals_next([each[order] for each in numbers], size).any():
         order = sorted_by([*numbers, *others()], size)

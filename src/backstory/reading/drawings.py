@@ -1,4 +1,4 @@
-"""One record's life drawn as text or as a self-contained SVG document: a bar for each version."""
+"""One record's history drawn as text or as a self-contained SVG document: a bar for each version."""
 
 import re
 import textwrap
@@ -168,9 +168,9 @@ def picture(
     title: str,
     link: Link | None = None,
 ) -> str:
-    """Draw a life as SVG: a row for each of the `shown` columns, or for each known time at which it changed.
+    """Draw a history as SVG: a row for each of the `shown` columns, or for each known time at which it changed.
 
-    A bar is a stretch of one value, with the whole value as tooltip. An open bar ends in an arrow; while the
+    A bar is a period with one value, with the whole value as tooltip. An open bar ends in an arrow; while the
     record is removed there is a dotted line. `link` returns the address to which a bar links, None for none.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))

@@ -77,7 +77,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return rows
 
     def differences(self, rows: pa.Table, comparison: Comparison) -> Differences:
-        """The records whose rows differ in two states, as places of rows, in the order of their keys."""
+        """The records whose rows differ in two states, as positions of rows, in the order of their keys."""
         shape, key, hidden = self.shape, shown_key(self.shape), {VALID_FROM, VALID_TO, *SIDE_COLUMNS}
         names = comparison.names(shape.table, key, [each for each in rows.column_names if each not in hidden])
         if any(pa.types.is_map(each.type) for each in rows.schema if each.name in (key or names)):
@@ -144,7 +144,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return rows.select(self.names(selection, rows.column_names))
 
     def of_record(self, key: object) -> "KnownFiles":
-        """The table restricted to one record; UsageError if the table has another key."""
+        """The table restricted to one record. Raises UsageError if the table has another key."""
         values = key_of(self.shape, key)
         types = {each["name"]: arrow_type_of(each["type"]) for each in self.fields}
         if any(pa.types.is_fixed_size_binary(types[name]) for name in values):

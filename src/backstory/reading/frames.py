@@ -225,7 +225,7 @@ def _values_differ(name: str, type_: "DataType") -> "Column":
 
 
 def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> KnownFrames:
-    """A table now; UsageError if it does not exist."""
+    """A table in its current state. Raises UsageError if it does not exist."""
     stored = existing(store, table) if isinstance(table, TableName) else table
     return KnownFrames(stored, stored.shape, None, store, stored, store.sql_name(stored.shape.table))
 

@@ -157,7 +157,10 @@ def commits_by_recorded_time(table: TableMetadata) -> dict[datetime, int]:
 
 
 def history_of(table: TableLike, shape: Shape | None = None) -> History:
-    """The history of a table; UsageError if it keeps no history. `shape` is its shape at another time."""
+    """The history of a table.
+
+    Raises UsageError if it keeps no history. `shape` is its shape at another time.
+    """
     shape = shape or table.shape
     if shape.layout not in HISTORIES:
         raise UsageError(

@@ -36,7 +36,7 @@ class Lane:
 
 
 def lanes(statements: Sequence[VersionRow]) -> list[Lane]:
-    """A lane for each recorded time at which the life changed, oldest first (native.md V97)."""
+    """A lane for each recorded time at which the history changed, oldest first (native.md V97)."""
     times = {each[name] for each in statements for name in (KNOWN_FROM, KNOWN_TO)} - {None}
     if not times:
         return [Lane(statements)] if statements else []
@@ -61,7 +61,7 @@ def _holds(statement: VersionRow, known_at: datetime | None) -> bool:
 
 
 def changing_columns(versions: Sequence[VersionRow], columns: Sequence[str]) -> list[str]:
-    """The columns that have more than one value in the life."""
+    """The columns that have more than one value in the history."""
     return [name for name in columns if any(differ(name, each, versions[0]) for each in versions)]
 
 

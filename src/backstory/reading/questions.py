@@ -108,7 +108,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def of_record(self, key: object) -> Self:
-        """The table restricted to one record; UsageError if the table has another key."""
+        """The table restricted to one record. Raises UsageError if the table has another key."""
 
     @abstractmethod
     def ask(self, query: Query, *more: str, timed: bool = True) -> Rows:
@@ -148,7 +148,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @property
     def history(self) -> History:
-        """The history of the table; UsageError if it keeps none."""
+        """The history of the table. Raises UsageError if it keeps none."""
         return history_of(self.stored, self.shape)
 
     def versions(self, narrow: Narrowing | None = None, *more: str) -> Rows:
@@ -198,7 +198,7 @@ def life(
     known_at: datetime | None = None,
     columns: Sequence[str] = (),
 ) -> Timeline:
-    """One record's life as known now or at `known_at`; on `axis` both, all statements ever made.
+    """One record's history as known now or at `known_at`; on `axis` both, all statements ever made.
 
     With `columns` it has only these and the key. Raises UsageError for another key and for a table that keeps
     no history, and the errors of `state_at`.

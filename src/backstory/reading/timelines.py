@@ -44,7 +44,7 @@ class Timeline:
 
     @property
     def lanes(self) -> list[Lane]:
-        """A lane for each known time at which the life changed; on axis `valid`, one lane."""
+        """A lane for each known time at which the history changed; on axis `valid`, one lane."""
         return lanes(self.versions) if self.axis == "both" else [Lane(self.versions)]
 
     def __str__(self) -> str:
@@ -66,7 +66,7 @@ class Timeline:
         return picture(self.lanes, self._drawn_columns, self.columns, now, self.title or NOTHING, link)
 
     def save(self, file: str | Path) -> None:
-        """Write the SVG document to a file; UsageError if it cannot be written."""
+        """Write the SVG document to a file. Raises UsageError if it cannot be written."""
         try:
             Path(file).write_text(self.svg(), encoding="utf-8")
         except OSError as stop:
@@ -90,7 +90,7 @@ def timeline_of(
     axis: Axis = "valid",
     known_at: datetime | None = None,
 ) -> Timeline:
-    """The life of the record with this key; `commits` are snapshot ids by their recorded time."""
+    """The timeline of the record with this key. `commits` are snapshot ids by their recorded time."""
     statements: Sequence[VersionRow] = [_with_axes(each, commits) for each in rows]
     versions = sorted(statements if axis == "both" else statements_at(statements, known_at), key=_sort_key)
     columns = [name for name in (versions[0] if versions else ()) if name not in {*key, *AXES}]

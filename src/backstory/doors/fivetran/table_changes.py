@@ -121,7 +121,7 @@ def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
 def truncate(store: Store, request: Truncation) -> int | None:
     """Truncate the table, and return the id of the new snapshot.
 
-    Returns None if there is no such table or no such row.
+    Returns None if the table or the rows do not exist.
     """
 
     def plan() -> tuple[StoredTable | None, Change | None]:

@@ -182,7 +182,7 @@ def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
 
 
 def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
-    """The terms of a load. `newest` is the latest start or end in its history."""
+    """The settings of a load. `newest` is the latest start or end in its history."""
     load, rules = work.load, work.load.dataset.historization
     columns = user_columns(load.dataset)
     compared = [*columns, *foreign_keys(load.dataset)]

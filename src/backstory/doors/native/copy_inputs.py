@@ -99,7 +99,7 @@ def scope_text(scope: Scope | None) -> str | None:
 def feed_copy_terms(
     store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
-    """The terms of a copy into a table of events: the marks from its instant on, and its own mark."""
+    """The settings of a copy into a table of events: the marks from its instant on, and its own mark."""
     assert table is not None
     shape, at = evolved.shape, micros_of(place.at)
     data = [column.name for column in shape.user_columns if column.name not in shape.key]

@@ -368,7 +368,7 @@ def _change(
 
 
 def _terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
-    """The terms of a merge.
+    """The settings of a merge.
 
     `time` is the event-time column. `timed` is whether the source supplies the event time.
     """

@@ -75,7 +75,10 @@ class DatabaseHistory:
             )
 
     def is_record(self, key: Mapping[str, object]) -> str:
-        """Whether a version belongs to the record with this key; UsageError if a value does not fit."""
+        """Whether a version belongs to the record with this key.
+
+        Raises UsageError if a value does not fit.
+        """
         history, dialect = self.history, self.history.dialect
         self.require_key(list(key))
         return " AND ".join(
@@ -147,7 +150,7 @@ def read_differences(
 
 
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
-    """The life of the record with this key, given as text; raises the errors of `read_differences`."""
+    """The history of the record with this key, given as text. Raises the errors of `read_differences`."""
     with _open_history(url, table) as database:
         names, rows = database.read_versions(database.is_record(key))
     values = {shown_name(name): value for name, value in key.items()}

@@ -54,7 +54,7 @@ def as_of(history: StoredHistory, time: Time) -> Query:
 
 
 def as_of_run(history: StoredHistory, run_id: str, known: KnownRun | None) -> Query:
-    """The versions that were valid after a run; UsageError if the run did not succeed."""
+    """The versions that were valid after a run. Raises UsageError if the run did not succeed."""
     if known is None or known.receipt is None:
         raise UsageError(
             "unknown-run",

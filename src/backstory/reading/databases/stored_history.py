@@ -52,7 +52,7 @@ def key_type(column: SqlColumn) -> ColumnType:
 
 
 def key_literal(dialect: Dialect, name: str, key_value: object, type_: ColumnType) -> str:
-    """The value of a key's column as a SQL literal; UsageError if it does not fit the type."""
+    """The value of a key's column as a SQL literal. Raises UsageError if it does not fit the type."""
     value: Any = exact_value(name, key_value, type_)
     if isinstance(value, bytes):
         raise UsageError(
@@ -215,7 +215,7 @@ class StoredHistory:
         return " AND ".join(f"NOT ({self.dialect.null_safe_ne(*pair)})" for pair in pairs)
 
     def _literal(self, column: SqlColumn, value: Any) -> str:
-        """A value of a key's column, possibly as text; UsageError if it does not fit the column."""
+        """A value of a key's column, possibly as text. Raises UsageError if it does not fit the column."""
         if value is None:
             return self.null_of(column)
         try:

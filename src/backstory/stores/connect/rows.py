@@ -149,7 +149,7 @@ def stage_rows(
 
 
 def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
-    """Places of rows as a table."""
+    """Positions of rows as a table."""
     if removed is None:
         return PLACE.empty_table()
     if isinstance(removed, pa.Table):

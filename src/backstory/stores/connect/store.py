@@ -64,7 +64,7 @@ class ConnectStore(IcebergStore):
         return name in OF_ICEBERG
 
     def find(self, table: TableName) -> Any:
-        """The table as its newest metadata file describes it; None if there is no such table or schema."""
+        """The table as its newest metadata file describes it, or None if it or its schema does not exist."""
         if not self.has(table):
             return None
         location = self.metadata_location(table, self.spark)
@@ -135,7 +135,8 @@ def open_connect(spark: "SparkSession", catalog: str, format_version: int, memor
 def require_usable(spark: "SparkSession", catalog: str) -> None:
     """Raises UsageError for an older Spark or Iceberg, another catalog, or a server without extensions.
 
-    Also for a session that was made in a way in which pyspark's functions are not those of Spark Connect.
+    Also raises it for a session that was made in a way in which pyspark does not use Spark Connect's
+    functions.
     """
     from pyspark.sql.utils import is_remote
     from pyspark.version import __version__

@@ -40,12 +40,12 @@ class HistoryDifference:
 
     @property
     def facts(self) -> RecordFacts:
-        """The facts from which the lives result."""
+        """The facts from which the recomputed versions result."""
         return self.states.facts
 
     @property
     def runs(self) -> Runs:
-        """The versions of which the lives consist."""
+        """The recomputed versions."""
         return self.states.runs
 
     def rows(self) -> Iterator[tuple[pa.Table, bool]]:
@@ -61,7 +61,7 @@ class HistoryDifference:
 
     @cached_property
     def withdrawn_versions(self) -> np.ndarray:
-        """The indexes of stored versions that are not in the new lives."""
+        """The indexes of stored versions that the recomputed rows do not contain."""
         stored = self.stored
         stays = np.zeros(len(stored.rows), bool)
         stays[self._first_rows[self._is_stored]] = True

@@ -188,7 +188,7 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
 
 
 def difference_of(records: RecordFold) -> HistoryDifference:
-    """The difference between the records' new lives and their stored rows."""
+    """The difference between the records' recomputed rows and their stored rows."""
     return HistoryDifference(
         records.terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )

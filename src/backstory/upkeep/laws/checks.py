@@ -306,7 +306,7 @@ def broken_in_table(store: IcebergStore, table: IcebergTable) -> Broken:
 
 
 def terms_in_table(store: IcebergStore, table: IcebergTable) -> TableTerms:
-    """The terms of a table of versions, by its layout, properties, commits and marks."""
+    """The facts needed to check a table of versions, from its layout, properties, commits and marks."""
     return read_terms(metadata_of(store, table), lambda _: _rows_in_session(store, table))[1]
 
 

@@ -113,7 +113,7 @@ class TableTerms:
 
 
 def terms_of(table: TableMetadata) -> TableTerms:
-    """The terms of a table's rows, without its marks and hashes."""
+    """The facts needed to check a table's rows, without its marks and hashes."""
     shape, span = table.shape, table.shape.layout.span
     hashed = Law.ROW_HASH in LAWS[shape.layout]
     if span is None:

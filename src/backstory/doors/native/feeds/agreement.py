@@ -423,7 +423,7 @@ class FeedInputs:
         return None if self.table is None else stored_log(self.table.properties)
 
     def terms(self, last: int | None, log: LogProgress | None = None) -> FeedTerms:
-        """The terms of the plan.
+        """The settings of the plan.
 
         `last` is the time of the last event, and `log` is the progress after the feed.
         """

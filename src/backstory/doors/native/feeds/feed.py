@@ -210,7 +210,7 @@ def _log_properties(feed: FeedInputs, planned: PlannedFeed) -> dict[str, str]:
 
 
 def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
-    """The places of removed rows. A new log also removes settled facts that are not messages of a log."""
+    """The positions of removed rows. A new log also removes settled facts that are not messages of a log."""
     if planned.log is None or planned.log.settles is None or feed.table is None:
         return planned.removed_places
     memory = column(MEMORY)
