@@ -168,7 +168,7 @@ def picture(
     title: str,
     link: Link | None = None,
 ) -> str:
-    """Draw a history as SVG: a row for each of the `shown` columns, or for each known time at which it changed.
+    """Draw a history as SVG: a row for each `shown` column, or for each known time at which it changed.
 
     A bar is a period with one value, with the whole value as tooltip. An open bar ends in an arrow; while the
     record is removed there is a dotted line. `link` returns the address to which a bar links, None for none.
