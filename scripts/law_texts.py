@@ -13,7 +13,7 @@ REWIND: Final = "`backstory rewind` to a time before the write"
 TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
     Law.NULL_KEY: (
         "No key column is NULL. Only the marks of copies and truncates have no key.",
-        "another program wrote rows, or the key of an adopted table is wrong",
+        "another program wrote rows without a key, or the key of an adopted table is wrong (see below)",
         f"{REPAIR}, which removes these rows, because no query by key finds them",
     ),
     Law.UNIQUE_KEY: (
@@ -23,17 +23,17 @@ TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
     ),
     Law.UNIQUE_START: (
         "No two versions of a record have the same start.",
-        "another tool loaded a delivery twice",
+        "another tool loaded a delivery twice, or the key of an adopted table lacks a column (see below)",
         f"{REPAIR}, which keeps the version that was recorded last",
     ),
     Law.START_BEFORE_END: (
         "A version has a start, and ends after it.",
-        "another tool swapped the two times, wrote the start as the end, or wrote no start",
-        f"{REPAIR}, which removes versions without a length",
+        "another tool swapped the two times, wrote no start, or writes inclusive ends",
+        f"set inclusive ends to the start of the next version; otherwise {REPAIR}, which removes the rows",
     ),
     Law.NO_OVERLAP: (
         "Versions of a record do not overlap.",
-        "another tool did not close the previous version, or its ends are inclusive",
+        "another tool did not close the previous version, or changed its end",
         f"{REPAIR}, which ends each version at the start of the next one at the latest",
     ),
     Law.ONE_OPEN: (
@@ -106,10 +106,13 @@ TEXTS: Final[Mapping[Law, tuple[str, str, str]]] = {
 INTRODUCTION: Final = """`backstory check` reports one record for each law of a table's layout. `status` is
 `violated` if a row breaks the law. [Look after a history](../how-to/keeping.md#check-its-laws) describes the
 command."""
-REPAIRS: Final = """`backstory repair TABLE` shows the fix, and `--apply` commits it. It works on tables of
-versions. A dataset (`odf`) is append-only: rewind it, or add the dataset again and pull. A broken log of a
-dataset (`odf-log`) can be dropped, because the next pull writes it again. Load the rows of any other table
-again from the source."""
+REPAIRS: Final = """`backstory repair TABLE` shows the fix, and `--apply` commits it. It works on tables
+with versions, in any layout. A dataset (`odf`) is append-only: rewind it, or add the dataset again and
+pull. A broken log of a dataset (`odf-log`) can be dropped, because the next pull writes it again. Load
+the rows of any other table again from the source."""
+KEYS: Final = """If the key of an adopted table is wrong or lacks a column, many keys break `null-key`,
+`unique-start`, `no-overlap` or `one-open`. Do not repair such a table, because `repair` would remove or
+shorten valid versions. Run `backstory adopt` again with the right `--key`."""
 NOTED: Final = """A record with the law `foreign-writes` and the status `noted` is not a violation. It lists
 the commits of other programs since the last delivery."""
 LAYOUTS: Final = """## The laws of each layout
@@ -123,5 +126,5 @@ def laws_page() -> list[str]:
     layouts = [f"| `{layout}` | {', '.join(f'`{law}`' for law in LAWS[layout])} |" for layout in Layout]
     table_of_laws = ["| law | meaning | typical cause of a violation | remedy |", "|---|---|---|---|", *laws]
     table_of_layouts = ["| layout | laws |", "|---|---|", *layouts]
-    texts = [INTRODUCTION, "\n".join(table_of_laws), REPAIRS, NOTED, LAYOUTS, "\n".join(table_of_layouts)]
-    return ["# Laws", *texts]
+    texts = [REPAIRS, KEYS, NOTED, LAYOUTS]
+    return ["# Laws", INTRODUCTION, "\n".join(table_of_laws), *texts, "\n".join(table_of_layouts)]
