@@ -185,9 +185,9 @@ def changes(
     """Show the rows that changed between two commits.
 
     The column `_change_type` is `insert`, `delete`, or one of the pair `update_preimage` and
-    `update_postimage`. Name a commit by its version (`_commit_version`), its snapshot id, or a time, which
-    means the newest commit not after it. Times here are recorded time, when the table received the data. For
-    valid time, when the data was true, use `diff`.
+    `update_postimage`. Name a commit by its version (`_commit_version`), its snapshot id or a time. A time
+    selects the newest commit at or before it. Times here are recorded time, when the table received the data.
+    For valid time, when the data was true, use `diff`.
 
     A cursor stores the commit up to which a consumer has read. `changes T --cursor crm` shows the new
     changes, and `changes T --cursor crm --advance 7` moves the cursor to the `until` version printed before.

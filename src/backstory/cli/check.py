@@ -1,4 +1,4 @@
-"""The laws of histories. `check` and `repair` them, and `adopt` histories of other tools."""
+"""`check` and `repair` test histories by their laws; `adopt` registers a history that another tool writes."""
 
 from collections.abc import Sequence
 from functools import partial

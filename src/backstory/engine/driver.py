@@ -1,4 +1,4 @@
-"""Plan a delivery on the driver: whole if its rows fit into memory, otherwise sifted or in parts by key.
+"""Plan a delivery on the driver: in one piece if its rows fit into memory, else by a sift or in parts by key.
 
 The size of a frame is estimated from its plan before it runs.
 """

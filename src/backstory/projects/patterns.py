@@ -136,7 +136,7 @@ def _declare_whole(pattern: TablePattern, error: BackstoryError | None = None) -
 
 
 def _declare_without_source(pattern: TablePattern, name: str) -> Declaration:
-    """The declaration of a table that the database no longer has, with an error for this."""
+    """The declaration of a table that the database no longer has, with the error that reports this."""
     remedy = (
         f"Name it below `except` of {pattern.name} if this is intended. `backstory drop {name}` then ends "
         "its history."

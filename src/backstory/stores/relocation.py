@@ -42,7 +42,10 @@ Moves = Mapping[str, tuple[str, int | None]]
 
 @dataclass(frozen=True, slots=True)
 class AvroEntry:
-    """A file that a manifest or a list names. A vector hides rows of a file of the kind `hidden`."""
+    """A file in a manifest or manifest list.
+
+    The kind `hidden` is a data file with rows that a deletion file hides.
+    """
 
     kind: str
     location: str

@@ -143,7 +143,7 @@ class Fingerprints:
 
 @dataclass(frozen=True, slots=True)
 class _Halves:
-    """The two halves of the fingerprints, as far as they are computed."""
+    """The two halves of the fingerprints, as computed so far."""
 
     first: np.ndarray
     second: np.ndarray

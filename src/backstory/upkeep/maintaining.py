@@ -287,7 +287,7 @@ def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None
 
 
 def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
-    """The share of rows that are memory. Above a fifth, a time up to which to settle is proposed."""
+    """The share of memory rows; if it is above a fifth, also a proposed time up to which to settle."""
     role = column(MEMORY)[ROLE]
     fact = sf.when(role == Role.FACT.value, sf.unix_micros(VALID_FROM))
     with translate_faults(table.shape.table):

@@ -1,4 +1,4 @@
-"""The options of `serve`, as Python calls and the command have them."""
+"""The options of `serve`, for Python calls and for the command."""
 
 from dataclasses import dataclass
 from pathlib import Path

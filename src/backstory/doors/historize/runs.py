@@ -147,7 +147,7 @@ class LoadRun:
     """A run of one dataset: its id and instant, and its options.
 
     `rehash` recomputes the hashes of open versions before the load, and `rehash_base` the hashes of the
-    base's rows. `relabel` has the labels that the table still has.
+    base's rows. `relabel` contains the state labels that are to be replaced, as stored in the table.
     """
 
     dataset: ModelDataset

@@ -197,7 +197,7 @@ def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[
 
 
 def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
-    """Whether the base snapshot from which a history was made is not undone. It may have expired."""
+    """Whether the base snapshot from which a history was made has not been undone, or has expired."""
     made_from = {str(commit.id): commit for commit in base}.get(note.get(BASE, ""))
     return made_from is None or made_from.is_ancestor
 

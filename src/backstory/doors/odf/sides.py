@@ -332,7 +332,7 @@ class LogMerge:
         return flatten_data(side_frame(self.dataset.columns, rows, names), self.delivered.data)
 
     def _log_here(self, lease: MemoryLease, met: LocalSide | None) -> LocalSide | None:
-        """The events with keys of the delivery, or all events if the keys exceed the memory."""
+        """The events with keys of the delivery, or all events if the keys do not fit into memory."""
         table, columns = self.dataset.table, self.dataset.columns
         assert table is not None
         keys = None if met is None else self._keys(met, lease)

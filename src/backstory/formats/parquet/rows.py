@@ -1,8 +1,8 @@
 """Rows of a Parquet file, and checks of its calendar and of direct reads by an engine (section 1.6, B25).
 
-Spark before 3.0 and Hive may write Julian days and times, and the footer records this calendar. Its days
-before 15 October 1582 are other days in the standard calendar. Its times before 1900 are minutes off,
-depending on the zone. Such values are refused, because a conversion would be a guess.
+Spark before 3.0 and Hive may write Julian days and times, and the footer records this calendar. A date
+before 15 October 1582 denotes a different day in the standard calendar. Times before 1900 are off by some
+minutes, depending on the zone. Such values are refused, because a conversion would be a guess.
 """
 
 import json

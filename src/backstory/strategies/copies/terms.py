@@ -19,7 +19,8 @@ class CopyTerms:
     difference in `compared` columns opens a version; `renewed` columns are written into the open version.
     `tracked` are all tracked columns of the table, `overwritten` all columns without history. `following` is
     the next instant with a known fact. `in_order` is true if nothing is known from `at` on. `restated` is
-    true if the copy replaces a stored one, which determined nothing about columns that it lacks. If `closes`
+    true if the copy replaces a stored one. In columns that the new copy lacks, the values of the replaced
+    copy are discarded. If `closes`
     is set, missing records are closed. `ids` is true if the table has row ids. `successions` are pairs of a
     missing and an added column of the same type, which may be one renamed column. `scope` are the column
     values of the copy's records; `other_scopes` are the scopes of other copies at the same instant. `feed`

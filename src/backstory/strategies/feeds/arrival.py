@@ -151,7 +151,7 @@ def _match_truncates(
 
 
 def _later(at: np.ndarray, order: np.ndarray, known_at: np.ndarray, known: np.ndarray) -> np.ndarray:
-    """A mask of the truncates that a later mark follows."""
+    """A mask of the truncates that are followed by a later mark."""
     latest = known_at.max(initial=FIRST)
     last = known[known_at == latest].max(initial=-1)
     return (at < latest) | ((at == latest) & (order < last))

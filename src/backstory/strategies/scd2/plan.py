@@ -337,7 +337,7 @@ def _early_rows(
 
 
 def plan_begins(terms: LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
-    """The versions that rows of the base begin, which have no keys yet, and the counts of `pasts_of`."""
+    """The versions that begin with rows of the base, without version keys, and the counts of `pasts_of`."""
     rows = {BEGINS: begun_versions(terms, changed, appeared, earlier)}
     return PartPlan(rows) + pasts_of(terms, changed, appeared, earlier)
 
