@@ -44,7 +44,7 @@ def act(request, server, tmp_path_factory):
     )
 
     def run(*deed):
-        limit = Timer(600, process.kill)
+        limit = Timer(1800, process.kill)  # the contract takes minutes on a busy machine
         limit.start()
         process.stdin.write(json.dumps(deed) + "\n")
         process.stdin.flush()
