@@ -393,8 +393,9 @@ def fivetran():
         with pytest.raises(Refused, match="needs Iceberg's Java"):
             live.alter("id:LONG v* n:LONG synced")
         done(live.migrate("copy_table", from_table=live.table.name, to_table="copied"))
-        done(live.migrate("rename_table", from_table=live.table.name, to_table="renamed"))
-        assert live.named("renamed").rows() == live.named("copied").rows()
+        if CATALOG == "rest":  # a Hadoop catalog cannot rename tables
+            done(live.migrate("rename_table", from_table=live.table.name, to_table="renamed"))
+            assert live.named("renamed").rows() == live.named("copied").rows()
         done(live.named("copied").migrate("drop_table"))
         assert live.named("copied").described() is None
         history = Place.made(sender, warehouse.store, "sent", HISTORY, VERSIONS)
