@@ -620,10 +620,11 @@ def refusals():
             act()
     assert snapshots(session, "no.c") == count
     assert branches(session, "no.c") == []
-    assert table.drop(archive="no.kept", apply=True).applied
-    archive = warehouse.table("no.kept")
-    assert records(archive.current()) == {1: "Bonn", 2: "Ulm"}
-    assert archive.drop(apply=True).applied
+    if CATALOG == "rest":  # a Hadoop catalog cannot rename tables
+        assert table.drop(archive="no.kept", apply=True).applied
+        table = warehouse.table("no.kept")
+        assert records(table.current()) == {1: "Bonn", 2: "Ulm"}
+    assert table.drop(apply=True).applied
     assert {code_of(lambda name=name: warehouse.table(name)) for name in ("no.c", "no.kept")} == {"no-table"}
     assert code_of(lambda: backstory.open(spark=session, catalog="nothing")) == "no-iceberg-catalog"
 
