@@ -189,7 +189,7 @@ def test_a_copy_is_refused_until_it_is_made_whole(spark, original, tmp_path):
 
 
 def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
-    """A missing file is named and nothing changes. With the file, the same call succeeds."""
+    """A missing or shortened file is named and nothing changes. With the file, the same call succeeds."""
     copy = copy_of(spark, "torn", original, tmp_path)
     folder = copy.store.home
     lost = next(folder.glob("crm/two/data/**/*.parquet"))
@@ -201,6 +201,15 @@ def test_all_tables_are_made_whole_or_none(spark, original, tmp_path):
     assert (failed.value.code, lost.name in failed.value.message) == ("file-lost", True)
     assert read_catalog(folder) == before
     kept.rename(lost)
+    manifest = next(folder.glob("crm/two/metadata/*-m0.avro"))
+    content = manifest.read_bytes()
+    for damaged in (b"", content[:40], b"no manifest" * 9):
+        manifest.write_bytes(damaged)
+        with pytest.raises(Failed) as failed:
+            relocate(folder)
+        assert (failed.value.code, manifest.name in failed.value.message) == ("file-garbled", True)
+        assert read_catalog(folder) == before
+    manifest.write_bytes(content)
     relocate(folder)
     assert answers(copy) == answers(original)
 
