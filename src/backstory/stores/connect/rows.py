@@ -74,7 +74,7 @@ def write_rows(
             f"THEN INSERT ({names}) VALUES ({', '.join(values.values())})"
         )
     session.sql(statement)
-    made, sums = _made(store, session, name, branch, base)
+    made, sums = _commit_on_branch(store, session, name, branch, base)
     added, gone = actions[_UPDATE] + actions[_INSERT], actions[_UPDATE] + actions[_DELETE]
     if whole:  # all former rows and the files of their deletions are removed
         is_complete = int(made.summary["total-records"]) == sums[_ADDED] == added
@@ -103,11 +103,11 @@ def restore_rows(
         f"WHEN NOT MATCHED THEN INSERT ({', '.join(names)}) VALUES ({', '.join(values)}) "
         "WHEN NOT MATCHED BY SOURCE THEN DELETE"
     )
-    made, _ = _made(store, session, shape.table, branch, base)
+    made, _ = _commit_on_branch(store, session, shape.table, branch, base)
     return int(made.snapshot_id)
 
 
-def _made(
+def _commit_on_branch(
     store: ConnectStore, session: "SparkSession", name: TableName, branch: str, base: int | None
 ) -> tuple[Any, dict[str, int]]:
     """The commit that a statement made on the branch, and its numbers of rows; TryAgain for a lost branch."""
