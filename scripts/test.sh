@@ -3,7 +3,7 @@
 # Files in which a test failed run once more, alone; tests that pass then are named as flaky.
 set -euo pipefail
 cd "$(dirname "$0")/.."
-export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate} # tests/depth.py
+export BACKSTORY_DEPTH=${BACKSTORY_DEPTH:-gate} # tests/support/depth.py
 unset PYTHONDONTWRITEBYTECODE # to write no bytecode is to compile every test and module anew, in each process
 workers=${BACKSTORY_WORKERS:-$(($(nproc) + 1))}
 [ "$workers" -le 4 ] || workers=4 # each may have a Spark of its own, of some 1.5 GB

@@ -10,6 +10,7 @@ from threading import Timer
 import pytest
 from connect_server import serving_connect
 from depth import deep
+from java import PYTHONPATH
 from rest_catalog import serving_rest
 
 from backstory.model.change import COLUMNS_STATE
@@ -17,7 +18,7 @@ from backstory.model.versions_layout import MEMORY_SINCE
 
 pytestmark = pytest.mark.process
 
-TESTS = Path(__file__).parents[1]
+DEEDS = Path(__file__).parents[1] / "support" / "connect_deeds.py"
 
 
 @pytest.fixture(scope="module")
@@ -33,11 +34,11 @@ def server(tmp_path_factory):
 @pytest.fixture(scope="module", params=["rest", "hadoop"][: deep(2, 1)])
 def act(request, server, tmp_path_factory):
     """Run an action of `connect_deeds.py` in a session of the server, which all actions of a catalog share."""
-    command = [sys.executable, TESTS / "connect_deeds.py", server, request.param]
+    command = [sys.executable, DEEDS, server, request.param]
     process = subprocess.Popen(
         command,
         cwd=tmp_path_factory.mktemp(request.param),
-        env={**os.environ, "PYTHONPATH": str(TESTS)},
+        env={**os.environ, "PYTHONPATH": PYTHONPATH},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from depth import deep
+from java import PYTHONPATH
 
 from backstory.spark.jars import ICEBERG, iceberg_package
 from backstory.spark.versions import is_older
@@ -57,11 +58,11 @@ def test_the_store_does_the_same_on_the_older_iceberg(tmp_path, spark):
     """
     assert ICEBERG != OTHER
     package = iceberg_package(spark).replace(ICEBERG, OTHER)
-    tests = Path(__file__).parents[1]
     older = is_older(spark, (4, 0))
-    environ = {**os.environ, **({"PYTHONPATH": str(OLDER)} if older else {})}
+    paths = [str(OLDER)] * older + [PYTHONPATH]
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     walks = "contract" if older and not deep(1, 0) else "walks"
     command = [sys.executable, "-c", WALK, str(tmp_path), package, walks]
-    done = subprocess.run(command, cwd=tests, env=environ, capture_output=True, text=True, timeout=600)
+    done = subprocess.run(command, env=environ, capture_output=True, text=True, timeout=600)
     assert f"Iceberg {OTHER} Spark {spark[:3]}" in done.stdout, done.stderr
     assert done.stdout.endswith("done\n"), done.stderr

@@ -5,7 +5,6 @@ import os
 import subprocess
 import sys
 from importlib.metadata import version
-from pathlib import Path
 
 import java
 import pytest
@@ -71,7 +70,7 @@ def run_page(folder, settings, *kinds):
         **os.environ,
         **options,
         "PYSPARK_PYTHON": sys.executable,
-        "PYTHONPATH": str(Path(__file__).parents[1]),
+        "PYTHONPATH": java.PYTHONPATH,
     }
     done = subprocess.run(
         [sys.executable, program, folder, *kinds],

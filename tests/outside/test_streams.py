@@ -15,6 +15,7 @@ from commands import command, configure, locked, program
 from debezium_engine import RECORDED, last_rows, messages_of
 from depth import DEPTH, deep
 from documented import ROOT, blocks
+from java import PYTHONPATH
 from kafka_broker import kafka
 from kafka_stream import FEED, MOST, changes, finish, send, start
 
@@ -81,9 +82,7 @@ def test_a_stream_that_is_killed_at_any_moment_leaves_what_an_undisturbed_one_do
     settings = tmp_path / "backstory.toml"
     words = [kafka_stream.__file__, warehouse, settings, broker, topic, tmp_path / "checkpoint", into]
     # On Spark 3.5 its environment comes with this path.
-    path = os.pathsep.join(
-        filter(None, [str(Path(kafka_stream.__file__).parent), os.environ.get("PYTHONPATH")])
-    )
+    path = os.pathsep.join(filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")]))
     paths = dict([("PYTHONPATH", path), kafka_stream.class_path()])
     chance, ends = random.Random(SEED), Counter()
     for number in count():

@@ -8,6 +8,7 @@ from datetime import timedelta
 
 import pytest
 from historizing import DAY, Place, aware, dataset, document, save, second, versions
+from java import PYTHONPATH
 
 from backstory.doors.historize.model_load import run_model
 from backstory.doors.historize.receipts import LoadRequest
@@ -360,7 +361,7 @@ def test_processes_that_load_one_dataset(postgres_url, tmp_path, engine):
     found = [
         subprocess.Popen(
             [sys.executable, "-c", LOADER, path, "postgres", postgres_url, f"r{n}"],
-            stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": str(__import__("historizing").__file__.rpartition("/")[0])},
+            stdout=subprocess.PIPE, text=True, env={"PYTHONPATH": PYTHONPATH},
         )
         for n in (1, 2)
     ]  # fmt: skip

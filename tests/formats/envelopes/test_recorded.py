@@ -1,4 +1,4 @@
-"""Messages written by Debezium 3.3 (tests/debezium), from a PostgreSQL and a MariaDB."""
+"""Messages written by Debezium 3.3 (tests/support/debezium), from a PostgreSQL and a MariaDB."""
 
 from datetime import UTC, date, datetime
 from decimal import Decimal

@@ -22,6 +22,7 @@ from typing import Any
 import pytest
 from depth import DEPTH, deep
 from destination import HISTORY, LIVE, definition
+from java import PYTHONPATH
 from serving import SECONDS, Ground, Request, Server, alter, create, describe, described, migrate
 from tables_as_text import cell, instant
 
@@ -210,7 +211,7 @@ def full(tmp_path_factory) -> list[Met]:
     if subprocess.run([*own, "true"], capture_output=True).returncode:
         return on_a_full_disk(folder, Limits)
     found = folder / "found.json"
-    paths = filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")])
+    paths = filter(None, [PYTHONPATH, os.environ.get("PYTHONPATH")])
     variables = os.environ | {"PYTHONPATH": os.pathsep.join(paths)}
     command = [*own, sys.executable, __file__, folder, found]
     done = subprocess.run(command, env=variables, capture_output=True, timeout=2 * SECONDS)

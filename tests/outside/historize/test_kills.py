@@ -11,12 +11,11 @@ import signal
 import subprocess
 import sys
 import time
-from pathlib import Path
 
-import historizing
 import pytest
 from depth import deep
 from historizing import Place, dataset, document, save
+from java import PYTHONPATH
 
 pytestmark = pytest.mark.process
 
@@ -105,7 +104,7 @@ def loads():
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,
-        env={"PYTHONPATH": str(Path(historizing.__file__).parent)},
+        env={"PYTHONPATH": PYTHONPATH},
     )
     with parent:
         yield Loads(parent)

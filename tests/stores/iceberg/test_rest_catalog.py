@@ -7,11 +7,11 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 from committing import commit
 from destination import LIVE, Place, definition, gives, serving
+from java import PYTHONPATH
 from own_sessions import ANSWERS, own_session, walk
 from rest_catalog import serving_rest
 from serving import SECONDS, within
@@ -131,10 +131,10 @@ def test_a_change_of_properties_alone_is_noticed(rest, sender):
 def test_a_writer_killed_before_its_commit_leaves_the_table_as_it_was(rest, sender, catalog, tmp_path):
     """If the writer is killed after its data file, readers see the table before or after the batch, and the
     repeated batch completes it."""
-    tests, told = Path(__file__).parents[2], [str(tmp_path), json.dumps(catalog)]
+    told = [str(tmp_path), json.dumps(catalog)]
     writer = subprocess.Popen(
         [sys.executable, "-c", WRITER, *told],
-        cwd=tests,
+        env=os.environ | {"PYTHONPATH": PYTHONPATH},
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
         text=True,

@@ -17,7 +17,7 @@ from pathlib import Path
 
 from ports import free_ports
 
-MOTO = Path(__file__).parents[1] / ".venv" / "moto"
+MOTO = Path(__file__).parents[2] / ".venv" / "moto"
 BUCKET, SECRET = "lake", "canary-7be0"
 THROTTLED = b"<Error><Code>SlowDown</Code><Message>Please reduce your request rate.</Message></Error>"
 DENIED = b"<Error><Code>AccessDenied</Code><Message>Access Denied</Message></Error>"

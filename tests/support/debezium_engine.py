@@ -1,6 +1,6 @@
 """A real Debezium, whose engine follows a real PostgreSQL or MariaDB and writes its messages into a file.
 
-`tests/debezium` has the database's statements and the recorded messages. Run as a program with the address of
+`tests/support/debezium` has the database's statements and the recorded messages. Run as a program with the address of
 a server, this module records them again.
 """
 

@@ -22,7 +22,7 @@ import pytest
 from pyspark import cloudpickle
 from pyspark.sql import SparkSession
 
-sys.path.append(str(Path(__file__).parent / "doors" / "native"))
+sys.path.append(str(Path(__file__).parents[1] / "doors" / "native"))
 
 from datasets import Dataset, counts
 from depth import deep
@@ -85,7 +85,7 @@ OF_GATE = "rows_come_go or whole_table or that_went_and or failed"
 def contract():
     """The laws of every store hold over Connect, or are refused as the table of the contract has it."""
     os.environ["BACKSTORY_CONNECT"] = f"{ADDRESS} {CATALOG}"
-    laws = str(Path(__file__).parent / "contracts" / "test_stores.py")
+    laws = str(Path(__file__).parents[1] / "contracts" / "test_stores.py")
     assert pytest.main(["-q", "-p", "no:cacheprovider", laws, *([] if deep(1, 0) else ["-k", OF_GATE])]) == 0
 
 

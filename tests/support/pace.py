@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-TABLE = Path(__file__).with_name("seconds.toml")
+TABLE = Path(__file__).parents[1] / "seconds.toml"
 LIMIT = 60  # a file that takes longer names its reason
 LONG = 5  # a test that takes more seconds is left to `make test-all`
 OUTSIDE = "tests/outside/"

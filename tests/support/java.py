@@ -6,6 +6,7 @@ time of a start is the loading of classes, so `scripts/class_archive.py` archive
 is kept. With only one compiler, Java would have a fifth of the space for it, and would compile much of it again.
 """
 
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,7 +15,7 @@ from depth import DEPTH
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-ARCHIVE = Path(__file__).parents[1] / ".pytest_cache" / "java" / "classes.jsa"
+ARCHIVE = Path(__file__).parents[2] / ".pytest_cache" / "java" / "classes.jsa"
 SHORT = "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC -XX:ReservedCodeCacheSize=256m"
 # Room for what plans leave behind, so that it is collected seldom; for classes, so that they bring no collection.
 ROOM = "-Xmn256m -XX:MetaspaceSize=256m"
@@ -33,13 +34,16 @@ PLANS = (
     }
 )
 
-# What workers of Python fork off from (tests/task_workers.py).
+# Processes that tests start import from these folders.
+PYTHONPATH = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
+
+# What workers of Python fork off from (tests/support/task_workers.py).
 WORKERS = (
     {}
     if DEPTH == "laws"
     else {
         "spark.python.daemon.module": "task_workers",
-        "spark.executorEnv.PYTHONPATH": str(Path(__file__).parent),
+        "spark.executorEnv.PYTHONPATH": PYTHONPATH,
     }
 )
 

@@ -6,7 +6,7 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-ROOT = Path(__file__).parents[1]
+ROOT = Path(__file__).parents[2]
 PAGES = sorted(
     path
     for place in ("*.md", "docs/**/*.md", "examples/**/*.md", "benchmarks/*.md")

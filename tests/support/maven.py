@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pyspark
 
-FETCHED = Path(__file__).parents[1] / ".pytest_cache"
+FETCHED = Path(__file__).parents[2] / ".pytest_cache"
 
 
 def jars(program: str, *modules: str, alone: bool = False) -> Path:
