@@ -24,7 +24,7 @@ DOCS = Path(__file__).parents[1] / "docs"
 SOURCE = Path(backstory.__file__).parent
 MODULES = "\n## Modules\n"
 WHOLE_ROW_COLUMNS = """If the key is the whole row ([`key: row`](../how-to/without-key.md)), the table has two
-more columns after the source's first columns:"""
+more columns after the columns of the first copy:"""
 WHOLE_ROWS = {
     COPIES: "the number of equal rows in the copy",
     ROW_KEY: f"the key: {DIGITS} hexadecimal digits, a digest of the row's values",
@@ -146,7 +146,7 @@ def layouts() -> str:
             f"## The columns of `{Layout.VERSIONS}`",
             f"The user's own columns are first, then these {len(VERSIONS_OWN)}:",
             "| column | type |\n|---|---|\n" + "\n".join(own),
-            "`_memory` is NULL if all of its fields are:",
+            "`_memory` is a struct, which is NULL if all of its fields are NULL:",
             "| field | type |\n|---|---|\n" + "\n".join(fields),
             f"No column of a source may be named {reserved}.",
             "## Tables without a key",

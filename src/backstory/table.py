@@ -92,9 +92,9 @@ class Table:
         `key`, `before` and `after` are structs, `change` is added, changed or removed, and `changed` has the
         names of the columns that differ. `through` adds records that are the same at both times but changed
         in between: they were absent (`returned`), had other values (`reverted`), or existed only in between
-        (`passed`). Its column `away` shows whether a record was absent and returned. On the axis `recorded`,
-        the state recorded at the first time is compared with the state recorded at the second. Raises the
-        errors of `as_of`.
+        (`passed`). The column `away` then shows whether a record was absent and returned. On the axis
+        `recorded`, the state recorded at the first time is compared with the state recorded at the second.
+        Raises the errors of `as_of`.
         """
         from backstory.reading.frames import table_in_session
         from backstory.reading.notebook import drawn_in_notebooks
@@ -187,11 +187,11 @@ class Table:
 
     @with_options(ExportOptions)
     def export(self, file: str | Path, **options: Unpack[ExportOptions]) -> "Export":
-        """Write the whole history into one CSV or Parquet file. A live table is written as its rows.
+        """Write the whole history into one CSV or Parquet file.
 
-        The file has every version with `valid_from` and `valid_to`. On `axis` both, it also has every earlier
-        statement with its known times. The file appears only when it is complete. Raises UsageError if the
-        file exists and `overwrite` is false.
+        A table without a history is written as its rows. The file has every version with `valid_from` and
+        `valid_to`. On `axis` both, it also has every earlier statement with its known times. The file appears
+        only when it is complete. Raises UsageError if the file exists and `overwrite` is false.
         """
         from backstory.reading.exports import ExportFile, export
         from backstory.reading.frames import table_in_session

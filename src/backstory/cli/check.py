@@ -25,8 +25,8 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
     """Check the laws of tables, and name the keys that break them.
 
     Each table is read once. If a law is broken, the exit code is 4, and `backstory repair TABLE` shows a fix.
-    If a table cannot be checked, the others still are. Its record has status unchecked and the error. The
-    exit code is that error's, usually 1.
+    If a table cannot be checked, its record has the status unchecked and contains the error, and the other
+    tables are still checked. The exit code is then the code of that error, usually 1.
 
     Example: `backstory check crm.customer`
 

@@ -370,8 +370,8 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     """List the tables of the warehouse: layout, rows, open versions, last commit.
 
     For a native table, rows counts its versions, and memory_rows counts rows that are needed only for late
-    copies. settled is the interval in which no late copy is accepted. If there are no tables, the searched
-    warehouse is named. Spark starts only if pyiceberg cannot open the catalog.
+    copies. settled is the interval in which no late copy is accepted. If there are no tables, the output
+    names the warehouse that was searched. Spark starts only if pyiceberg cannot open the catalog.
 
     Args:
         limit: Largest number of tables to list.
@@ -422,9 +422,9 @@ def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> 
     """Create views of a history for Spark SQL: TABLE_current and TABLE_versions.
 
     The views are in the table's catalog and work in every session. Iceberg catalogs have no functions, so the
-    rows at a time are a printed query with the parameter :time. A view keeps the columns that it was created
-    with, so run the command again after the table's columns change. For meta.load_run_log the views are
-    meta.hist_run and meta.hist_step_log: the runs of models and their steps.
+    command prints the query for the rows at a time, with the parameter :time. A view keeps the columns that
+    it was created with, so run the command again after the table's columns change. For meta.load_run_log the
+    views are meta.hist_run and meta.hist_step_log: the runs of models and their steps.
 
     Example: `backstory views crm.customer`
 

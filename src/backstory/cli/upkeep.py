@@ -254,8 +254,8 @@ def drop(table: str, *, archive: str | None = None, apply: Flag = False, options
 def publish(table: str, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
     """Publish a branch to its table in one commit, with everything that was delivered with --branch.
 
-    The branch is refused if the table has changed since it began. It is removed afterwards. `backstory diff
-    TABLE main..BRANCH` shows the differences first.
+    The branch is refused if the table has changed since the branch began. It is removed after it is
+    published. `backstory diff TABLE main..BRANCH` shows the differences first.
 
     Example: `backstory publish crm.customer preview`
 
@@ -286,8 +286,8 @@ def relocate(
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
     rows. Data files are unchanged. All tables are relocated, or none. After a kill, run it again. Files
-    outside of the folder are not changed, and tables that have some are named. Java is started, but Spark is
-    not.
+    outside of the folder are not changed, and the tables with such files are listed. Java is started, but
+    Spark is not.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
 
@@ -326,8 +326,8 @@ def _print_relocated(relocated: "Relocated", *, dry_run: bool) -> None:
 def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
     """Try the abilities of a session and a catalog on a scratch table, which is then dropped.
 
-    The output lists the versions of all parts, and whether each ability works. Begin the report of a problem
-    with it. The exit code is 1 if an ability fails.
+    The output lists the versions of all parts, and whether each ability works. Include the output when you
+    report a problem. The exit code is 1 if an ability fails.
 
     Example: `backstory doctor --output json`
 

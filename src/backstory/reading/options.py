@@ -25,7 +25,7 @@ class KnownOptions(TypedDict, total=False):
 
     Attributes:
         columns: Show only these columns, with the key and the times.
-        known_at: Answer with the data that the table held at this time.
+        known_at: Use the data that the table contained at this time.
     """
 
     columns: str | Sequence[str] | None
@@ -58,12 +58,12 @@ class DiffOptions(TypedDict, total=False):
     """The options of `diff`.
 
     Attributes:
-        known_at: Answer with the data that the table held at this time.
+        known_at: Use the data that the table contained at this time.
         axis: Whether the times are valid time or recorded time.
         at: The valid time to compare, with `axis='recorded'`. Default: now.
         columns: Compare only these columns.
-        change: Show only these records: added, changed, removed; with `through=True` returned,
-            reverted, passed.
+        change: Show only records of this kind: added, changed or removed. With `through=True` also returned,
+            reverted or passed.
         through: Also show records that changed between the times but are the same at both.
     """
 
@@ -152,7 +152,7 @@ class ChangesOptions(TypedDict, total=False):
         net: Show the difference between the two ends, not each commit.
         current: Show only current rows (live rows, open versions), without technical columns.
         cursor: Begin at the cursor of this name; a new one begins before the first commit.
-        start: Where a new or lost cursor begins.
+        start: The commit at which a new or lost cursor begins: the first one, or the newest one (now).
     """
 
     since: CommitName | None

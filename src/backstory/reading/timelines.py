@@ -32,9 +32,9 @@ class Timeline:
     """The history of one record. It is printed as a drawing in text, and shown as a picture in a notebook.
 
     `versions` have the user's columns, `valid_from` and `valid_to` (NULL: still true), `known_from` and
-    `known_to` (NULL: still stated). Their `snapshot_id` is that of the commit, if it has not expired. On
-    `axis` both they are all statements ever made, at most one for each instant and known time. Otherwise they
-    are the versions known now, or at the requested known time, and do not overlap.
+    `known_to` (NULL: still stated). `snapshot_id` identifies the commit, unless its snapshot has expired. On
+    `axis` both, these are all statements ever made, at most one for each instant and known time. Otherwise
+    they are the versions known now, or at the requested known time, and do not overlap.
     """
 
     versions: Sequence[VersionRow]
@@ -51,9 +51,9 @@ class Timeline:
         return self.draw()
 
     def draw(self, width: int | None = None) -> str:
-        """The drawing as text, in lines of at most `width` letters.
+        """The drawing as text, in lines of at most `width` characters.
 
-        It shows the columns that change; for a record with one version, all columns.
+        It shows the columns that change. For a record with one version, it shows all columns.
         """
         return "\n".join(draw_lanes(self.lanes, self._drawn_columns, datetime.now(UTC), width)) or NOTHING
 

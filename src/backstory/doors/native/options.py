@@ -154,7 +154,7 @@ class DeliveryOptions(FileWords, RemarkOptions, total=False):
         format: Format of the files: csv, parquet, jsonl or json. Default: by their endings.
         query: A SELECT statement for the rows of a database, instead of a table.
         branch: Deliver to this branch of the table, as a preview. `publish` makes it the table.
-        dry_run: Only plan: counts, sample keys, and the columns that drive the changes. Nothing is written.
+        dry_run: Print counts, sample keys, and the columns that cause the changes. Nothing is written.
     """
 
     key: str | Sequence[str] | None
@@ -173,8 +173,8 @@ class SnapshotOptions(DeliveryOptions, total=False):
     """The options of `snapshot`.
 
     Attributes:
-        key: Key columns. A table keeps its own. `row`, if the source has no such column: the whole row is the
-            key, and the column `copies` counts equal rows.
+        key: Key columns. A table keeps its own. `row` makes the whole row the key, unless the source has a
+            column of this name. The column `copies` then counts equal rows.
         at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
             stored only if the table remembers its copies (`remember=`).
         deletes: Close records that are missing from the copy, or ignore that they are missing. Default:
@@ -187,7 +187,8 @@ class SnapshotOptions(DeliveryOptions, total=False):
             column has the values of a missing one. The table keeps `refuse`. `accept` is for this copy only.
         rename: New names of columns, by their old names.
         retype: New types of columns, by name. Refused if a stored value would change.
-        scope: The part of the source in the copy, as values of columns. Records outside of it are unchanged.
+        scope: The part of the source that the copy contains, as values of columns. All other records are
+            unchanged.
         backfill: Accept a copy older than all stored data. The table remembers its copies from then on.
         remember: Store the time of every copy from now on, even of copies without changes, so that a late
             copy holds only until the next one. The table keeps this setting.
@@ -321,8 +322,8 @@ class FeedOptions(DeliveryOptions, total=False):
         apply_as_truncates: SQL condition for rows that delete every record.
         ignore_null_updates: Columns that NULL leaves unchanged, or all columns if no column is named.
         columns_to_update: Column whose array names the columns that a row sets.
-        unmodified: String in a cell that leaves its column unchanged: any column of a CSV file, else a
-            column of strings.
+        unmodified: Text in a cell that leaves the column unchanged. It applies to every column of a CSV file,
+            and elsewhere to columns of text.
         envelope: Envelope of the messages: debezium or changes.
         drop: Columns that are not stored.
         late: Refuse or drop changes of a settled time. Default: refuse.

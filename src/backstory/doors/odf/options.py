@@ -28,7 +28,7 @@ class PullOptions(RunOptions, total=False):
     Attributes:
         fetch_uncacheable: Also fetch from sources that do not show whether they changed.
         refetch: Fetch again, even if the download of an earlier run was kept.
-        set_watermark: Raise the watermark to this time, without asking the source.
+        set_watermark: Raise the watermark to this time, without contacting the source.
     """
 
     fetch_uncacheable: bool
