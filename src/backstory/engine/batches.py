@@ -1,7 +1,8 @@
 """A batch of files as a delivery: planned on the driver, or by the same plan in Spark's tasks.
 
-All kinds of file form one side. Its rows carry their kind, file, place, and a bit for each known column. The
-table's columns are numbered on both sides, so that their names never collide with the added columns.
+The files of all kinds form one side of the plan. Its rows carry their kind, file, place, and a bit for each
+known column. The table's columns are numbered on both sides, so that their names never collide with the added
+columns.
 """
 
 import json
@@ -278,7 +279,7 @@ def _unpack_flags(packed: pa.ChunkedArray, names: Sequence[str]) -> pa.Table:
 
 
 def _facts(rows: DataFrame, batch: Shipment) -> tuple[int | None, int | None, Mended]:
-    """The least start and end in microseconds, and all repairs of values."""
+    """The earliest start and end in microseconds, and all repairs of values."""
     names = _names(batch)
     aggregates = [collect_list(column("mended")).alias("mended")]
     if batch.keeps_history:

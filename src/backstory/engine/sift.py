@@ -346,7 +346,7 @@ def sift_frames(
     """The frames without the rows that are the same. Rows that Spark keeps are released with `stack`.
 
     The driver collects the fingerprints of all rows if its memory suffices. Otherwise Spark adds them up by
-    key, for which it sorts and sends all of them.
+    key, which requires sorting and sending all of them.
     """
     sides = {name: _FrameOfSide(frame, schemas[name]) for name, frame in frames.items()}
     rows = {name: _hashed_rows(terms, key, name, side) for name, side in sides.items()}
@@ -368,7 +368,7 @@ def sift_frames(
 def _find_differing_here(
     store: IcebergStore, frames: "Mapping[str, DataFrame]", rows: "Mapping[str, DataFrame]"
 ) -> _Differing:
-    """The keys whose rows may differ, in which DuckDB adds up the fingerprints.
+    """The keys whose rows may differ. DuckDB adds up the fingerprints.
 
     Raises TooLarge if the driver cannot hold the hashed rows.
     """

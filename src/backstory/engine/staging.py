@@ -183,7 +183,8 @@ def stage_or_hold(
 ) -> StagedRows:
     """Stage rows, or send few rows directly unless they are `queried`.
 
-    Rows for a query are always staged: Spark would know the number of few rows, and not sort a single row.
+    Rows for a query are always staged: if rows are sent directly, Spark's plan contains their number, and a
+    single row would not be sorted.
     """
     schema = _with_arrival(rows.schema)
     batches, buffered, few = _number_rows(rows, schema), list[pa.RecordBatch](), True

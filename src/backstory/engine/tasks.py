@@ -366,7 +366,10 @@ def _semi_join(terms: PlanTerms, name: str, frame: "DataFrame", other: "DataFram
 def within_bounds(
     frame: "DataFrame", other: "DataFrame", mine: Sequence[str], theirs: Sequence[str]
 ) -> "DataFrame":
-    """The rows between the least and the greatest key of `other`. Files with only other keys are not read."""
+    """The rows between the smallest and the greatest key of `other`.
+
+    Files with only other keys are not read.
+    """
     bounds: list[tuple[str, Column, Callable[[Any], Column]]] = []
     for name, key in zip(mine, theirs, strict=True):
         type_ = other.schema[key].dataType

@@ -43,7 +43,10 @@ class CatalogReader:
             yield TableReader(require_columns(find_table(catalog, table)), catalog, lease)
 
     def times(self, files: TableReader) -> ChangeTimes:
-        """The times at which the table changed, cached for each state of it. Raises the errors of reading."""
+        """The times at which the table changed, cached for each of its states.
+
+        Raises the errors of reading.
+        """
         with self._lock:
             cached = self._times.get(files.table.location)
         if cached is not None:

@@ -252,7 +252,7 @@ def record_view(source: CatalogReader, question: Question) -> View:
 
 
 def value_view(source: CatalogReader, question: Question) -> View:
-    """The story of a value: its start, the commit that wrote it, and the value before."""
+    """The origin of a value: its start, the commit that wrote it, and the value before it."""
     with source.files(question.table) as files:
         question = question.alter(table=str(files.table.shape.table))
         key = question.record(files.table.shape.source_key)
@@ -265,7 +265,7 @@ def value_view(source: CatalogReader, question: Question) -> View:
 
 
 def value_of(question: Question, column: str, at: datetime) -> Question:
-    """The question for the story of a value in the same record."""
+    """The question for the origin of a value in the same record."""
     return question.alter(view="value", column=column, at=iso(at), axis="", limit="")
 
 

@@ -20,7 +20,7 @@ _SHORTEST: Final = 16
 def open_explorer(
     source: CatalogReader, host: str = HOST, port: int | None = None, token: str = ""
 ) -> "Explorer":
-    """Start to answer browsers from the tables of a warehouse. The explorer has a link.
+    """Start an explorer of a warehouse's tables. Its link opens it in a browser.
 
     The default port is 8055, or a free one if 8055 is taken. Raises UsageError if other machines can reach
     the host and the token is missing or too short, or if a package is missing. Raises Failed if the port is
@@ -35,7 +35,10 @@ def open_explorer(
 
 
 def _link_host(host: str) -> str:
-    """The host for a link. If the explorer listens on every address, this is this machine's own address."""
+    """The host for a link.
+
+    If the explorer listens on every address, the host is this machine's own address.
+    """
     bare = host.strip("[]")
     bare = {"0.0.0.0": HOST, "": HOST, "::": "::1"}.get(bare, bare)  # noqa: S104
     return f"[{bare}]" if ":" in bare else bare

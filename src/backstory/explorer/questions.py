@@ -21,7 +21,7 @@ from backstory.upkeep.table_views import VERSIONS
 
 # The default and the largest number of rows on a page.
 ROWS, MOST_ROWS = 50, 500
-# Words of an address whose fields have other names.
+# Parameters in an address whose fields have other names.
 _CALLED: Final = {"from": "first"}
 _SPELLED: Final = {field: word for word, field in _CALLED.items()}
 
@@ -106,7 +106,7 @@ _WORDS: Final = {field.name for field in fields(Question)} - {"view"}
 
 
 def question_of(view: str, words: Iterable[tuple[str, str]]) -> Question:
-    """The question in an address. Raises UsageError for an unknown or repeated word."""
+    """The question in an address. Raises UsageError for an unknown or repeated parameter."""
     options: dict[str, Any] = {}
     for word, value in words:
         name = _CALLED.get(word, word)
@@ -233,7 +233,7 @@ def _sql_of_life(question: Question, table: TableMetadata) -> list[Snippet]:
     key = key_of(table.shape, question.record(table.shape.source_key))
     filters = [f"{quote(name)} = {_literal(value)}" for name, value in key.items()]
     start, end = layout.span.start, layout.span.end
-    if layout is Layout.VERSIONS:  # rows without length are memory, not versions
+    if layout is Layout.VERSIONS:  # rows whose validity has no length are memory rows
         filters.append(f"({end} IS NULL OR {end} > {start})")
     return [_query(table, filters, f" ORDER BY {start if layout in _PLAIN else VALID_FROM}")]
 

@@ -184,7 +184,7 @@ class _FastReader:
     def __post_init__(self) -> None:
         types = self.wanted.types.items()
         self._types = {self.places[name]: parser_type(type_) for name, type_ in types}
-        # A marker that is also a valid value would be taken for a value.
+        # A marker that is also a valid value would be read as a value.
         self._goes = not any(_is_value(self.wanted.unmodified, type_) for _, type_ in types)
 
     def rows(self, piece: RowBlock) -> Rows | None:

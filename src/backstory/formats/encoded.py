@@ -17,7 +17,7 @@ LF = 10
 SHORT = 1 << 12
 BOM = "\ufeff".encode()
 REMEDY = "Fix the file, or name its encoding with `encoding` in `read`."
-# The beginnings of files that are no UTF-8, and the description of such a file.
+# The first bytes of files that are not UTF-8, and descriptions of these files.
 _OTHERS = {
     codecs.BOM_UTF16_LE: "; the file is in UTF-16",
     codecs.BOM_UTF16_BE: "; the file is in UTF-16",

@@ -66,7 +66,7 @@ class Memory:
         self._held = 0
 
     def __reduce__(self) -> tuple[type["Memory"], tuple[int]]:
-        """The same limit in another process, which holds nothing yet."""
+        """The same limit in another process, in which no memory is reserved yet."""
         return Memory, (self._most * CLEAR_TEXT_SHARE,)
 
     @contextmanager
@@ -213,7 +213,7 @@ def no_room(fault: OSError, owner: object) -> BackstoryError | None:
 
 
 def no_room_by(text: str, owner: object) -> TryAgain | None:
-    """The same, based on the error message of Java, Spark or SQLite."""
+    """The error for `owner` if a message of Java, Spark or SQLite means a full disk, or None."""
     return disk_full(owner) if any(word in text for word in FULL_WORDS) else None
 
 

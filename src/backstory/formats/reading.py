@@ -123,7 +123,7 @@ def _encoding_remedy(message: str) -> str:
 
 
 def _as_text(column: str) -> str:
-    """The remedy for JSON values that no column type holds, but their text."""
+    """The remedy for JSON values that only a column of text can hold."""
     return (
         f"Nothing was written; use {option('type', {column: 'STRING'})}, which stores each value's JSON text."
     )
@@ -173,7 +173,7 @@ def reader_options(
 
 
 def _is_array(path: Path) -> bool:
-    """Whether a JSON file is one array of rows, not a row a line."""
+    """Whether a JSON file is one array of rows, instead of one row per line."""
     with path.open("rb") as file:
         return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
 
@@ -181,7 +181,10 @@ def _is_array(path: Path) -> bool:
 def columns_as_written(
     files: Sequence[SourceFile], options: Options, written: FileOptions, known: Known = UNTOLD
 ) -> tuple[pa.Schema, frozenset[str]]:
-    """`columns_of` files, with the separator and types in `written`. Raises Refused for a wrong separator."""
+    """The result of `columns_of`, with the separator and types in `written`.
+
+    Raises Refused for a wrong separator.
+    """
     if written.separator is None:
         refuse_whole_headers(files, options)
     fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}

@@ -14,7 +14,7 @@ from backstory.model.table import Shape
 COLUMNS_STATE: Final = "backstory.columns-state"
 # The operation of commits that move rows between files and change none, as Iceberg's procedures do.
 REPLACE: Final = "replace"
-# The beginning of each sentence; the engine logs them with the commit.
+# The beginning of each sentence. The engine logs the sentences with the commit.
 BY_OTHERS: Final = "another program"
 # Any program may write a base, and other tools keep their own histories.
 _OWN_LAYOUTS: Final = frozenset(
@@ -112,9 +112,10 @@ class Change:
     A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots. A tag or branch
     of None is removed. Catalogs detect conflicting changes of tags, so that tags need no snapshot.
 
-    `counts` are rows by outcome. `count_as` is the outcome under which added rows are counted while they are
-    written. If the number of added rows is not `expected`, nothing is committed. `late_properties` is called
-    with the resulting table after the rows are written, for properties of the commit that depend on it.
+    `counts` are the numbers of rows by outcome. `count_as` is the outcome under which added rows are counted
+    while they are written. If the number of added rows is not `expected`, nothing is committed.
+    `late_properties` is called with the resulting table after the rows are written, for properties of the
+    commit that depend on it.
     """
 
     counts: Mapping[str, int] = field(default_factory=dict)

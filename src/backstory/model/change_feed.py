@@ -21,13 +21,14 @@ CHANGE_TYPE: Final = "_change_type"
 COMMIT_VERSION: Final = "_commit_version"
 COMMIT_TIMESTAMP: Final = "_commit_timestamp"
 CHANGE_COLUMNS: Final = (CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP)
-# Columns of moved rows beside the table's own, with names that no table uses: -1 or 1, and the commit.
+# Columns of moved rows in addition to the table's own, with names that no table uses: -1 or 1, and the
+# commit.
 SIGN, NUMBER, VERSION, TIME = (f"moved: {name}" for name in ("sign", "number", "version", "time"))
 
 
-# A commit's version or snapshot id, or a time, which names the newest commit not after it.
+# A commit's version or snapshot id, or a time, which selects the newest commit at or before it.
 CommitName = int | str | date
-# Where a new cursor begins: before the first commit, or at the newest.
+# The position at which a new cursor begins: before the first commit, or at the newest one.
 Start = Literal["first", "now"]
 # The tag that keeps the cursor's snapshot, and the table property that stores the cursor without it.
 CURSOR_TAG: Final = "backstory-cursor-"

@@ -81,7 +81,10 @@ class History:
 
     @property
     def record_key(self) -> str:
-        """The single column that identifies a record. `shape.key` has the columns that people know it by."""
+        """The single column that identifies a record.
+
+        `shape.key` has the columns by which people know the record.
+        """
         return f"{self.name.removesuffix(HIST_SUFFIX)}{KEY_SUFFIX}"
 
     @property
@@ -97,7 +100,10 @@ class History:
         return [column for column in self.user_columns if column.name not in self.shape.key]
 
     def require_unpruned(self, instant: datetime) -> datetime:
-        """The instant, if no version that was valid at it can have been pruned. Raises Refused otherwise."""
+        """Return the instant, if no version that was valid then can have been pruned.
+
+        Raises Refused otherwise.
+        """
         if self.whole_since and instant < self.whole_since:
             raise Refused(
                 "PRUNED",

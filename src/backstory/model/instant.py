@@ -6,12 +6,12 @@ from typing import Final
 
 from backstory.errors import UsageError
 
-# The least instant, and the end of a version that is still true (F10).
+# The earliest instant, and the end of a version that is still true (F10).
 EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 TMAX: Final = datetime(9999, 12, 31, 23, 59, 59, 999_000, tzinfo=UTC)
 # In microseconds (F5).
 MILLISECOND: Final = 1_000
-# The longest duration of an option: subtracted from today, it gives a year that Python has.
+# The longest duration of an option: subtracted from today, it gives a year that Python supports.
 LONGEST: Final = timedelta(days=365_000)
 
 

@@ -58,7 +58,7 @@ _CDC_FROM, _CDC_TO = "__START_AT", "__END_AT"
 BITEMPORAL: Final = "autocdc-bitemporal"
 VALID_TIMES: Final = (_CDC_FROM, _CDC_TO)
 SYSTEM_TIMES: Final = ("__SYSTEM_START_AT", "__SYSTEM_END_AT")
-# Such a tool may write this time, or a later one, for no end.
+# If a version has no end, such a tool may write this time or a later one.
 _LATE: Final = datetime(2200, 1, 1, tzinfo=UTC)
 
 IDENTITY, YEAR = "identity", "year"
@@ -109,7 +109,7 @@ class Layout(StrEnum):
 
     @property
     def span(self) -> Span | None:
-        """The columns with the time in which a row was true, or None if rows do not contain it."""
+        """The columns with the start and the end of a row's validity, or None if rows do not contain them."""
         return _SPANS.get(self)
 
     @property

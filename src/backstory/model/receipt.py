@@ -103,7 +103,7 @@ def _in_words(value: Any) -> str:
 
 
 def _plain(value: Any) -> Any:
-    """The value in types that JSON has. Values from rows are unchanged."""
+    """The value in types that JSON supports. Values from rows are unchanged."""
     if isinstance(value, Mapping):
         return {name: _plain(part) for name, part in value.items()}
     if isinstance(value, list | tuple):

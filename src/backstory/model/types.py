@@ -1,7 +1,7 @@
 """The types of columns: one lattice, with the kinds of the Fivetran contract (section 3.3).
 
-People read and write the names of SQL. Tables store the names of the kinds. Arrow, Iceberg, Spark, SQL, Open
-Data Fabric and the wire each have a small mapping to these types.
+People read and write SQL names. Tables store the names of the kinds. Arrow, Iceberg, Spark, SQL, Open Data
+Fabric and the wire each have a small mapping to these types.
 """
 
 from dataclasses import dataclass
@@ -35,7 +35,7 @@ class Kind(StrEnum):
     STRUCT = "STRUCT"
 
 
-# The names of SQL, where they differ from the kind's.
+# The SQL names that differ from the names of the kinds.
 _SQL_NAMES = {
     Kind.SHORT: "SMALLINT",
     Kind.LONG: "BIGINT",
@@ -143,7 +143,7 @@ def type_named(word: str) -> ColumnType:
 
 
 def common_type(one: ColumnType, other: ColumnType) -> ColumnType | None:
-    """The narrowest type for values of both types. The widest is STRING. None for nested types.
+    """The narrowest type for values of both types, or None for nested types. The widest is STRING.
 
     Whether all values fit exactly depends on the values.
     """

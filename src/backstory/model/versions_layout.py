@@ -59,7 +59,7 @@ OWN_COLUMNS: Final = (
     Column(RECORDED_AT, _INSTANT),
     Column(MEMORY, MEMORY_TYPE),
 )
-# The names that Iceberg keeps for columns of its own.
+# The names that Iceberg reserves for its own columns.
 OF_ICEBERG: Final = frozenset(
     {"_row_id", "_last_updated_sequence_number", "_file", "_pos", "_deleted", "_partition", "_spec_id"}
 )

@@ -48,10 +48,10 @@ _HERE: Final = {"", "localhost", "127.0.0.1"}
 
 
 def codes(timestamp_format: str) -> str:
-    """The format in codes of strptime.
+    """The format in strptime codes.
 
-    Letters of Java are translated if the format has no `%`. Raises UsageError for Java letters other than
-    `yyyy MM dd HH mm ss`.
+    Java's letters are translated if the format has no `%`. Raises UsageError for letters other than `yyyy MM
+    dd HH mm ss`.
     """
     if "%" in timestamp_format:
         return re.sub("%.", lambda code: LONGER.get(code[0], code[0]), timestamp_format, flags=re.DOTALL)
@@ -165,7 +165,7 @@ def _below(folder: Path, places: Iterable[Path], inside: Path) -> Iterator[Path]
 def _few(folder: Path, paths: Iterable[Path], top: Path, known: Collection[str]) -> list[Path]:
     """One path for each folder, preferably its own path, and the paths of known files.
 
-    This bounds the number of paths, which links to each other could make endless.
+    Otherwise, links to each other could make the number of paths endless.
     """
     inside = (folder / top).resolve()
     known_folders = {parent for path in known for parent in Path(path).parents}

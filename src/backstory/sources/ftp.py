@@ -31,7 +31,7 @@ def fetch_ftp(step: source.Resource, url: str, context: source.FetchContext) -> 
         return source.Answer("uncacheable")
     target = _request_to(step, url, context)
     place, request_digest = savepoint.place_of(step, context), savepoint.digest(url)
-    # Kept downloads look the same whether ingested or not, so a forced fetch always asks the server.
+    # A kept download does not show whether it was ingested, so a forced fetch always contacts the server.
     saved = None if forced or context.refetch else savepoint.take_up(place, request_digest)
     point, data_file = saved or _download(target, place, request_digest, context)
     since = point.created_at if saved else None

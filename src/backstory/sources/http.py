@@ -365,8 +365,8 @@ def fetch_http(step: source.Resource, url: str, context: source.FetchContext) ->
     request_digest = savepoint.digest(
         url, [[name.decode(), value.decode()] for name, value in target.headers]
     )
-    # Without a state, kept downloads look the same whether ingested or not, so a forced fetch asks the
-    # server.
+    # Without a state, a kept download does not show whether it was ingested, so a forced fetch sends a
+    # request.
     if not context.refetch and not (forced and context.state is None):
         saved = savepoint.take_up(place, request_digest)
         if saved is not None:

@@ -13,7 +13,10 @@ from backstory.model.layout import ROW_ID
 
 
 class Unmodified(enum.Enum):
-    """The type of `UNMODIFIED`. As an enum, `is UNMODIFIED` narrows types and survives pickling."""
+    """The type of `UNMODIFIED`.
+
+    It is an enum, so that `is UNMODIFIED` narrows types and works after pickling.
+    """
 
     UNMODIFIED = "unmodified"
 

@@ -74,7 +74,7 @@ def _whole(delivery: LiveDelivery) -> Rows:
 
 
 def _counting(codes: Codes, replaced: int, count: int) -> np.ndarray:
-    """Whether each operation counts. Every update does, and the last replace row of each key."""
+    """Whether each operation counts. Every update counts, and so does the last replace row of each key."""
     counting = np.ones(len(codes), bool)
     counting[:replaced] = last_of(codes[:replaced], count)[codes[:replaced]] == np.arange(replaced)
     return counting

@@ -54,7 +54,7 @@ _FACT_FIELDS = (KIND, SEQUENCE, SCOPE, COLUMNS, OWN_TIME)
 class RewindTerms:
     """The columns and key of a table, and two recorded times in microseconds.
 
-    One is the time to rewind to, the other is the present. Columns in `untold` have no history (V18).
+    One is the time to rewind to, and the other is the present. Columns in `untold` have no history (V18).
     """
 
     columns: tuple[Column, ...]

@@ -17,7 +17,7 @@ Values: TypeAlias = pa.Array | pa.ChunkedArray
 
 
 def alike(left: Values, right: Values) -> np.ndarray:
-    """For each row, whether the two values are alike. Both sides have the same type and number of rows."""
+    """For each row, whether the two values are equal. Both sides have the same type and number of rows."""
     one, other = one_array(left), one_array(right)
     both_null = np.asarray(pc.and_(one.is_null(), other.is_null()))
     if pa.types.is_struct(one.type):
@@ -34,7 +34,7 @@ def alike(left: Values, right: Values) -> np.ndarray:
 
 
 def rows_alike(pairs: Iterable[tuple[Values, Values]], count: int) -> np.ndarray:
-    """For each of `count` rows, whether all pairs of values are alike."""
+    """For each of `count` rows, whether all pairs of values are equal."""
     return reduce(np.logical_and, (alike(*pair) for pair in pairs), np.ones(count, bool))
 
 
@@ -48,7 +48,7 @@ def _both(one: pa.Array, other: pa.Array) -> np.ndarray:
 
 
 def _lists_alike(one: pa.Array, other: pa.Array) -> np.ndarray:
-    """Whether lists have the same length and like items. The result for NULL is undefined."""
+    """Whether lists have the same length and equal items. The result for NULL is undefined."""
     lengths = [np.asarray(pc.fill_null(pc.list_value_length(each), -1)) for each in (one, other)]
     same = lengths[0] == lengths[1]
     rows = np.flatnonzero(same & (lengths[0] > 0))

@@ -134,7 +134,7 @@ class Chains:
         return cls(versions, head, base, lost[own_head] if count else lost)
 
     def source(self, known: np.ndarray) -> np.ndarray:
-        """For each version, the row that has its cell of one column, or -1 for NULL.
+        """For each version, the row that contains its cell in one column, or -1 for NULL.
 
         `known` has for each row whether it has a value. Stored and replace rows always have one.
         """

@@ -140,7 +140,10 @@ class Quotes:
         return max(feed, _last(text, b"\r", len(text) - 1, places, inside))
 
     def _that_count(self, letters: Any, places: _Places) -> _Places:
-        """The positions of real quotes: a quote inside an unquoted field is an ordinary character."""
+        """The positions of the quotes that open or close a value.
+
+        Any other quote is an ordinary character.
+        """
         opening = places[int(self.inside) :: 2]
         opens = self._behind[letters[opening - 1]]
         if len(opening) and opening[0] == 0:
@@ -162,7 +165,7 @@ class Quotes:
 
 @lru_cache(maxsize=8)
 def _tables(separator: bytes, quote: bytes) -> tuple[Any, Any]:
-    """Two flags for each byte: a value may start after it; it may be next to a quoted value."""
+    """Whether a value may start after each byte, and whether the byte may adjoin a quoted value."""
     edge = np.isin(np.arange(256), list(separator + b"\n\r"))
     return edge, edge | (np.arange(256) == quote[0])
 
@@ -215,7 +218,7 @@ def row_blocks(source: CsvSource, grammar: Grammar) -> Iterator[RowBlock]:
         if pending.is_open:
             raise _broken_quote(source, last, grammar)
         if not last.text.endswith((b"\n", b"\r")):
-            # Without a line break at the end, Arrow takes an empty last cell for a quoted one.
+            # Without a line break at the end, Arrow's parser treats an empty last cell as a quoted one.
             last = RowBlock(last.text + b"\n", line)
         yield _strict(source, last, grammar, escaped=pending.is_escaped)
 

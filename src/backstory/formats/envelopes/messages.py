@@ -1,4 +1,4 @@
-"""Readers of Debezium's messages in JSON, with or without schemas, as columns of their envelopes.
+"""Readers that turn Debezium's JSON messages, with or without schemas, into columns of their envelopes.
 
 Payloads with the same schema are read together, by Arrow's JSON reader if it is strict enough.
 """

@@ -58,7 +58,7 @@ class Fitting:
     _fits: bool = True
 
     def look(self, value: Any) -> None:
-        """Take one more value into account."""
+        """Check one more value."""
         if self._fits and value is not None:
             self._some, self._fits = True, self._is_number(value)
             self._texts.append(whole_text(value) if self._fits and pa.types.is_integer(self.type) else value)

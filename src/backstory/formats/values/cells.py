@@ -46,7 +46,7 @@ def round_to_scale(text: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
     Raises pa.ArrowInvalid if a string is not a decimal, or has too many digits before the point.
     """
     try:
-        # Cast by way of a wider decimal, because Arrow checks the digits of the string, not of the value.
+        # Cast through a wider decimal, because Arrow checks the digits of the string, not of the value.
         return text.cast(pa.decimal256(2 * MAX_PRECISION, type_.scale)).cast(arrow_type(type_)), 0
     except pa.ArrowInvalid:
         pass
@@ -70,7 +70,10 @@ def half_even(wide: pa.Array, type_: ColumnType) -> tuple[pa.Array, int]:
 
 
 def _rounded_cell(text: str, type_: ColumnType) -> tuple[Decimal, bool]:
-    """One string of any length, rounded, and whether it lost a digit. It is slow, for rare cells."""
+    """One string of any length, rounded, and whether it lost a digit.
+
+    This is slow, and only for rare cells.
+    """
     if not DECIMAL.fullmatch(text):
         raise pa.ArrowInvalid("a cell is not a decimal")
     context = Context(type_.precision, ROUND_HALF_EVEN, MIN_EMIN, MAX_EMAX)

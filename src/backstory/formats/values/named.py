@@ -1,4 +1,4 @@
-"""The value of a column type that a string or a Python object means, without rounding or defaults."""
+"""The value of a column type that a string or a Python object denotes, without rounding or defaults."""
 
 import math
 import re

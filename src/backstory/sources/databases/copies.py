@@ -19,7 +19,7 @@ EXTRA: Final = 'pip install "backstory[historize]"'
 class DatabaseCopy:
     """A file with the rows, and the time of the database's state, by the database's clock if it has one.
 
-    `types` has the types of all columns of a CSV. A Parquet file contains its types.
+    For a CSV file, `types` contains the types of all columns. A Parquet file contains its own types.
     """
 
     path: Path
@@ -30,7 +30,7 @@ class DatabaseCopy:
 def copy_out(database: Database, types: Mapping[str, ColumnType], folder: Path) -> DatabaseCopy:
     """Copy the rows into a file in the folder.
 
-    `types` are the types that the caller gives to columns. Raises UsageError for a wrong table, query or
+    `types` are the types that the caller declares for columns. Raises UsageError for a wrong table, query or
     file, and Refused for a column without an exact type. Raises TryAgain if the database does not answer or a
     lock is not released, and Failed for other errors.
     """

@@ -45,7 +45,7 @@ _TYPES: Final[Mapping[str, Kind]] = {
     "timestamptz": Kind.UTC_DATETIME,
     "bytea": Kind.BINARY,
 }
-# Expressions for types whose own text form the file readers reject. Padding blanks are removed.
+# Expressions for types whose own text form is rejected by the file readers. Padding blanks are removed.
 _WRITTEN: Final[Mapping[str, str]] = {
     "bool": "{}::text",
     "bpchar": "{}::text",

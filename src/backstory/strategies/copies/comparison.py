@@ -175,9 +175,10 @@ def _count_values(values: Values, places: pa.Array) -> int:
 def _successions(
     terms: CopyTerms, delivered: pa.Table, stored: pa.Table, pairs: Sequence[pa.Array]
 ) -> dict[str, int]:
-    """For each missing and added column that may be one renamed column, the numbers of records.
+    """Two counts of records for each pair of a missing and an added column that may be one renamed column.
 
-    There are two counts: records with a value in either column, and records with the same value in both.
+    One counts the records with a value in either column, and the other counts the records with the same value
+    in both.
     """
     counts = {}
     for number, (old, new) in enumerate(terms.successions):

@@ -285,7 +285,7 @@ class _Plan:
 
     @cached_property
     def _reach(self) -> np.ndarray:
-        """The end of the copy's values, according to the known facts."""
+        """The time until which the copy's values are valid, according to the known facts."""
         following = OPEN if self.terms.following is None else self.terms.following
         if not self._continues.any():
             return np.full(len(self._continues), following)

@@ -1,4 +1,4 @@
-"""The outcome of each row by the rules of each strategy, computed on arrays of all rows at once.
+"""The outcome of each row by the rules of its strategy, computed on arrays of all rows at once.
 
 A condition is an array with one truth value for each row.
 """
@@ -114,7 +114,7 @@ def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
         OnConflict.ERROR: KNOWN_CONFLICT,
         OnConflict.CORRECT: "corrected",
     }[terms.on_conflict]
-    # Every unchanged row is counted. Identical rows that make an event make it only once.
+    # Every unchanged row is counted. If identical rows make an event, they make it only once.
     makes = rows.is_delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.in_log
     return {
         NULL_KEY: rows.is_delivered & rows.without_key,

@@ -46,9 +46,9 @@ class Arrival:
 
     `events` are the events of records, `truncates` the new truncates. `active_marks` are the live marks that
     still apply. `silenced_marks` are cancelled by a restatement for its keys. `inside` are the log's
-    truncates in its window. `has_later_mark` is a mask of the truncates that a later mark follows. `removed`
-    are the places of marks to remove, and `added` are rows of marks to add. If `counts` has faults, nothing
-    else is valid.
+    truncates in its window. `has_later_mark` is a mask of the truncates that are followed by a later mark.
+    `removed` are the places of marks to remove, and `added` are rows of marks to add. If `counts` has faults,
+    nothing else is valid.
     """
 
     events: pa.Table

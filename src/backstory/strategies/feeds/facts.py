@@ -17,7 +17,7 @@ from backstory.strategies.feeds.terms import FIRST, FURTHER, FeedTerms
 
 # The kinds of facts. The first fact of a record is its state before all other facts.
 BEFORE, UPSERT, CLEAR, COPY = range(4)
-# The index that means nothing.
+# The index of a missing entry.
 NONE: Final = -1
 
 Interval = tuple[int | None, int] | tuple[()]
@@ -116,7 +116,7 @@ def settled_facts(
 
 
 def versions_that_begin(stored: StoredRecords, versions: np.ndarray, at: np.ndarray) -> np.ndarray:
-    """The indexes of the versions that begin at these instants, or `NONE` for other versions."""
+    """These indexes of versions, with `NONE` in place of versions that do not begin at these instants."""
     if not len(stored.rows):
         return np.full(len(versions), NONE)
     return np.where((versions >= 0) & (stored.start[versions] == at), versions, NONE)
@@ -170,7 +170,7 @@ def are_reads(terms: FeedTerms, positions: pa.Array | None, count: int) -> np.nd
 
 
 def place_in_order(at: np.ndarray, own: np.ndarray) -> np.ndarray:
-    """The instants that separate facts of one sequence. In a log only positions separate facts (V133)."""
+    """The instants by which facts are distinguished. In a log, positions alone distinguish them (V133)."""
     return np.where(own == FIRST, at, FIRST)
 
 

@@ -58,7 +58,7 @@ class SequencedEvents:
 
 @dataclass(frozen=True, slots=True)
 class Ties:
-    """Masks of the delivered events that are duplicates, and of those that conflict.
+    """Masks of the delivered events that are duplicates, and of the events that conflict.
 
     `own_times` are the earliest own times of stored events (V133).
     """
@@ -143,7 +143,7 @@ class RecordFold:
 
     @cached_property
     def pool(self) -> Pool:
-        """The values of stored rows, followed by those of events."""
+        """The values of stored rows, followed by the values of events."""
         asserted = self.events[ASSERTED].combine_chunks()
         return pool_of(self.terms, self.rows, self.events, asserted, self.arrival.active_marks)
 
@@ -250,7 +250,7 @@ class RecordFold:
 
     @cached_property
     def ties(self) -> Ties:
-        """Masks of the events that are duplicates, and of those that conflict."""
+        """Masks of the events that are duplicates, and of the events that conflict."""
         events = self.delivered_events.at_places(self._unsettled_events)
         ties = ties_of(self.terms, self.pool, events, self._sequence_rows(self._stored_events))
         again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
@@ -400,12 +400,12 @@ class RecordFold:
 
     @property
     def scopes(self) -> Sequence[Scope | None]:
-        """The scopes of the marks behind the facts."""
+        """The scopes of the marks from which the facts result."""
         return self.marks.scopes
 
     @cached_property
     def row_of(self) -> np.ndarray:
-        """For each record, an index of the pool with the record's key."""
+        """For each record, an index in the pool at which the record's key is stored."""
         rows = np.full(self.codes[1], NONE)
         rows[self.stored_records.record] = np.arange(len(self.rows))
         rows[self.delivered_events.record] = self.delivered_events.place

@@ -165,7 +165,7 @@ class StoredRecords:
 
 @dataclass(frozen=True)
 class Pool:
-    """The values of stored rows, followed by those of delivered rows, and the column lists of both."""
+    """The values of stored rows, followed by the values of delivered rows, and the column lists of both."""
 
     values: Mapping[str, pa.Array]
     lists: pa.Array

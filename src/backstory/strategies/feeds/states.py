@@ -30,7 +30,7 @@ class Effects:
 
     @property
     def listings(self) -> np.ndarray:
-        """A mask of the facts that are copies which listed the record."""
+        """A mask of the copies that listed the record."""
         return (self.facts.kind == COPY) & (self.facts.source >= 0)
 
     @cached_property
@@ -133,7 +133,7 @@ class States:
 
     @cached_property
     def base(self) -> np.ndarray:
-        """A mask of the instants that represent the state before all others."""
+        """A mask of the instants that represent the state before all other facts."""
         return self.facts.kind[self.firsts] == BEFORE
 
     @cached_property

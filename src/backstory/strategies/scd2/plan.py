@@ -114,7 +114,8 @@ def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> t
     """One row for each key, and the rows that share a key without being duplicates (P3, section 3.6).
 
     `repeats` marks rows whose key occurs more than once. If the load collapses identical rows, one live row
-    is kept: the row whose strings sort first. A row that is flagged as deleted is no duplicate of a live row.
+    is kept: the row whose strings sort first. A row that is flagged as deleted is not a duplicate of a live
+    row.
     """
     again = rows_that_share_keys(rows, terms.key, repeats)
     if not len(again) or not terms.collapses:

@@ -27,8 +27,8 @@ LIVE, IN_SCOPE, APPEARS = "is live", "in scope", "appears"
 class Flag:
     """The deletion flag of a base row that is missing from the stage.
 
-    The flag is a value, and the load's instant in `at`. With `live`, the flagged row still counts as a record
-    of the history.
+    The flag is this value in `column`, and the load's instant in the column `at`. With `live`, the flagged
+    row still counts as a record of the history.
     """
 
     column: str

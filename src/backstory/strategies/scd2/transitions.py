@@ -45,7 +45,7 @@ class Past(StrEnum):
 
 
 class Now(StrEnum):
-    """The row of a record in the base. A row that is flagged as deleted counts as no row (section 7.3)."""
+    """The state of a record in the base. A row that is flagged as deleted counts as no row (section 7.3)."""
 
     SAME = "a row with the same hash"
     OTHER = "a row with another hash"
