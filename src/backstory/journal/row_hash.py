@@ -5,7 +5,7 @@ its columns in the order of their names. The string of a column is `<bytes of th
 the kind of value, `<bytes of the value>:<value>`. A NULL adds nothing, so that a column that is added later
 changes no old hash. The hash of a row is the SHA-256 of its string, in hexadecimal digits. The hash of a
 slice has four words of 64 bits. Each word is the exclusive or of XXH64 over its index and each row's hash.
-Offsets fix the order, so rows are summed in any order, while they are written to the table.
+Offsets fix the order, so rows can be summed in any order, while they are written to the table.
 
 Rows are not moved to the driver (`arrow_hash` hashes rows that are already there). The hash does not depend
 on partitions, on the order of columns or on settings of the session. The string is computed in SQL, because

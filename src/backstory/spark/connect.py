@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
     from pyspark.sql import DataFrame, SparkSession
 
-# Spark's name for the error of a use of Java.
+# Spark's name for the error that a use of Java raises.
 OF_JAVA: Final = "JVM_ATTRIBUTE_NOT_SUPPORTED"
 
 

@@ -13,13 +13,13 @@ from backstory.spark.connect import is_connect
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# The steps of a plan that have the same rows each time, if their expressions have.
+# The steps of a plan that produce the same rows each time, if their expressions do.
 STEADY: Final = frozenset(["Project", "Filter", "Union", "Range", "LocalRelation"])
 FILES: Final = "LogicalRelation"
 LISTED: Final = "org.apache.spark.sql.execution.datasources.InMemoryFileIndex"
-# To parse other formats again takes longer than to store their rows.
+# Parsing other formats again takes longer than storing their rows.
 QUICK: Final = frozenset(["Parquet", "ORC"])
-# Spark takes functions of users for deterministic. The time and the results of subqueries may be others.
+# Spark assumes that users' functions are deterministic. The time and the results of subqueries may change.
 UNSTEADY: Final = ("CURRENT_LIKE", "PLAN_EXPRESSION", "PYTHON_UDF", "SCALA_UDF")
 # The status of each file is requested twice.
 MOST_FILES: Final = 256
@@ -35,7 +35,7 @@ class FrameFiles:
     stamps: Sequence[tuple[str, int, int]]
 
     def changed_file(self) -> str | None:
-        """The path of a file that changed or is gone, or None if all files are as they were."""
+        """The path of a file that has changed or is missing, or None if no file has changed."""
         now = _stamps(self.paths, self.configuration)
         if now is None:
             return self.stamps[0][0]

@@ -48,9 +48,9 @@ if TYPE_CHECKING:
 def leave_out_jars(spark: "SparkSession") -> None:
     """Remove jars without modules from the import path of this process and of Spark's Python workers.
 
-    Spark adds all fetched jars to it, because some packages contain modules. Each worker would read their
-    directories, with tens of thousands of names, before its first import. That would add a second to every
-    job.
+    Spark adds all fetched jars to this path, because some packages contain modules. Each worker would read
+    their directories, with tens of thousands of names, before its first import. That would add a second to
+    every job.
     """
     from pyspark import SparkFiles
 

@@ -2,7 +2,8 @@
 
 For each part of a class's name and each static method, py4j sends a request to Java at every use. Java
 searches all its archives for a part that is not a class. At the end of an iteration Java raises an exception,
-which pyspark compares with a dozen kinds. Both were a third of the calls of a small delivery.
+which pyspark compares with a dozen kinds. Together, these requests were a third of the calls in a small
+delivery.
 """
 
 from functools import cache

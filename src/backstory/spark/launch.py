@@ -135,7 +135,7 @@ def spells(jvm: Any, path: str) -> bool:
     encoding = codecs.lookup(str(jvm.java.lang.System.getProperty("sun.jnu.encoding"))).name
     try:
         path.encode(encoding)
-    except UnicodeEncodeError:  # with ASCII as its encoding, this process has bytes that are not letters
+    except UnicodeEncodeError:  # with ASCII as its encoding, this process reads other bytes as surrogates
         return False
     return path.isascii() or encoding == codecs.lookup(sys.getfilesystemencoding()).name
 

@@ -97,7 +97,7 @@ def tables_read(spark: "SparkSession", text: str, given: frozenset[str] = frozen
 
     Nothing is looked up. Raises UsageError if the query does more than compute on rows, or is not a query.
     """
-    if "${" in text:  # Spark replaces them by settings and variables of the environment
+    if "${" in text:  # Spark replaces them with settings and environment variables
         raise _refusal("a variable (${…})")
     try:
         plan = spark._jsparkSession.sessionState().sqlParser().parsePlan(text)  # noqa: SLF001

@@ -27,14 +27,17 @@ if TYPE_CHECKING:
     from pyspark import SparkContext
 
 
-# Seconds: an error so soon after an interrupt is caused by it.
+# In seconds: an error within this time after an interrupt is attributed to the interrupt.
 AFTER = 30.0
 LATER = 0.05  # seconds
 _came = [float("-inf")]
 
 
 def was_interrupted() -> bool:
-    """Whether an interrupt occurred a moment ago. A call that it hit may fail as if Java had ended."""
+    """Whether an interrupt occurred a moment ago.
+
+    A call during which it occurred may fail as if Java had ended.
+    """
     return time.monotonic() - _came[0] < AFTER
 
 

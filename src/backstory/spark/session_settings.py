@@ -20,8 +20,8 @@ if TYPE_CHECKING:
 Of = TypeVar("Of")
 # In another zone naive times shift, and two instants in summer time have the same text. Without ANSI mode a
 # value that does not fit is NULL, and two values have the same hash. Columns may differ only by case. Cached
-# rows are collected in the heap in batches of this size, however wide they are. To compress them takes longer
-# than to write and read them.
+# rows are collected in the heap in batches of this size, however wide they are. Compressing them takes longer
+# than writing and reading them.
 EXACT: Final = "spark.sql.caseSensitive"
 OUR_SETTINGS: Final = {
     "spark.sql.session.timeZone": "UTC",
@@ -66,7 +66,7 @@ def hold_settings(of: "SparkSession | LateSpark") -> Iterator[None]:
 
 
 def require_exact_names(frame: "DataFrame") -> "DataFrame":
-    """The frame, if the session can run it with its own settings. Raises UsageError otherwise.
+    """Return the frame, if the session can run it with its own settings. Raises UsageError otherwise.
 
     A session that ignores case cannot read a table whose columns differ only by case (E4).
     """

@@ -526,7 +526,7 @@ class SentPair:
 
 
 def rehearse_pair(pair: CopyPair, time: datetime | None) -> SentPair:
-    """The rows that would be sent, for a table of which nothing is known."""
+    """The rows that would be sent for a table whose columns are unknown."""
     older, newer = pair.read()
     rows = difference(older, newer, time or datetime.now(UTC), history=pair.history)
     return SentPair(rows, newer.repeated, newer.with_commas)
