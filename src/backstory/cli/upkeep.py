@@ -53,10 +53,10 @@ def rewind(
 ) -> None:
     """Undo everything that a table received after a time.
 
-    Without --apply it only shows the changes. The time is when the table received the data, not when
-    the data was true: recorded time in a native table, system time in a dataset, commits in any other table.
-    A native table keeps its earlier state for as-of --known-at, and another rewind can undo a rewind. A
-    history is rewound together with its base.
+    Without --apply it only shows the changes. The time is the time at which the table received the data, not
+    the time at which the data was true. It is recorded time in a native table, system time in a dataset, and
+    commit time in any other table. A native table keeps its earlier state for as-of --known-at, and another
+    rewind can undo a rewind. A history is rewound together with its base.
 
     Example: `backstory rewind crm.customer 2026-03-01 --apply`
 

@@ -1,8 +1,8 @@
 """Sift the sides of a plan: records that are the same on all sides are counted instead of planned.
 
-Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts those
-of the other side. Zero means that both sides have the same rows. The rows are read twice. If the driver
-cannot hold a fingerprint for each row of a frame, Spark adds them up by key.
+Keys are hashed into many buckets. Each bucket adds up the fingerprints of one side's rows and subtracts the
+fingerprints of the other side's rows. Zero means that both sides have the same rows. The rows are read twice.
+If the driver cannot hold a fingerprint for each row of a frame, Spark adds them up by key.
 """
 
 from collections import Counter
@@ -75,7 +75,7 @@ class ComparedSide:
 class RowCounts:
     """The number of rows of a side and, by column, the number of values that are not NULL.
 
-    `content` is the sum of the fingerprints of all rows of the side, including planned rows.
+    `content` is the sum of the fingerprints of all its rows, including planned rows.
     """
 
     rows: int = 0
@@ -310,7 +310,7 @@ class FrameSift:
 
 @dataclass(frozen=True, slots=True)
 class _Differing:
-    """The hashes of keys whose rows may differ: a frame of them, their number, and the rows of each side."""
+    """The hashes of keys whose rows may differ, their number, and the numbers of rows on each side."""
 
     numbers: "DataFrame"
     count: int
@@ -448,7 +448,7 @@ def count_values(
     schemas: Mapping[str, pa.Schema],
     columns: Mapping[str, Sequence[str]],
 ) -> dict[str, RowCounts]:
-    """Add the numbers of non-NULL values of the given columns to the row counts of each side."""
+    """Add the number of non-NULL values in each given column to the row counts of each side."""
     counts = dict(totals)
     for name, names in columns.items():
         if names:

@@ -1,7 +1,7 @@
 """Plan a delivery in Spark's tasks: delivered and stored rows by bucket of the key.
 
-All tasks return answers in one form: rows by kind, and sums. Columns of the form are shared by type among all
-kinds of rows, so that most columns of a row have values. The columns are numbered, because some names have a
+All tasks return answers in one form: rows by kind, and sums. Rows of all kinds share the form's columns of
+each type, so that most columns of a row have values. The columns are numbered, because some names have a
 special meaning in Spark.
 """
 

@@ -129,7 +129,7 @@ def _declared_type(field: pa.Field) -> dict[str, Any]:
 
 
 def _without_option(type_: Any) -> dict[str, Any]:
-    """The document of a type, without the Option around it."""
+    """The document of a type, without the Option that encloses it."""
     while isinstance(type_, dict) and _kind(type_) == "option":
         type_ = type_.get("inner")
     return type_ if isinstance(type_, dict) else {"kind": str(type_)}

@@ -187,7 +187,10 @@ def polygons(rings: Sequence[Ring]) -> list[list[Ring]]:
 
 
 def _area(plane: _Plane) -> float:
-    """Twice the area of a ring, from its first point to keep digits. It is negative if clockwise."""
+    """Twice the area of a ring, computed relative to its first point to keep digits.
+
+    It is negative if clockwise.
+    """
     x, y = (plane - plane[:1]).T
     return float(np.sum(x[:-1] * y[1:] - x[1:] * y[:-1]))
 

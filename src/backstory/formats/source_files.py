@@ -60,7 +60,10 @@ def matching(names: Sequence[str], pattern: str) -> list[str]:
 
 
 def choose_entry(archive: zipfile.ZipFile, name: str, sub_path: str | None) -> str:
-    """The only entry that matches `subPath`, by default the first. Raises Refused for another number."""
+    """The only entry that matches `subPath`, by default the first.
+
+    Raises Refused if no entry or several entries match.
+    """
     entries = zip_files(archive)
     if not entries:
         raise broken_archive(name, "an archive with a file in it")

@@ -61,7 +61,7 @@ def with_options(*declarations: type, request: type | None = None) -> Callable[[
     """A decorator that gives a method with `**options` the signature and docstring of the declared options.
 
     An editor reads the options from the annotation of `**options`. A call with any other option raises
-    TypeError. The arguments are those of `declared_options`.
+    TypeError. The arguments are the same as for `declared_options`.
     """
     options = list(declared_options(*declarations, request=request))
     names = {option.name for option in options}

@@ -29,7 +29,7 @@ class Policy:
     Attributes:
         attempts: the maximum number of attempts; 1 never waits.
         delay: the longest wait after the first attempt, in seconds; it doubles with each further attempt.
-        longest: the longest wait, in seconds; if a server asks for more, retrying stops.
+        longest: the longest wait, in seconds; if a server requests more, retrying stops.
     """
 
     attempts: int = 4

@@ -27,7 +27,7 @@ def session_id(spark: "SparkSession") -> str:
 
 
 def arrow_parts(frame: "DataFrame") -> Iterator["pa.Table"]:
-    """The rows of a frame of Spark Connect as Arrow tables, in their order and in the parts of the server."""
+    """The rows of a Spark Connect frame as Arrow tables, in their order, divided as the server sent them."""
     import pyarrow as pa
 
     of_any: Any = frame

@@ -262,7 +262,7 @@ def _is_sound(jar: Path) -> bool:
 
 
 def _is_open(package: str) -> bool:
-    """Whether a package's version stands for the newest one."""
+    """Whether a package's version means the newest one."""
     version = package.rpartition(":")[2]
     return version.endswith(("+", "-SNAPSHOT")) or version.startswith(("latest.", "[", "(", "]"))
 

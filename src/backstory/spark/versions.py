@@ -1,7 +1,7 @@
 """The differences between the supported versions of Spark. No other module depends on the version.
 
-In Spark 4, the classes of a session with Java have other packages, Arrow tables are accepted and returned,
-and a few methods have other names. Spark 3.5, whose Scala is 2.12, needs other calls.
+In Spark 4, the classes of a session with Java are in other packages, and a few methods have other names.
+Arrow tables are accepted and returned. Spark 3.5, whose Scala is 2.12, needs other calls.
 """
 
 import re

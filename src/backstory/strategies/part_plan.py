@@ -1,4 +1,4 @@
-"""The plan of a part of a delivery's records: rows by kind, counts, and samples.
+"""The plan for a part of a delivery's records: rows by kind, counts, and samples.
 
 Records of different keys are planned independently. A delivery can be planned whole, in parts by key, or in
 Spark's tasks. The result is the same: the rows of all parts, and the sums of their counts.

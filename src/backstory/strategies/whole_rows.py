@@ -59,7 +59,7 @@ def _entries_of_row(columns: Iterable[tuple[str, pa.Array]], count: int) -> pa.A
 
 
 def _entries(name: str, values: pa.Array) -> pa.Array:
-    """The entry of each value of a column, or an empty string for NULL."""
+    """The entry for each value in a column, or an empty string for NULL."""
     encoded = name.encode()
     named = pa.scalar(b"%d:%s" % (len(encoded), encoded), _TEXT)
     empty = pa.scalar(b"", _TEXT)

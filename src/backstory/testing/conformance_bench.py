@@ -440,7 +440,10 @@ def typed_column(datatype: Datatype) -> ModelColumn:
 
 
 def examine_types(bench: Bench) -> None:
-    """Load values of every type into a base. Compare its strings and hashes with those computed in Python."""
+    """Load values of every type into a base.
+
+    Compare its strings and hashes with the ones computed in Python.
+    """
     rows = list(_typed_rows())
     for profile in ("elevata_v1", "strict_v2"):
         model = sample_model(profile)

@@ -35,8 +35,8 @@ _HEX: Final = np.frombuffer(b"0123456789abcdef", np.uint8)
 def cast_same(values: pa.Array, type_: pa.DataType) -> pa.Array:
     """The same values as another type.
 
-    Raises pa.ArrowInvalid if a value has no equal in that type. A float means its shortest printed number: a
-    32-bit 72.1 is 72.1 in 64 bits and as a decimal.
+    Raises pa.ArrowInvalid if a value has no equal in that type. A float has the value of its shortest printed
+    number: a 32-bit 72.1 is 72.1 in 64 bits and as a decimal.
     """
     stored, t = values.type, pa.types
     if stored == type_:

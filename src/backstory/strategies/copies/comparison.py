@@ -43,10 +43,10 @@ def plan_rows(
 ) -> PartPlan:
     """The rows to add and to remove, the keys of appearing records, and all counts.
 
-    `slice_` has the versions of these keys that the copy can touch, with their places and decisive columns;
-    `whole` reads all columns of some of them. Faults are counted with samples: rows without a key, different
-    rows with the same key, and records with two versions at one time. If there are faults, nothing else in
-    the result is valid.
+    `slice_` has the versions of these keys that the copy can touch, with their places and decisive columns.
+    `whole` reads all columns of some of these versions. Faults are counted with samples: rows without a key,
+    different rows with the same key, and records with two versions at one time. If there are faults, nothing
+    else in the result is valid.
     """
     refused = without_key(delivered, terms.key)
     delivered, conflicts = (delivered, refused) if len(refused) else _one_of_each(terms, delivered)

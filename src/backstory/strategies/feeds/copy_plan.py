@@ -1,7 +1,7 @@
 """The plan of a full or scoped copy of records that have events, as Arrow tables (V35 to V44, V69).
 
 The copy is a mark like the stored marks, but its listed records are delivered with it. Its facts are folded
-together with all other facts, like those from a feed. The planned part has only records that differ at the
+together with all other facts, like the facts of a feed. The planned part has only records that differ at the
 copy's instant.
 """
 

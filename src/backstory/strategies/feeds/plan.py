@@ -195,7 +195,7 @@ def difference_of(records: RecordFold) -> HistoryDifference:
 
 
 def truncate_count(kind: str, number: int) -> str:
-    """The name of the count of records that have an outcome because of a truncate."""
+    """The name under which records are counted that have an outcome because of a truncate."""
     return f"{kind} by truncate {number}"
 
 

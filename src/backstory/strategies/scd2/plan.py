@@ -127,7 +127,7 @@ def keep_one_per_key(terms: LoadTerms, rows: pa.Table, repeats: np.ndarray) -> t
 
 
 def rows_that_share_keys(rows: pa.Table, key: str, repeats: np.ndarray) -> pa.Table:
-    """The rows that `repeats` marks, except those with a NULL key."""
+    """The rows that `repeats` marks, except rows with a NULL key."""
     if not repeats.any():
         return rows.slice(0, 0)
     return rows.filter(pa.array(repeats & np.asarray(rows[key].is_valid())))
@@ -228,7 +228,7 @@ def _flag_rows(terms: LoadTerms, flag: Flag, rows: pa.Table) -> pa.Table:
 
 
 def _live_rows_after(terms: LoadTerms, one: pa.Table, stored: pa.Table, matches: Matches) -> pa.Table:
-    """The rows of the base after the load, except those flagged as deleted."""
+    """The rows of the base after the load, except rows flagged as deleted."""
     names = [name for name in one.column_names if name in stored.column_names and name not in _EXTRA_COLUMNS]
     new = take_rows(one.select(names), pa.concat_arrays([matches.appeared, matches.changed[0]]))
     stays = np.zeros(len(stored), bool)

@@ -258,7 +258,7 @@ def count_cases(pair: Pair, query: Callable[[str], Sequence[Sequence[Any]]]) -> 
 
 
 def _past_counts(pair: Pair) -> str:
-    """The query that counts the base's records without an open version by their past."""
+    """The query that counts, by their past, the base's records without an open version."""
     pasts = [past for past in Past if past is not Past.OPEN]
     value = case_of_past(pair, {past: pair.dialect.string_literal(past.name) for past in pasts})
     name = pair.name(PAST_NAME)

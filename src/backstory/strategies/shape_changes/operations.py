@@ -13,7 +13,7 @@ from backstory.model.types import widens
 
 
 class TooEarly(ValueError):
-    """A change of the columns of a history table is older than one of its open versions."""
+    """A change of a history table's columns is older than one of the table's open versions."""
 
 
 @dataclass(frozen=True, slots=True)
