@@ -272,7 +272,7 @@ def _collect(terms: PlanTerms, lease: MemoryLease, names: list[str]) -> dict[str
 
 
 def _with_keys(terms: PlanTerms, name: str, other: LocalSide, lease: MemoryLease) -> LocalSide:
-    """Collect the rows of a long side whose keys are in the other side.
+    """Collect the rows of the longer side whose keys are in the other side.
 
     Raises TooLarge if there are too many.
     """

@@ -61,7 +61,7 @@ class PlanResult(Protocol):
         """The rows of a kind, or None if there are no such rows."""
 
     def places(self, kind: str, table: StoredTable) -> Any:
-        """The positions of stored rows of a kind, in the form for a Change, or None if there are none."""
+        """The positions of stored rows of a kind, as a Change needs them, or None if there are none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,10 +76,10 @@ class FirstRows:
 class PlanTerms:
     """A delivery to one table, ready to be planned.
 
-    `sides` are its rows, the delivered rows first. `plan` plans a part: rows by side, with all rows of the
-    part's keys. It is sent to tasks; its second argument completes rows of a side that lacks columns. `kinds`
-    are the columns of the planned rows, by kind. `key` divides the rows into parts; without a key any rows
-    may be planned together.
+    `sides` are its rows, the delivered rows first. `plan` is a function that plans a part: rows by side, with
+    all rows of the part's keys. It is sent to tasks. Its second argument completes the rows of a side that
+    lacks columns. `kinds` are the columns of the planned rows, by kind. `key` divides the rows into parts;
+    without a key any rows may be planned together.
 
     `first` plans rows for an empty table in their order, and `first_in_tasks` plans them as frames. Each
     returns None if the full plan is needed. With `sift`, a large delivery plans only rows that may differ

@@ -215,7 +215,7 @@ def _log_problems(logged: Sequence[int], committed: Mapping[int, Block]) -> Iter
 
 
 def _chain_problems(blocks: Sequence[Block]) -> Iterator[Problem]:
-    """Problems of the chain: wrong hashes of the previous block, gaps of offsets, decreasing times."""
+    """Problems in the chain: wrong hashes of the previous block, gaps in offsets, and decreasing times."""
     before: Block | None = None
     offset = 0
     for block in blocks:

@@ -110,7 +110,7 @@ class Change:
     restores an earlier snapshot.
 
     A change without rows makes no snapshot, unless `snapshot` is true. `tags` name snapshots. A tag or branch
-    of None is removed. Catalogs detect conflicting changes of tags, so that tags need no snapshot.
+    of None is removed. Catalogs detect conflicting changes of tags, so tags need no snapshot.
 
     `counts` are the numbers of rows by outcome. `count_as` is the outcome under which added rows are counted
     while they are written. If the number of added rows is not `expected`, nothing is committed.

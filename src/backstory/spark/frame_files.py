@@ -67,7 +67,7 @@ def frame_files(frame: "DataFrame") -> FrameFiles | None:
 
 
 def constant_columns(frame: "DataFrame") -> set[str]:
-    """The columns of a frame that have the same value in all rows, as far as its plan shows."""
+    """The columns of a frame that, according to its plan, have the same value in all rows."""
     plan: Any = frame._jdf.queryExecution().optimizedPlan()  # noqa: SLF001
     if plan.nodeName() != "Project":
         return set()

@@ -104,7 +104,7 @@ def make_room(stored: Versions, first: np.ndarray) -> tuple[Versions, np.ndarray
 
 @dataclass(frozen=True, slots=True)
 class Chains:
-    """Chains of sorted versions, from which the row of each cell follows, and the updates without a record.
+    """Chains of sorted versions, which determine the row of each cell, and the updates without a record.
 
     A chain is a version with all its cells, followed by the updates that build on it. `base` is the row from
     which the head of a chain takes its unmodified cells: a removed version, or -1.

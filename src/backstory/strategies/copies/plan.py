@@ -107,7 +107,7 @@ def spoilt_rows(terms: CopyTerms, slice_: pa.Table) -> pa.Table:
 
 
 def align_records(terms: CopyTerms, delivered: pa.Table, slice_: pa.Table) -> AlignedRecords:
-    """Align the delivered rows with the stored versions, with one row for each key of any side.
+    """Align the delivered rows with the stored versions, with one row for each key that occurs on any side.
 
     `delivered` has each key once. `slice_` has whole versions with their places, at most one version of a key
     for each of the three sides.
