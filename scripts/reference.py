@@ -14,7 +14,6 @@ from law_texts import laws_page
 import backstory
 from backstory import errors, table, warehouse
 from backstory.cli.app import COMMANDS, app
-from backstory.doors.native.options import DeliveryOptions, FeedOptions, SnapshotOptions
 from backstory.doors.native.whole_rows import COPIES, DERIVED, ROW_KEY
 from backstory.model.layout import VERSIONS_OWN, Layout
 from backstory.model.versions_layout import MEMORY_TYPE, OWN_COLUMNS, RESERVED
@@ -93,9 +92,6 @@ def python() -> str:
         ("Timeline", backstory.Timeline),
     ):
         lines += [f"## {title}", _text(each), *_members(each)]
-    lines += ["## Options of snapshot", f"```text\n{_text(SnapshotOptions)}\n```"]
-    lines += ["## Options of apply", f"```text\n{_text(FeedOptions)}\n```"]
-    lines += ["## Options of both", f"```text\n{_text(DeliveryOptions)}\n```"]
     lines += ["## Errors", f"```text\n{inspect.getdoc(errors)}\n```", _text(errors.BackstoryError)]
     return _page(lines)
 

@@ -7,14 +7,21 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self, Unpack
 
 from backstory import settings
-from backstory.doors.fivetran.options import ServeOptions, ServeRequest
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.doors.historize.receipts import LoadOptions, LoadRequest
+from backstory.doors.native.options import (
+    ApplyRequest,
+    OnSchemaChange,
+    SnapshotRequest,
+    request_of,
+    source_of,
+)
 from backstory.doors.odf.options import InputFormat, PullOptions, RunOptions
 from backstory.engine.run_context import Remark, RemarkOptions, with_remark
 from backstory.formats.memory import Memory
 from backstory.model.instant import optional_instant
 from backstory.model.layout import BITEMPORAL, Layout
-from backstory.model.options import with_options
+from backstory.model.options import with_options, with_request
 from backstory.model.table import ODF, TableName, resolve_name, table_name
 from backstory.spark.connect import is_connect, needs_java
 from backstory.spark.session_settings import hold_settings, require_exact_names
@@ -27,7 +34,6 @@ if TYPE_CHECKING:
     from backstory.doctor import Diagnosis
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
-    from backstory.doors.native.options import FeedOptions, OnSchemaChange, SnapshotOptions
     from backstory.doors.native.receipts import FeedPlan, FeedReceipt, SnapshotPlan, SnapshotReceipt
     from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict
     from backstory.doors.odf.receipts import Watcher
@@ -131,9 +137,8 @@ class Warehouse:
 
         return run_query(self.store, query)
 
-    def snapshot(
-        self, source: Any, *, into: str, **options: "Unpack[SnapshotOptions]"
-    ) -> "SnapshotReceipt | SnapshotPlan":
+    @with_request(SnapshotRequest, RemarkOptions, build=request_of)
+    def snapshot(self, source: Any, request: SnapshotRequest) -> "SnapshotReceipt | SnapshotPlan":
         """Keep the history of a source from a full copy of its records: a frame, or files.
 
         The first copy creates the table. The table stores the key and the tracked columns. Raises UsageError
@@ -142,9 +147,10 @@ class Warehouse:
         """
         from backstory.doors.native import door
 
-        return door.snapshot(self.store, source, table_name(into), door.parse_options(**options))
+        return door.snapshot(self.store, source_of(source, request), request)
 
-    def apply(self, source: Any, *, into: str, **options: "Unpack[FeedOptions]") -> "FeedReceipt | FeedPlan":
+    @with_request(ApplyRequest, RemarkOptions, build=request_of)
+    def apply(self, source: Any, request: ApplyRequest) -> "FeedReceipt | FeedPlan":
         """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
         The source is a frame or files. The first delivery creates the table. The table stores the key, the
@@ -152,9 +158,8 @@ class Warehouse:
         writes nothing, for a feed that would corrupt the history. If `dry_run` is true, the plan is returned.
         """
         from backstory.doors.native import door
-        from backstory.doors.native.options import parse_feed_options
 
-        return door.apply(self.store, source, table_name(into), parse_feed_options(**options))
+        return door.apply(self.store, source_of(source, request), request)
 
     def branch(self, table: str, branch: str) -> "Table":
         """The table `schema.table` as it is on a branch. Raises UsageError if the branch does not exist."""
@@ -174,17 +179,15 @@ class Warehouse:
         end = previews.discard if discard else previews.publish
         return end(self.store, self.table(table).name, branch)
 
-    def apply_batch(
-        self, *, into: str, **options: "Unpack[FeedOptions]"
-    ) -> "Callable[[DataFrame, int], None]":
+    @with_request(ApplyRequest, RemarkOptions, build=request_of)
+    def apply_batch(self, request: ApplyRequest) -> "Callable[[DataFrame, int], None]":
         """A function for `foreachBatch` of a stream. It applies each batch once, as `apply` does.
 
         A batch that was already committed is skipped and not read, even after a restart.
         """
         from backstory.doors.native.door import batch_writer
-        from backstory.doors.native.options import parse_feed_options
 
-        return batch_writer(self.store, table_name(into), parse_feed_options(**options))
+        return batch_writer(self.store, request)
 
     @with_options(LoadOptions)
     def historize(
@@ -219,7 +222,7 @@ class Warehouse:
         failed: bool = False,
         jobs: int = 4,
         dry_run: bool = False,
-        on_schema_change: "OnSchemaChange | None" = None,
+        on_schema_change: OnSchemaChange | None = None,
         branch: str | None = None,
         note: str | None = None,
         author: str | None = None,
@@ -418,14 +421,14 @@ class Warehouse:
         source = CatalogReader(lambda: SessionCatalog(self.store), self.store.memory)
         return open_explorer(source, host, port, token)
 
-    @with_options(ServeOptions, request=ServeRequest)
-    def serve(self, **options: Unpack[ServeOptions]) -> "Running":
+    @with_request(ServeRequest)
+    def serve(self, request: ServeRequest) -> "Running":
         """Start a Fivetran destination. It runs until `stop` is called."""
         from backstory.doors.fivetran.server import serve
         from backstory.stores.iceberg.faults import show_causes
 
         show_causes(False)  # causes may contain values of a Fivetran delivery
-        return serve({self.store.catalog: self.store}, ServeRequest(**options))
+        return serve({self.store.catalog: self.store}, request)
 
     def close(self) -> None:
         """Stop the embedded session. Your own session is not stopped."""

@@ -21,6 +21,7 @@ from tables_as_text import instant
 
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.doors.native import door
+from backstory.doors.native.options import SnapshotRequest
 from backstory.model.table import TableName
 from backstory.reading.databases import history_queries as statements
 from backstory.reading.databases import history_queries as statements_of_differences
@@ -208,8 +209,8 @@ def native(store):
     drop(store, table)
     for number, text in COPIES.items():
         rows = [dict(zip("ka", word.split(":"), strict=True)) for word in text.split()]
-        given = door.parse_options(key="k", at=day(number), max_delete_ratio=1)
-        assert door.snapshot(store, pa.Table.from_pylist(rows), table, given).snapshot_id
+        given = SnapshotRequest(into=table, key="k", at=day(number), max_delete_ratio=1)
+        assert door.snapshot(store, pa.Table.from_pylist(rows), given).snapshot_id
     return InWarehouse(Table(store, table), day(0), timedelta(days=1))
 
 

@@ -8,16 +8,16 @@ import tempfile
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal, Unpack
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 from cyclopts import Parameter
 
 from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
 from backstory.cli.output import console, in_flags, show
-from backstory.doors.fivetran.options import ServeOptions, ServeRequest
+from backstory.doors.fivetran.options import ServeRequest
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError, missing_part
 from backstory.formats.batch_file import Compression, Format
-from backstory.formats.file_options import FileWords, parse_file_words
+from backstory.formats.file_options import FileOptions
 from backstory.formats.memory import Memory
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName
@@ -30,12 +30,12 @@ if TYPE_CHECKING:
     from backstory.testing.sender import SentPair
 
 
-@with_flags(ServeOptions, request=ServeRequest)
-def serve(
+@with_flags(ServeRequest)
+def serve(  # noqa: D417
     *,
     options: Options = DEFAULTS,
     unknown: Annotated[Sequence[str], Parameter(parse=False)] = (),
-    **words: Unpack[ServeOptions],
+    **words: Any,
 ) -> None:
     """Run the Fivetran destination until SIGTERM. JSON log lines go to standard output.
 
@@ -132,8 +132,8 @@ def _account() -> dict[str, str]:
     return {name: os.environ[variable] for name, variable in variables.items() if variable in os.environ}
 
 
-@with_flags(FileWords)
-def send(
+@with_flags(FileOptions)
+def send(  # noqa: D417
     before: Path,
     after: Path,
     *,
@@ -148,7 +148,7 @@ def send(
     encryption: Literal["aes", "none"] = "aes",
     dry_run: Flag = False,
     options: Options = DEFAULTS,
-    **words: Unpack[FileWords],
+    **words: Any,
 ) -> None:
     """Send the difference between two full copies to a destination, as one batch.
 
@@ -175,7 +175,7 @@ def send(
 
     time = parse_instant(at) if at else None
     names = tuple(name.strip() for name in key.split(","))
-    pair = CopyPair(before, after, names, parse_file_words(**words), history)
+    pair = CopyPair(before, after, names, FileOptions(**words), history)
     if dry_run:
         sent = rehearse_pair(pair, time)
     else:

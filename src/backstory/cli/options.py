@@ -17,7 +17,7 @@ from cyclopts.validators import Number
 from backstory.cli.output import Output, choose_output, in_flags
 from backstory.engine.run_context import RemarkOptions
 from backstory.errors import UsageError
-from backstory.formats.file_options import FileWords
+from backstory.formats.file_options import FILE_OPTIONS
 from backstory.model.options import CallOption, alternatives, declared_options
 from backstory.model.values import key_of_words, split_list
 from backstory.settings import Settings, load
@@ -155,7 +155,7 @@ Command: TypeAlias = Callable[..., Any]
 _FILES: Final = Group("Files in other forms", sort_key=5)
 _REMARK: Final = Group("About the commit", sort_key=8)
 _GROUPS: Final[Mapping[str, Group]] = {
-    **dict.fromkeys(FileWords.__annotations__, _FILES),
+    **dict.fromkeys(FILE_OPTIONS, _FILES),
     **dict.fromkeys(RemarkOptions.__annotations__, _REMARK),
 }
 # How the pairs of a mapping are written.
@@ -170,13 +170,12 @@ class _Flag(NamedTuple):
     parse: Callable[[Any], Any] | None
 
 
-def with_flags(*declarations: type, request: type | None = None) -> Callable[[Command], Command]:
+def with_flags(*declarations: type) -> Callable[[Command], Command]:
     """A decorator for a command with `**words` that adds the declared options of Python calls as flags.
 
-    The command's own options precede them, or follow them if they are declared after `options`. The arguments
-    are those of `declared_options`.
+    The command's own options precede them, or follow them if they are declared after `options`.
     """
-    flags = {option.name: _flag(option) for option in declared_options(*declarations, request=request)}
+    flags = {option.name: _flag(option) for option in declared_options(*declarations)}
 
     def decorate(command: Command) -> Command:
         *own, _ = signature(command).parameters.values()
@@ -220,6 +219,8 @@ def _flag(option: CallOption) -> _Flag:
         type_, default = Flag, False
     elif Path in types:
         type_ = Path | None
+    elif default is Argument.empty:
+        type_ = str
     elif str in types:
         type_ = Text
     about = (

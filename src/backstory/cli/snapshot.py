@@ -1,31 +1,18 @@
 """`backstory snapshot` and `apply`: keep the history of a source, from full copies or a feed of changes."""
 
-from typing import Any, Unpack
+from typing import Any
 
 from backstory.cli.answers import open_warehouse
 from backstory.cli.options import DEFAULTS, Options, with_flags
 from backstory.cli.output import NOTHING_WRITTEN, console, in_flags, show_one
 from backstory.cli.progress import show_activity
-from backstory.doors.native.options import (
-    COPY,
-    FEED,
-    TABLE,
-    ApplyRequest,
-    FeedOptions,
-    SnapshotOptions,
-    SnapshotRequest,
-    parse_feed_options,
-    parse_options,
-)
-from backstory.formats.source_files import source_files
-from backstory.model.table import table_name
-from backstory.sources.databases.address import is_database, parse_address
+from backstory.doors.native.options import ApplyRequest, SnapshotRequest, source_of
+from backstory.engine.run_context import RemarkOptions
+from backstory.formats.source_files import SourceFiles
 
 
-@with_flags(*COPY, request=SnapshotRequest)
-def snapshot(
-    source: str, /, *, into: str, options: Options = DEFAULTS, **words: Unpack[SnapshotOptions]
-) -> None:
+@with_flags(SnapshotRequest, RemarkOptions)
+def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:  # noqa: D417
     """Keep the history of a source: compare a full copy with the table, and store the differences.
 
     The first copy creates the table. The table keeps the key and the tracked columns, so later calls need not
@@ -36,30 +23,20 @@ def snapshot(
     Args:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
-        into: The table, as schema.table.
         options: Common options.
     """
-    table = table_name(into)
-    request = parse_options(**words)
-    check_source(source, request.query, request)
+    request = SnapshotRequest(**words)
+    delivered = source_of(source, request)
+    if isinstance(delivered, SourceFiles):
+        from backstory.doors.native.refusals import refuse_files
+
+        refuse_files(delivered, request)
     with open_warehouse(options) as warehouse:
         from backstory.doors.native import door
 
         with show_activity(options, "Comparing with the table ..."):
-            receipt = door.snapshot(warehouse.store, source, table, request)
+            receipt = door.snapshot(warehouse.store, delivered, request)
     show_receipt(receipt.to_dict(), options, dry_run=request.dry_run)
-
-
-def check_source(source: str, query: str | None, request: SnapshotRequest | None) -> None:
-    """Check a source before Spark starts: its name, and if a request is given, its files."""
-    if is_database(source):
-        parse_address(source, query)
-    elif source.startswith(TABLE):
-        table_name(source.removeprefix(TABLE))
-    elif request is not None:
-        from backstory.doors.native.refusals import refuse_files
-
-        refuse_files(source_files(source, request.format), request)
 
 
 def show_receipt(receipt: dict[str, Any], options: Options, *, dry_run: bool) -> None:
@@ -84,8 +61,8 @@ def _nonempty_lines(values: dict[str, Any]) -> list[str]:
     ]
 
 
-@with_flags(*FEED, request=ApplyRequest)
-def apply(source: str, /, *, into: str, options: Options = DEFAULTS, **words: Unpack[FeedOptions]) -> None:
+@with_flags(ApplyRequest, RemarkOptions)
+def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:  # noqa: D417
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
     The table is the same in any order, except for changes of a settled time. The first delivery creates the
@@ -98,16 +75,17 @@ def apply(source: str, /, *, into: str, options: Options = DEFAULTS, **words: Un
     Args:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
-        into: The table, as schema.table.
         options: Common options.
     """
-    table = table_name(into)
-    request = parse_feed_options(**words)
-    readable = SnapshotRequest(allow_empty=True, format=request.format, files=request.files)
-    check_source(source, request.query, readable if request.envelope is None else None)
+    request = ApplyRequest(**words)
+    delivered = source_of(source, request)
+    if isinstance(delivered, SourceFiles) and request.envelope is None:
+        from backstory.doors.native.refusals import refuse_files
+
+        refuse_files(delivered, request)
     with open_warehouse(options) as warehouse:
         from backstory.doors.native import door
 
         with show_activity(options, "Applying the changes to the table ..."):
-            receipt = door.apply(warehouse.store, source, table, request)
+            receipt = door.apply(warehouse.store, delivered, request)
     show_receipt(receipt.to_dict(), options, dry_run=request.dry_run)

@@ -1,8 +1,9 @@
 """The caller's options for the format of a source's files, if it differs from the default."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Final, TypedDict, Unpack
+from typing import TYPE_CHECKING, Any, Final
+
+from attrs import field, fields, frozen
 
 from backstory.errors import UsageError, option
 from backstory.model.types import ColumnType, type_named
@@ -15,8 +16,14 @@ _SPELLED: Final = {"tab": "\t", "\\t": "\t"}
 _OF_JSON: Final = frozenset({"encoding", "type"})
 
 
-class FileWords(TypedDict, total=False):
-    """The options of calls that describe files.
+def parse_types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
+    """The types of columns, from names such as `DECIMAL(18,2)`. Raises UsageError for an unknown type."""
+    return {name: _type(name, word) for name, word in (words or {}).items()}
+
+
+@frozen(kw_only=True)
+class FileOptions:
+    """The options that describe files. None means the default.
 
     Attributes:
         separator: Character between the cells of a CSV file; `tab` for a tab. Default: a comma.
@@ -28,26 +35,14 @@ class FileWords(TypedDict, total=False):
             all values.
     """
 
-    separator: str | None
-    encoding: str | None
-    decimal: str | None
-    null: str | None
-    quote: str | None
-    type: Mapping[str, str] | None
-
-
-@dataclass(frozen=True, slots=True)
-class FileOptions:
-    """The options that describe files, with parsed types. None means the default (see `FileWords`)."""
-
     separator: str | None = None
     encoding: str | None = None
     decimal: str | None = None
     null: str | None = None
     quote: str | None = None
-    type: Mapping[str, ColumnType] = field(default_factory=dict)
+    type: Mapping[str, ColumnType] = field(factory=dict, converter=parse_types)
 
-    def __post_init__(self) -> None:
+    def __attrs_post_init__(self) -> None:
         if self.decimal not in {None, *_DECIMALS}:
             raise UsageError(
                 "bad-option", f"`decimal=` is {self.decimal!r}.", "Use a point or a comma: '.' or ','."
@@ -79,7 +74,7 @@ class FileOptions:
 
     def refuse_all(self, what: str, but: frozenset[str] = frozenset()) -> None:
         """Raise UsageError if an option is set that does not apply to `what`. `but` lists the exceptions."""
-        for name in self.__slots__:
+        for name in FILE_OPTIONS:
             value = getattr(self, name)
             if value not in (None, {}) and name not in but:
                 raise UsageError(
@@ -97,19 +92,12 @@ class FileOptions:
 
 
 AS_EXPECTED: Final = FileOptions()
+FILE_OPTIONS: Final = tuple(option.name for option in fields(FileOptions))
 
 
-def parse_file_words(**words: Unpack[FileWords]) -> FileOptions:
-    """The options that describe files, from keyword arguments. Raises UsageError for an unknown type."""
-    return FileOptions(**{**words, "type": parse_types(words.get("type"))})  # type: ignore[arg-type]
-
-
-def parse_types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
-    """The types of columns, from names such as `DECIMAL(18,2)`. Raises UsageError for an unknown type."""
-    return {name: _type(name, word) for name, word in (words or {}).items()}
-
-
-def _type(name: str, word: str) -> ColumnType:
+def _type(name: str, word: str | ColumnType) -> ColumnType:
+    if isinstance(word, ColumnType):
+        return word
     try:
         return type_named(word)
     except ValueError:

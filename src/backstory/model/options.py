@@ -1,19 +1,51 @@
-"""The options of calls, declared by a `TypedDict`: types, defaults, and descriptions in its docstring."""
+"""The options of calls, with their types, defaults and texts.
+
+A frozen class of attrs declares the options of a call and is its request. A converter takes an option's value
+as callers write it. If a method has arguments of its own, a `TypedDict` declares its options. The texts are
+in the docstring of either.
+"""
 
 import re
-from collections.abc import Callable, Iterator
-from dataclasses import MISSING, Field, fields
+from collections.abc import Callable, Iterator, Sequence
 from functools import wraps
 from inspect import Parameter, cleandoc, signature
-from types import NoneType, UnionType
-from typing import Any, Final, Literal, NamedTuple, TypeVar, Union, cast, get_args, get_origin, get_type_hints
+from types import NoneType, SimpleNamespace, UnionType
+from typing import (
+    Any,
+    Concatenate,
+    Final,
+    Literal,
+    NamedTuple,
+    ParamSpec,
+    Protocol,
+    TypeVar,
+    Union,
+    cast,
+    get_args,
+    get_origin,
+    get_type_hints,
+    overload,
+)
+
+from attrs import NOTHING, Factory, fields_dict, has
 
 _ATTRIBUTE: Final = re.compile(r"^ {8}(\w+): (.*(?:\n {12}.*)*)", re.MULTILINE)
+_NAMES: Final = {"Column": str}  # how a command writes a column of Spark
+_FACTORY: Any = Factory
+# The metadata of an option that a table without a key cannot have.
+NEEDS_KEY: Final = {"needs_key": True}
 Method = TypeVar("Method", bound=Callable[..., Any])
+Words = ParamSpec("Words")
+Owner = TypeVar("Owner")
+Request_co = TypeVar("Request_co", covariant=True)
+Returned = TypeVar("Returned")
 
 
 class CallOption(NamedTuple):
-    """An option of a call: name, description, default, and type, with `str` in place of Spark's `Column`."""
+    """An option of a call: name, type as callers write it, description, and default.
+
+    The type has `str` in place of Spark's `Column`. The default of a required option is `Parameter.empty`.
+    """
 
     name: str
     hint: Any
@@ -21,32 +53,43 @@ class CallOption(NamedTuple):
     default: Any = None
 
 
-def declared_options(*declarations: type, request: type | None = None) -> Iterator[CallOption]:
-    """The options that the docstrings of these declarations describe as attributes. Each option occurs once.
-
-    Args:
-        declarations: `TypedDict`s whose docstrings describe their options.
-        request: The dataclass whose fields have the defaults, if they do not follow from the types.
-    """
+def declared_options(*declarations: type) -> Iterator[CallOption]:
+    """The options that the docstrings of these declarations and of their bases describe, each one once."""
     names = set()
-    defaults = {field.name: _default(field) for field in fields(request)} if request else {}
     for declaration in declarations:
-        hints = get_type_hints(declaration, localns={"Column": str})
-        for name, lines in _ATTRIBUTE.findall(declaration.__doc__ or ""):
-            if name not in names:
-                names.add(name)
-                default = defaults[name] if name in defaults else _simple_default(hints[name])
-                yield CallOption(name, hints[name], " ".join(lines.split()), default)
+        options = _fields(declaration) if has(declaration) else _keys(declaration)
+        for documented in declaration.__mro__:
+            for name, lines in _ATTRIBUTE.findall(documented.__doc__ or ""):
+                if name in options and name not in names:
+                    names.add(name)
+                    yield CallOption(name, options[name][0], " ".join(lines.split()), options[name][1])
+
+
+def _keys(declaration: type) -> dict[str, tuple[Any, Any]]:
+    """The types and defaults of a `TypedDict`, by name."""
+    hints = get_type_hints(declaration, localns=_NAMES)
+    return {name: (hint, _simple_default(hint)) for name, hint in hints.items()}
+
+
+def _fields(request: type) -> dict[str, tuple[Any, Any]]:
+    """The types and defaults of a request, by name. The type is that of the converter's argument."""
+    options = {}
+    for name, field in fields_dict(request).items():
+        if field.converter is not None:
+            hint = next(iter(get_type_hints(field.converter, localns=_NAMES).values()))
+        elif isinstance(field.type, str):  # no option
+            continue
+        else:
+            hint = get_type_hints(SimpleNamespace(__annotations__={name: field.type}), localns=_NAMES)[name]
+        default = None if isinstance(field.default, _FACTORY) else field.default
+        options[name] = hint, Parameter.empty if default is NOTHING else default
+    return options
 
 
 def alternatives(hint: Any) -> set[Any]:
     """The types in a union, or the single type, without their parameters."""
     parts = get_args(hint) if get_origin(hint) in {Union, UnionType} else (hint,)
     return {get_origin(part) or part for part in parts}
-
-
-def _default(field: "Field[Any]") -> Any:
-    return None if field.default is MISSING else field.default
 
 
 def _simple_default(hint: Any) -> Any:
@@ -57,19 +100,14 @@ def _simple_default(hint: Any) -> Any:
     return False if types == {bool} else None
 
 
-def with_options(*declarations: type, request: type | None = None) -> Callable[[Method], Method]:
+def with_options(*declarations: type) -> Callable[[Method], Method]:
     """A decorator that gives a method with `**options` the signature and docstring of the declared options.
 
     An editor reads the options from the annotation of `**options`. A call with any other option raises
-    TypeError. The arguments are the same as for `declared_options`.
+    TypeError.
     """
-    options = list(declared_options(*declarations, request=request))
+    options = list(declared_options(*declarations))
     names = {option.name for option in options}
-    added = [
-        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)
-        for option in options
-    ]
-    texts = "\n".join(f"* `{option.name}`: {option.text}" for option in options)
 
     def decorate(method: Method) -> Method:
         form = signature(method)
@@ -81,9 +119,57 @@ def with_options(*declarations: type, request: type | None = None) -> Callable[[
                     raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
             return method(self, *arguments, **words)
 
-        parameters = [*form.parameters.values()][:-1]
-        call.__signature__ = form.replace(parameters=[*parameters, *added])  # type: ignore[attr-defined]
-        call.__doc__ = method.__doc__ and f"{cleandoc(method.__doc__)}\n\n{texts}"
-        return cast("Method", call)
+        return cast("Method", _described(call, options))
 
     return decorate
+
+
+class _Decorator(Protocol[Words, Request_co]):
+    """Replaces the request of a method by keyword arguments, for type checkers too."""
+
+    @overload
+    def __call__(
+        self, method: Callable[[Owner, Request_co], Returned], /
+    ) -> Callable[Concatenate[Owner, Words], Returned]: ...
+
+    @overload
+    def __call__(
+        self, method: Callable[[Owner, Any, Request_co], Returned], /
+    ) -> Callable[Concatenate[Owner, Any, Words], Returned]: ...
+
+
+def with_request(
+    request: Callable[Words, Request_co],
+    *more: type,
+    build: Callable[[Any, dict[str, Any]], Any] = lambda request, words: request(**words),
+) -> _Decorator[Words, Request_co]:
+    """A decorator for a method whose last argument is a request. Callers pass its options as keywords.
+
+    A type checker knows the names and types of the options. `more` declares texts of options that the request
+    inherits, and `build` makes the request from the keywords.
+    """
+
+    def decorate(method: Any) -> Any:
+        *own, _ = signature(method).parameters
+
+        @wraps(method)
+        def call(self: Any, *arguments: Any, **words: Any) -> Any:
+            mine = {name: words.pop(name) for name in own if name in words}
+            return method(self, *arguments, request=build(request, words), **mine)
+
+        return _described(call, list(declared_options(cast("type", request), *more)))
+
+    return cast("_Decorator[Words, Request_co]", decorate)
+
+
+def _described(call: Any, options: Sequence[CallOption]) -> Any:
+    """A function with the options in its signature, in place of its last parameter, and in its docstring."""
+    form = signature(call)
+    added = [
+        Parameter(option.name, Parameter.KEYWORD_ONLY, default=option.default, annotation=option.hint)
+        for option in options
+    ]
+    call.__signature__ = form.replace(parameters=[*[*form.parameters.values()][:-1], *added])
+    texts = "\n".join(f"* `{option.name}`: {option.text}" for option in options)
+    call.__doc__ = call.__doc__ and f"{cleandoc(call.__doc__)}\n\n{texts}"
+    return call

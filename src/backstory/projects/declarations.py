@@ -14,12 +14,13 @@ from pydantic import BaseModel
 from backstory.documents import Document, DocumentKind, DocumentPath, nearest_name, read_document, validate
 from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.resolve import namespace_of
-from backstory.doors.native import options as feeds
-from backstory.doors.native.options import TABLE, SnapshotOptions, parse_options
+from backstory.doors.native.options import TABLE, ApplyRequest, SnapshotRequest
 from backstory.doors.odf.lints import secrets_in_address
 from backstory.doors.odf.manifest.dataset import read_manifests
 from backstory.doors.odf.registry import is_file
+from backstory.engine.run_context import RemarkOptions
 from backstory.errors import BackstoryError, UsageError
+from backstory.model.options import declared_options
 from backstory.model.table import ODF, table_name
 from backstory.projects.entries import (
     DatasetEntry,
@@ -43,8 +44,8 @@ Kind = Literal["snapshot", "apply", "model", "dataset"]
 _OF_FEEDS: Final = ("sequence_by", "envelope")
 _NO_OPTIONS: Final = {"source", "group", "file", "restart", "without", *ScheduledEntry.model_fields}
 _OPTIONS_OF: Final = {
-    "apply": feeds.FeedOptions.__annotations__.keys(),
-    "snapshot": SnapshotOptions.__annotations__.keys() | {"restart"},
+    "apply": {option.name for option in declared_options(ApplyRequest, RemarkOptions)},
+    "snapshot": {option.name for option in declared_options(SnapshotRequest, RemarkOptions)} | {"restart"},
 }
 _FEED_ONLY: Final = _OPTIONS_OF["apply"] - _OPTIONS_OF["snapshot"]
 
@@ -254,7 +255,7 @@ def _require_options(declared: Declaration) -> None:
     """Raise UsageError for options that the call would refuse, before anything is started."""
     options = dict(declared.options)
     if declared.kind == "apply":
-        feeds.parse_feed_options(**options)
+        ApplyRequest(into=declared.name, **options)
         _refuse_restart(declared)
         return
     if alien := sorted(options.keys() & _FEED_ONLY):
@@ -263,7 +264,7 @@ def _require_options(declared: Declaration) -> None:
             f"{alien[0]} is an option of feeds.",
             "Leave it out, or name the column that orders the changes with `sequence_by`.",
         )
-    if not parse_options(**options).has_all_records:
+    if not SnapshotRequest(into=declared.name, **options).has_all_records:
         _refuse_restart(declared)
 
 

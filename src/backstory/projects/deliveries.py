@@ -10,12 +10,19 @@ from itertools import chain, count
 from pathlib import Path
 from typing import Any, Final, Protocol
 
+from attrs import evolve
+
 from backstory.doors.historize import door as models
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.native import door as native
-from backstory.doors.native import options as feeds
 from backstory.doors.native.instants import StoredInstants, is_newest
-from backstory.doors.native.options import OnSchemaChange, names_files
+from backstory.doors.native.options import (
+    ApplyRequest,
+    OnSchemaChange,
+    SnapshotRequest,
+    names_files,
+    source_of,
+)
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
 from backstory.doors.odf.registry import is_file
@@ -156,24 +163,26 @@ def _deliver_one(
     copy: FileCopy | None = None,
 ) -> Mapping[str, Any]:
     """The receipt of one delivery to a table."""
-    into = table_name(declared.name)
-    options = dict(declared.options) | {"dry_run": terms.dry_run, "branch": terms.branch}
+    own = {"into": declared.name, "dry_run": terms.dry_run, "branch": terms.branch}
+    options = {**declared.options, **own}
     if terms.on_schema_change is not None:
         options["on_schema_change"] = terms.on_schema_change
     if "query" in options:
         options["query"] = fill_in(options["query"], declared.place)
     if declared.kind == "apply":
-        return native.apply(store, source, into, feeds.parse_feed_options(**options)).to_dict()
+        request = ApplyRequest(**options)
+        return native.apply(store, source_of(source, request), request).to_dict()
     if copy is not None:
         options["at"] = copy.at
-    request = native.parse_options(**options)
+    full = SnapshotRequest(**options)
 
     def deliver(table: TableName, *, dry_run: bool) -> Mapping[str, Any]:
-        return native.snapshot(store, source, table, replace(request, dry_run=dry_run)).to_dict()
+        request = evolve(full, into=str(table), dry_run=dry_run)
+        return native.snapshot(store, source_of(source, request), request).to_dict()
 
     if terms.branch is not None:
-        return deliver(into, dry_run=terms.dry_run)
-    full_copy = FullCopy(into, deliver, request.at, declared.restart, request.has_all_records)
+        return deliver(full.into, dry_run=terms.dry_run)
+    full_copy = FullCopy(full.into, deliver, full.at, declared.restart, full.has_all_records)
     return deliver_copy(store, full_copy, notes.archives, dry_run=terms.dry_run)
 
 

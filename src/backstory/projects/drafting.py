@@ -12,9 +12,10 @@ from typing import Final
 from urllib.parse import urlsplit
 
 from backstory.documents import Document, NotYaml, parse_trees, read_document, validate
-from backstory.doors.native.options import SnapshotRequest, names_files
+from backstory.doors.native.options import names_files
 from backstory.doors.native.refusals import names_in_first_file
 from backstory.errors import BackstoryError, UsageError
+from backstory.formats.file_options import AS_EXPECTED
 from backstory.formats.source_files import source_files
 from backstory.model.table import table_name
 from backstory.model.values import as_yaml
@@ -211,7 +212,7 @@ def _pattern(name: str) -> str:
 
 def _columns(path: Path) -> Sequence[str]:
     try:
-        return names_in_first_file(source_files(str(path)), SnapshotRequest())
+        return names_in_first_file(source_files(str(path)), AS_EXPECTED)
     except (BackstoryError, OSError):
         return ()  # the run reports the error of the file
 

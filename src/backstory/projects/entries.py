@@ -16,13 +16,14 @@ from pydantic import (
 )
 from pydantic_core import PydanticCustomError
 
-from backstory.doors.native.options import COPY, FEED
+from backstory.doors.native.options import ApplyRequest, SnapshotRequest
+from backstory.engine.run_context import RemarkOptions
 from backstory.model.instant import LONGEST
 from backstory.model.options import declared_options
 from backstory.model.values import split_list
 
-# Options of the calls that a run decides, so that the file does not have them.
-_OF_RUNS: Final = {"dry_run", "branch"}
+# Options of the calls that a run or the table's name decides, so that the file does not have them.
+_OF_RUNS: Final = {"dry_run", "branch", "into"}
 _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}
 
@@ -96,8 +97,8 @@ class ScheduledEntry(ProjectEntry):
 def _options() -> dict[str, Any]:
     """The options of `snapshot` and `apply` as fields, with the descriptions from their docstrings."""
     fields: dict[str, Any] = {}
-    for declarations in (FEED, COPY):
-        for option in sorted(declared_options(*declarations)):
+    for request in (ApplyRequest, SnapshotRequest):
+        for option in sorted(declared_options(request, RemarkOptions)):
             if option.name not in _OF_RUNS:
                 text = option.text.replace("=`", "`")
                 fields[option.name] = (_written_type(option.hint) | None, Field(None, description=text))

@@ -21,7 +21,8 @@ from backstory.doors.historize.load_sides import stage_frame
 from backstory.doors.historize.runs import LoadRun
 from backstory.doors.historize.spark_tables import SparkWork
 from backstory.doors.historize.stage import Stage
-from backstory.doors.native.door import parse_options, snapshot
+from backstory.doors.native.door import snapshot
+from backstory.doors.native.options import SnapshotRequest
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
@@ -596,8 +597,8 @@ def test_a_history_is_read_as_its_current(place, store):
     ours = dataset("id:BIGINT* v", "rc_copies", input="stage.copies")
     for number, rows in enumerate(({1: "old", 2: "gone"}, {1: "now"}), 1):
         copy = pa.table({"id": list(rows), "v": list(rows.values())})
-        options = parse_options(key="id", at=f"2024-0{number}-01", max_delete_ratio=1)
-        snapshot(store, copy, TableName("stage", "copies"), options)
+        request = SnapshotRequest(into="stage.copies", key="id", at=f"2024-0{number}-01", max_delete_ratio=1)
+        snapshot(store, copy, request)
         place.use(document(ours))
         assert place.loads(f"r{number}", number)[0].error is None
         assert place.rows("SELECT v FROM rawcore.rc_copies ORDER BY id") == [(v,) for v in rows.values()]

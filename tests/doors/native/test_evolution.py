@@ -58,11 +58,11 @@ def columns(text):
 
 
 def begun(ddl, key=("k",)):
-    return new_table(TABLE, *columns(ddl), SnapshotRequest(key=key))
+    return new_table(TABLE, *columns(ddl), SnapshotRequest(into=TABLE, key=key))
 
 
 def after(before, ddl, key=None, retype=None, valueless=(), **rename):
-    request = SnapshotRequest(key=key, rename=rename, retype=retype or {})
+    request = SnapshotRequest(into=TABLE, key=key, rename=rename, retype=retype or {})
     return evolve_shape(begun(before).shape, *columns(ddl), request, lambda name: name in valueless)
 
 

@@ -7,10 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from backstory.doors.native.options import parse_options
+from backstory.doors.native.options import SnapshotRequest, source_of
 from backstory.doors.native.refusals import SMALL, refuse_files
 from backstory.errors import BackstoryError
-from backstory.formats.source_files import source_files
 from backstory.warehouse import Warehouse
 
 # What a spreadsheet in Germany exports.
@@ -26,7 +25,8 @@ def ahead(tmp_path):
         path = tmp_path / name
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
         try:
-            refuse_files(source_files(str(path), options.get("format")), parse_options(**options))
+            request = SnapshotRequest(into="s.t", **options)
+            refuse_files(source_of(path, request), request)
         except BackstoryError as stop:
             return stop
         return None

@@ -10,7 +10,7 @@ import pytest
 from serving import SECONDS, within
 
 from backstory.doors.native.instants import StoredInstants
-from backstory.doors.native.options import parse_options
+from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.snapshot import NativeSnapshot
 from backstory.doors.native.sources import rows_of_arrow
 from backstory.engine.deliver import deliver_once
@@ -59,7 +59,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
         late = Blocked(warehouse, name, rows("old"))
         late.start()
         assert within(SECONDS, late.waits)
-        newer = NativeSnapshot(table_name(name), rows_of_arrow(store, rows("new", 3)), parse_options())
+        newer = NativeSnapshot(rows_of_arrow(store, rows("new", 3)), SnapshotRequest(into=name))
         deliver_once(store, newer)
     late.join(SECONDS)
     assert late.told is not None, late.receipt

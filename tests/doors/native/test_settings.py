@@ -2,7 +2,7 @@
 
 import pytest
 
-from backstory.doors.native.options import SnapshotRequest, parse_options
+from backstory.doors.native.options import SnapshotRequest, request_of
 from backstory.doors.native.settings import TableSettings, agree_settings, refuse_unknown, stored_settings
 from backstory.errors import Refused, UsageError
 
@@ -13,11 +13,11 @@ def test_what_is_not_said_is_as_it_was():
     stored = TableSettings(ignore=A, overwrite=B)
     assert stored_settings(stored.properties()) == stored
     assert (
-        agree_settings(stored, SnapshotRequest())
-        == agree_settings(stored, parse_options(ignore="a", overwrite=["b"]))
+        agree_settings(stored, SnapshotRequest(into="s.t"))
+        == agree_settings(stored, SnapshotRequest(into="s.t", ignore="a", overwrite=["b"]))
         == stored
     )
-    assert agree_settings(None, parse_options(track=["b", "a"])) == TableSettings(track=A | B)
+    assert agree_settings(None, SnapshotRequest(into="s.t", track=["b", "a"])) == TableSettings(track=A | B)
     assert stored.rename_columns({"a": "c"}) == TableSettings(ignore=frozenset("c"), overwrite=B)
 
 
@@ -31,7 +31,7 @@ def test_what_is_not_said_is_as_it_was():
 )
 def test_what_was_said_is_not_contradicted(stored, given):
     with pytest.raises(Refused) as told:
-        agree_settings(stored, parse_options(**given))
+        agree_settings(stored, SnapshotRequest(into="s.t", **given))
     assert told.value.code == "settings-changed"
 
 
@@ -69,5 +69,5 @@ def test_settings_name_columns_beside_the_key(wrong):
 )
 def test_options_that_nothing_can_be_done_with(options):
     with pytest.raises(UsageError) as told:
-        parse_options(**options)
+        request_of(SnapshotRequest, {"into": "s.t", **options})
     assert told.value.code == "bad-option"

@@ -1,12 +1,14 @@
 """The options of `serve`, for Python calls and for the command."""
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, TypedDict
+from typing import Literal
+
+from attrs import frozen
 
 
-class ServeOptions(TypedDict, total=False):
-    """The options of `serve`.
+@frozen(kw_only=True)
+class ServeRequest:
+    """The options of `serve`. Files of batches must be in `batch_folder`, if there is one.
 
     Attributes:
         host: Interface to listen on. Default: all IPv4 and IPv6 interfaces.
@@ -19,24 +21,10 @@ class ServeOptions(TypedDict, total=False):
         tls_client_ca: Accept only clients with a certificate signed by this authority.
     """
 
-    host: str | None
-    port: int
-    metrics_port: int | None
-    batch_format: Literal["csv", "parquet"]
-    enable_live_modes: bool
-    tls_cert: str | Path | None
-    tls_key: str | Path | None
-    tls_client_ca: str | Path | None
-
-
-@dataclass(frozen=True, slots=True)
-class ServeRequest:
-    """A server to start: see `ServeOptions`. Files of batches must be in `batch_folder`, if there is one."""
-
     host: str | None = None
     port: int = 50052
     metrics_port: int | None = None
-    batch_format: str = "csv"
+    batch_format: Literal["csv", "parquet"] = "csv"
     enable_live_modes: bool = False
     tls_cert: str | Path | None = None
     tls_key: str | Path | None = None

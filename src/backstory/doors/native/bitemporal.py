@@ -166,7 +166,7 @@ def _new_shape(source: _Source, into: TableName) -> Shape:
     """The shape of the new table. Raises Refused for reserved names."""
     fields = source.statements.select(*map(quote, source.columns)).schema
     columns, empty = delivered_columns(fields)
-    return new_table(into, columns, empty, SnapshotRequest(key=source.key)).shape
+    return new_table(into, columns, empty, SnapshotRequest(into=str(into), key=source.key)).shape
 
 
 def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
@@ -179,7 +179,7 @@ def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:
     def keys(fault: str) -> list[str]:
         return keys_of(source.statements.where(faults[fault]), source.key)
 
-    refuse_empty(counted[_ROWS], SnapshotRequest(key=source.key))
+    refuse_empty(counted[_ROWS], allowed=False)
     refuse_null_keys(counted[_NO_KEY], source.key, lambda: keys(_NO_KEY))
     if number := counted[_EMPTY]:
         raise Refused(

@@ -24,7 +24,6 @@ from backstory.doors.native.sources import LoadTable, SourceRows, rows_of_files,
 from backstory.engine.staging import is_local
 from backstory.errors import BackstoryError, Failed, TryAgain, UsageError
 from backstory.formats.batch_file import stamp_of
-from backstory.formats.file_options import FileOptions
 from backstory.formats.options import CsvOptions
 from backstory.formats.reading import rows_of
 from backstory.formats.rows import arrow_type
@@ -62,7 +61,6 @@ _ABSENT: Final = ("42S02", "42P01")
 _SYNTAX: Final = ("42", "37", "22")
 
 # The one file option that databases accept: types of columns.
-_OF_DATABASES: Final = frozenset({"type"})
 ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 
 
@@ -262,14 +260,13 @@ def rows_of_database(
     stored: LoadTable,
     rename: Mapping[str, str],
     retype: Mapping[str, ColumnType],
-    written: FileOptions,
+    declared: Mapping[str, ColumnType],
 ) -> Iterator[SourceRows]:
     """The rows of a table or query, open for the context, with their time. See also `rows_of_files`.
 
     Raises the errors of `copy_out`.
     """
-    written.refuse_all("a database", _OF_DATABASES)
-    types = {**written.type, **retype}
+    types = {**declared, **retype}
 
     def of_parquet(path: Path) -> AbstractContextManager[SourceRows]:
         files = SourceFiles([SourceFile(path, database.what, stamp_of(path))], "parquet")
@@ -279,11 +276,11 @@ def rows_of_database(
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))
         if database.kind == "jdbc":
             rows = _by_jdbc(store, database, of_parquet, folder, resources)
-            yield with_types(rows, written.type)
+            yield with_types(rows, declared)
             return
         copy = copy_out(database, types, folder)
         if copy.types is None:
-            rows = with_types(resources.enter_context(of_parquet(copy.path)), written.type)
+            rows = with_types(resources.enter_context(of_parquet(copy.path)), declared)
         else:
             schema = pa.schema([(name, arrow_type(type_)) for name, type_ in copy.types.items()])
             file = SourceFile(copy.path, database.what, stamp_of(copy.path))

@@ -1,22 +1,28 @@
-"""The options of `snapshot` and `apply`, checked before anything is read."""
+"""The options of `snapshot` and `apply`, checked before anything is read.
+
+Each option is declared once, as a field with its default, its converter and its text. Python calls, the
+command line, `histories.yaml` with its JSON Schema, and the reference are drawn from the fields.
+"""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
-from datetime import UTC, date, datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, Union, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, TypeVar, Union, cast, get_args
+
+from attrs import field, frozen
 
 from backstory.engine.run_context import RemarkOptions
 from backstory.errors import bad_option
-from backstory.formats.file_options import FileOptions, FileWords, parse_file_words, parse_types
-from backstory.formats.source_files import FileFormat
-from backstory.model.instant import instant_of
+from backstory.formats.file_options import FileOptions, parse_types
+from backstory.formats.source_files import FileFormat, source_files
+from backstory.model.instant import optional_instant
+from backstory.model.options import NEEDS_KEY, declared_options
+from backstory.model.table import TableName, table_name
 from backstory.model.types import ColumnType
-from backstory.sources.databases.address import is_database
+from backstory.sources.databases.address import is_database, parse_address
 
 Deletes = Literal["close", "ignore"]
 OnSchemaChange = Literal["accept", "refuse"]
-RATIO: Final = 0.5
 # The prefix of a source that is a table of the warehouse.
 TABLE: Final = "table:"
 
@@ -42,110 +48,45 @@ Expression = Union[str, "Column"]
 FOREIGN_FEED_WORDS: Final = {**FOREIGN_WORDS, "except_column_list": "drop", "apply_changes": "apply"}
 
 
-def names_files(source: object) -> bool:
-    """Whether a source names files, not rows, a table of the warehouse or a database."""
-    text = str(source)
-    return isinstance(source, str | Path) and not text.startswith(TABLE) and not is_database(text)
+def names_files(source: str) -> bool:
+    """Whether a source names files, not a table of the warehouse or a database."""
+    return not source.startswith(TABLE) and not is_database(source)
 
 
-@dataclass(frozen=True, slots=True)
-class DeliveryRequest:
-    """The options that `snapshot` and `apply` have in common. None means the table's own option (V13)."""
-
-    key: tuple[str, ...] | None = None
-    track: frozenset[str] | None = None
-    ignore: frozenset[str] | None = None
-    overwrite: frozenset[str] | None = None
-    on_schema_change: OnSchemaChange | None = None
-    rename: Mapping[str, str] = field(default_factory=dict)
-    retype: Mapping[str, ColumnType] = field(default_factory=dict)
-    allow_empty: bool = False
-    format: FileFormat | None = None
-    files: FileOptions = field(default_factory=FileOptions)
-    query: str | None = None
-    branch: str | None = None
-    dry_run: bool = False
-    note: str | None = None
-    author: str | None = None
-
-    @property
-    def may_retype(self) -> bool:
-        """Whether the request can have new types. A feed renames no columns and changes no types."""
-        return False
-
-    def refuse_words(self, **choices: Any) -> None:
-        """Raise UsageError for an option whose word is not one of its choices (a Literal)."""
-        for name, literal in {"format": FileFormat, "on_schema_change": OnSchemaChange, **choices}.items():
-            word, words = getattr(self, name), get_args(literal)
-            if word is not None and word not in words:
-                message = f"`{name}=` must be one of {', '.join(words)}, not {word!r}."
-                raise bad_option(message, "Use one of them.")
+def column_names(value: str | Sequence[str] | None) -> frozenset[str] | None:
+    """The set of columns that an option names, or None if it is not set."""
+    return None if value is None else frozenset([value] if isinstance(value, str) else value)
 
 
-def _now() -> datetime:
-    return datetime.now(UTC)
+def _table(name: str) -> TableName:
+    return name if isinstance(name, TableName) else table_name(name)
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotRequest(DeliveryRequest):
-    """The options of `snapshot`. For a list of columns, None means the table's own list (V13).
-
-    `begun` is the time when the call began, before the source was read. It is the copy's time if `at` is
-    None. A second attempt at a plan keeps it, because its rows are no younger. `whole_rows` is true if the
-    key is the whole row. This is decided once the table is loaded.
-    """
-
-    at: datetime | None = None
-    begun: datetime = field(default_factory=_now)
-    deletes: Deletes = "close"
-    max_delete_ratio: float = RATIO
-    max_null_ratio: float = RATIO
-    scope: Mapping[str, Any] = field(default_factory=dict)
-    backfill: bool = False
-    remember: bool = False
-    restate: bool = False
-    backfill_added: bool = False
-    whole_rows: bool = False
-
-    @property
-    def may_retype(self) -> bool:
-        """True, because a copy can have new types."""
-        return True
-
-    @property
-    def instant(self) -> datetime:
-        """The time of the copy."""
-        return self.at or self.begun
-
-    @property
-    def has_all_records(self) -> bool:
-        """Whether a record that is missing from the copy is missing from the source."""
-        return self.deletes == "close" and not self.scope
-
-    @property
-    def begins_memory(self) -> bool:
-        """Whether the table remembers its copies from this one on, if it does not yet (V28)."""
-        return self.backfill or self.remember or bool(self.scope)
-
-    def __post_init__(self) -> None:
-        self.refuse_words(deletes=Deletes)
-        for name in ("max_delete_ratio", "max_null_ratio"):
-            if not 0 <= (ratio := getattr(self, name)) <= 1:
-                message = f"`{name}=` must be between 0 and 1, not {ratio}."
-                raise bad_option(message, "Give a share, such as 0.8.")
-        refuse_columns(self)
-        both = (self.track or frozenset()) & (self.overwrite or frozenset())
-        both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
-        if both:
-            message = ", ".join(sorted(both))
-            raise bad_option(
-                f"`overwrite=` and `track=` or `ignore=` name the same columns: {message}.",
-                "Name each column in one of them.",
-            )
+def _key(value: str | Sequence[str] | None) -> tuple[str, ...] | None:
+    return None if value is None else (value,) if isinstance(value, str) else tuple(value)
 
 
-class DeliveryOptions(FileWords, RemarkOptions, total=False):
-    """The options that `snapshot` and `apply` share, in addition to those of files and commits.
+def _renames(value: Mapping[str, str] | None) -> dict[str, str]:
+    return dict(value or {})
+
+
+def _scope(value: Mapping[str, Any] | None) -> dict[str, Any]:
+    return dict(value or {})
+
+
+def _expressions(value: "Expression | Sequence[Expression] | None") -> "tuple[Expression, ...] | None":
+    if value is None or isinstance(value, list | tuple):
+        return None if value is None else tuple(value)
+    return (cast("Expression", value),)
+
+
+def _columns_or_all(value: bool | str | Sequence[str] | None) -> frozenset[str] | bool | None:  # noqa: FBT001
+    return value if isinstance(value, bool) else column_names(value)
+
+
+@frozen(kw_only=True)
+class DeliveryRequest(FileOptions):
+    """The options that `snapshot` and `apply` share. None means the table's own option (V13).
 
     Attributes:
         track: Columns whose changes make versions. Default: all.
@@ -157,22 +98,56 @@ class DeliveryOptions(FileWords, RemarkOptions, total=False):
         dry_run: Print counts, sample keys, and the columns that cause the changes. Nothing is written.
     """
 
-    key: str | Sequence[str] | None
-    allow_empty: bool
-    track: Sequence[str] | None
-    ignore: Sequence[str] | None
-    overwrite: Sequence[str] | None
-    on_schema_change: OnSchemaChange | None
-    format: FileFormat | None
-    query: str | None
-    branch: str | None
-    dry_run: bool
+    # Options of other systems, by ours for them, and the remedy for any other option.
+    foreign: ClassVar[Mapping[str, str]]
+    remedy: ClassVar[str]
+
+    into: TableName = field(converter=_table)
+    key: tuple[str, ...] | None = field(default=None, converter=_key)
+    track: frozenset[str] | None = field(default=None, converter=column_names, metadata=NEEDS_KEY)
+    ignore: frozenset[str] | None = field(default=None, converter=column_names, metadata=NEEDS_KEY)
+    overwrite: frozenset[str] | None = field(default=None, converter=column_names, metadata=NEEDS_KEY)
+    on_schema_change: OnSchemaChange | None = None
+    rename: Mapping[str, str] = field(factory=dict, converter=_renames, metadata=NEEDS_KEY)
+    retype: Mapping[str, ColumnType] = field(factory=dict, converter=parse_types, metadata=NEEDS_KEY)
+    allow_empty: bool = False
+    format: FileFormat | None = None
+    query: str | None = None
+    branch: str | None = None
+    dry_run: bool = False
+    note: str | None = None
+    author: str | None = None
+
+    @property
+    def may_retype(self) -> bool:
+        """Whether the request can have new types. A feed renames no columns and changes no types."""
+        return False
+
+    def _refuse_words(self, **choices: Any) -> None:
+        """Raise UsageError for an option whose word is not one of its choices (a Literal)."""
+        for name, literal in {"format": FileFormat, "on_schema_change": OnSchemaChange, **choices}.items():
+            word, words = getattr(self, name), get_args(literal)
+            if word is not None and word not in words:
+                message = f"`{name}=` must be one of {', '.join(words)}, not {word!r}."
+                raise bad_option(message, "Use one of them.")
+
+    def _refuse_columns(self) -> None:
+        """Raise UsageError for an empty or repeated key, and for `track=` together with `ignore=`."""
+        if self.key is not None and (not self.key or len(set(self.key)) < len(self.key)):
+            raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
+        if self.track is not None and self.ignore is not None:
+            raise bad_option(
+                "Both `track=` and `ignore=` are given.",
+                "Use one of them: a column that is not tracked is ignored.",
+            )
 
 
-class SnapshotOptions(DeliveryOptions, total=False):
+@frozen(kw_only=True)
+class SnapshotRequest(DeliveryRequest):
     """The options of `snapshot`.
 
     Attributes:
+        into: The table, as schema.table.
         key: Key columns. A table keeps its own. `row` makes the whole row the key, unless the source has a
             column of this name. The column `copies` then counts equal rows.
         at: The time the copy was taken, ISO 8601. Default: now. For a copy without changes, the time is
@@ -196,125 +171,71 @@ class SnapshotOptions(DeliveryOptions, total=False):
         restate: Replace the stored copy for the same time.
     """
 
-    at: str | date | None
-    deletes: Deletes
-    max_delete_ratio: float
-    max_null_ratio: float
-    rename: Mapping[str, str] | None
-    retype: Mapping[str, str] | None
-    scope: Mapping[str, Any] | None
-    backfill: bool
-    remember: bool
-    backfill_added: bool
-    restate: bool
+    foreign = FOREIGN_WORDS
+    remedy = "See `backstory snapshot --help`."
+
+    at: datetime | None = field(default=None, converter=optional_instant)
+    deletes: Deletes = "close"
+    max_delete_ratio: float = 0.5
+    max_null_ratio: float = 0.5
+    scope: Mapping[str, Any] = field(factory=dict, converter=_scope)
+    backfill: bool = False
+    remember: bool = False
+    restate: bool = False
+    backfill_added: bool = field(default=False, metadata=NEEDS_KEY)
+    # The time when the call began, before the source was read. It is the copy's time if `at` is None. A
+    # second attempt at a plan keeps it, because its rows are no younger.
+    begun: datetime = field(factory=lambda: datetime.now(UTC))
+    # Whether the key is the whole row. This is decided once the table is loaded.
+    whole_rows: bool = False
+
+    @property
+    def may_retype(self) -> bool:
+        """True, because a copy can have new types."""
+        return True
+
+    @property
+    def instant(self) -> datetime:
+        """The time of the copy."""
+        return self.at or self.begun
+
+    @property
+    def has_all_records(self) -> bool:
+        """Whether a record that is missing from the copy is missing from the source."""
+        return self.deletes == "close" and not self.scope
+
+    @property
+    def begins_memory(self) -> bool:
+        """Whether the table remembers its copies from this one on, if it does not yet (V28)."""
+        return self.backfill or self.remember or bool(self.scope)
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._refuse_words(deletes=Deletes)
+        for name in ("max_delete_ratio", "max_null_ratio"):
+            if not 0 <= (ratio := getattr(self, name)) <= 1:
+                message = f"`{name}=` must be between 0 and 1, not {ratio}."
+                raise bad_option(message, "Give a share, such as 0.8.")
+        self._refuse_columns()
+        both = (self.track or frozenset()) & (self.overwrite or frozenset())
+        both |= (self.ignore or frozenset()) & (self.overwrite or frozenset())
+        if both:
+            message = ", ".join(sorted(both))
+            raise bad_option(
+                f"`overwrite=` and `track=` or `ignore=` name the same columns: {message}.",
+                "Name each column in one of them.",
+            )
 
 
-def parse_options(**options: Unpack[SnapshotOptions]) -> SnapshotRequest:
-    """The request of `snapshot` with these options.
-
-    Raises UsageError for unknown options and wrong values.
-    """
-    values = dict(cast("dict[str, Any]", options))
-    _refuse_names(values, SnapshotOptions, FOREIGN_WORDS, "See `backstory snapshot --help`.")
-    key, at = values.get("key"), values.get("at")
-    names = {option: column_names(values.get(option)) for option in ("track", "ignore", "overwrite")}
-    parsed = {
-        "key": None if key is None else (key,) if isinstance(key, str) else tuple(key),
-        "at": None if at is None else instant_of(at),
-        "rename": dict(values.get("rename") or {}),
-        "scope": dict(values.get("scope") or {}),
-        "retype": parse_types(values.get("retype")),
-    }
-    files = _take_file_options(values)
-    return SnapshotRequest(**{**values, **names, **parsed, "files": files})
-
-
-def _refuse_names(values: Mapping[str, Any], declared: type, foreign: Mapping[str, str], known: str) -> None:
-    """Raise UsageError for an undeclared option. The remedy is our option for it, or else `known`."""
-    for name in values.keys() - declared.__annotations__.keys():
-        word = foreign.get(name)
-        raise bad_option(f"There is no option {name}.", f"Use {word}." if word else known)
-
-
-def _take_file_options(values: dict[str, Any]) -> FileOptions:
-    """Remove the options that describe files from the values, and return them."""
-    return parse_file_words(**{name: values.pop(name) for name in FileWords.__annotations__ & values.keys()})
-
-
-def column_names(value: Sequence[str] | None) -> frozenset[str] | None:
-    """The set of columns that an option names, or None if it is not set."""
-    return None if value is None else frozenset([value] if isinstance(value, str) else value)
-
-
-def refuse_columns(request: DeliveryRequest) -> None:
-    """Raise UsageError for an empty or repeated key, and for `track=` together with `ignore=`."""
-    if request.key is not None and (not request.key or len(set(request.key)) < len(request.key)):
-        raise bad_option("`key=` is empty or names a column twice.", "Name each key column once.")
-    if request.track is not None and request.ignore is not None:
-        raise bad_option(
-            "Both `track=` and `ignore=` are given.",
-            "Use one of them: a column that is not tracked is ignored.",
-        )
-
-
-@dataclass(frozen=True, slots=True)
+@frozen(kw_only=True)
 class ApplyRequest(DeliveryRequest):
     """The options of `apply`. None means the table's own option (V13).
 
-    `ignore_nulls` are columns whose NULLs leave values unmodified, or True for all. The window of a
-    restatement is half-open. By default, it ends just after the delivery's last instant (V86). If
-    `is_unwrapped` is true, the rows were messages in an envelope, which determine their meaning. `log` is the
-    log of these messages.
-    """
-
-    sequence_by: tuple[Expression, ...] | None = None
-    apply_as_deletes: Expression | None = None
-    apply_as_truncates: Expression | None = None
-    ignore_nulls: frozenset[str] | bool | None = None
-    columns_to_update: str | None = None
-    unmodified: str | None = None
-    envelope: EnvelopeName | None = None
-    drop: frozenset[str] | None = None
-    late: Late = "refuse"
-    restate_from: datetime | None = None
-    restate_until: datetime | None = None
-    all_keys: bool = False
-    new_log: bool = False
-    allow_future: bool = False
-    is_unwrapped: bool = False
-    log: "LogSource | None" = None
-
-    def __post_init__(self) -> None:
-        self.refuse_words(late=Late, envelope=EnvelopeName)
-        self._refuse_columns()
-        if self.restate_from is None and (self.restate_until is not None or self.all_keys):
-            raise bad_option(
-                "`restate_until=` and `all_keys=` need the beginning of a window.",
-                "Name it with `restate_from=TIME`.",
-            )
-        if self.restate_from and self.restate_until and self.restate_until <= self.restate_from:
-            raise bad_option("The window of the restatement is empty.", "Let it end after it begins.")
-        if self.allow_empty and not self.all_keys:
-            raise bad_option(
-                "`allow_empty=True` is for restatements of all keys.",
-                "Use it with `all_keys=True`, or omit it.",
-            )
-
-    def _refuse_columns(self) -> None:
-        refuse_columns(self)
-        if self.sequence_by is not None and not self.sequence_by:
-            raise bad_option("`sequence_by=` is empty.", "Name the time of the change first.")
-        if self.columns_to_update is not None and self.ignore_nulls:
-            raise bad_option(
-                "Both `columns_to_update=` and `ignore_null_updates=` are given.",
-                "Use one of them: the array already names the columns that an event sets.",
-            )
-
-
-class FeedOptions(DeliveryOptions, total=False):
-    """The options of `apply`.
+    The window of a restatement is half-open. By default, it ends just after the delivery's last instant
+    (V86).
 
     Attributes:
+        into: The table, as schema.table.
         key: Key columns. A table keeps its own.
         sequence_by: Columns or SQL expressions that order the changes. The first is the time of the change.
             The others, such as a log position, order changes of the same time. A table keeps its own.
@@ -337,41 +258,87 @@ class FeedOptions(DeliveryOptions, total=False):
         allow_future: Accept messages with a time more than a day from now.
     """
 
-    sequence_by: "Expression | Sequence[Expression] | None"
-    apply_as_deletes: Expression | None
-    apply_as_truncates: Expression | None
-    ignore_null_updates: bool | str | Sequence[str] | None
-    columns_to_update: str | None
-    unmodified: str | None
-    envelope: EnvelopeName | None
-    drop: Sequence[str] | None
-    late: Late
-    restate_from: str | date | None
-    restate_until: str | date | None
-    all_keys: bool
-    new_log: bool
-    allow_future: bool
+    foreign = FOREIGN_FEED_WORDS
+    remedy = "See `backstory apply --help`."
+
+    sequence_by: "tuple[Expression, ...] | None" = field(default=None, converter=_expressions)
+    apply_as_deletes: Expression | None = None
+    apply_as_truncates: Expression | None = None
+    # Columns whose NULLs leave values unmodified, or True for all.
+    ignore_null_updates: frozenset[str] | bool | None = field(default=None, converter=_columns_or_all)
+    columns_to_update: str | None = None
+    unmodified: str | None = None
+    envelope: EnvelopeName | None = None
+    drop: frozenset[str] | None = field(default=None, converter=column_names)
+    late: Late = "refuse"
+    restate_from: datetime | None = field(default=None, converter=optional_instant)
+    restate_until: datetime | None = field(default=None, converter=optional_instant)
+    all_keys: bool = False
+    new_log: bool = False
+    allow_future: bool = False
+    # Whether the rows were messages in an envelope, which determine their meaning, and the messages' log.
+    is_unwrapped: bool = False
+    log: "LogSource | None" = None
+
+    def __attrs_post_init__(self) -> None:
+        super().__attrs_post_init__()
+        self._refuse_words(late=Late, envelope=EnvelopeName)
+        self._refuse_columns()
+        if self.sequence_by is not None and not self.sequence_by:
+            raise bad_option("`sequence_by=` is empty.", "Name the time of the change first.")
+        if self.columns_to_update is not None and self.ignore_null_updates:
+            raise bad_option(
+                "Both `columns_to_update=` and `ignore_null_updates=` are given.",
+                "Use one of them: the array already names the columns that an event sets.",
+            )
+        if self.restate_from is None and (self.restate_until is not None or self.all_keys):
+            raise bad_option(
+                "`restate_until=` and `all_keys=` need the beginning of a window.",
+                "Name it with `restate_from=TIME`.",
+            )
+        if self.restate_from and self.restate_until and self.restate_until <= self.restate_from:
+            raise bad_option("The window of the restatement is empty.", "Let it end after it begins.")
+        if self.allow_empty and not self.all_keys:
+            raise bad_option(
+                "`allow_empty=True` is for restatements of all keys.",
+                "Use it with `all_keys=True`, or omit it.",
+            )
 
 
-# The declarations of all options of `snapshot`, and of `apply`.
-COPY: Final = (SnapshotOptions, DeliveryOptions, FileWords, RemarkOptions)
-FEED: Final = (FeedOptions, DeliveryOptions, FileWords, RemarkOptions)
+def source_of(source: Any, request: DeliveryRequest) -> Any:
+    """The source that a text or a path names: a `Database`, a `TableName` or `SourceFiles`. Rows stay rows.
+
+    Nothing is read but names of files and their state. Raises UsageError for a wrong name, and for options
+    that do not fit the source. Raises the errors of `source_files`.
+    """
+    if isinstance(source, str) and is_database(source):
+        if request.format is not None:
+            raise bad_option("`format=` is for files.", "Leave it out.")
+        request.refuse_all("a database", frozenset({"type"}))
+        return parse_address(source, request.query)
+    if request.query is not None:
+        raise bad_option("`query=` is for databases.", "Give the address of one as the source.")
+    if isinstance(source, str) and source.startswith(TABLE):
+        request.refuse_all("a table")
+        return table_name(source.removeprefix(TABLE))
+    if not isinstance(source, str | Path):
+        request.refuse_all(f"a {type(source).__name__}")
+        return source
+    files = source_files(str(source), request.format)
+    request.refuse_misplaced(files.format)
+    return files
 
 
-def parse_feed_options(**options: Unpack[FeedOptions]) -> ApplyRequest:
-    """The request of `apply` with these options. Raises UsageError for unknown options and wrong values."""
-    values = dict(cast("dict[str, Any]", options))
-    known = f"The options are {', '.join(sorted(FeedOptions.__annotations__))}."
-    _refuse_names(values, FeedOptions, FOREIGN_FEED_WORDS, known)
-    nulls = values.pop("ignore_null_updates", None)
-    values["ignore_nulls"] = nulls if isinstance(nulls, bool) else column_names(nulls)
-    for name in ("key", "sequence_by"):
-        if values.get(name) is not None:
-            values[name] = tuple(values[name]) if isinstance(values[name], list | tuple) else (values[name],)
-    for name in ("track", "ignore", "overwrite", "drop"):
-        values[name] = column_names(values.get(name))
-    for name in ("restate_from", "restate_until"):
-        if values.get(name) is not None:
-            values[name] = instant_of(values[name])
-    files = _take_file_options(values)
-    return ApplyRequest(**values, files=files)
+Request = TypeVar("Request", bound=DeliveryRequest)
+
+
+def request_of(form: type[Request], options: Mapping[str, Any]) -> Request:
+    """The request with these options.
+
+    Raises UsageError for wrong values, and for options that are not declared. The remedy names our option.
+    """
+    names = {option.name for option in declared_options(form, RemarkOptions)}
+    for name in options.keys() - names:
+        word = form.foreign.get(name)
+        raise bad_option(f"There is no option {name}.", f"Use {word}." if word else form.remedy)
+    return form(**options)

@@ -9,7 +9,6 @@ from backstory.doors.native.options import ApplyRequest
 from backstory.errors import bad_option, option
 from backstory.formats.reading import comma_notes
 from backstory.model.receipt import Receipt
-from backstory.model.table import TableName
 
 # The outcomes of records in a copy, disjoint and in this order (V36).
 COPY_COUNTS: Final = ("new", "changed", "closed", "reopened", "unchanged")
@@ -112,12 +111,12 @@ class FeedPlan(DeliveryPlan):
     """The plan of a feed: its events by outcome."""
 
 
-def answer_without_changes(into: TableName, request: ApplyRequest) -> FeedReceipt | FeedPlan:
+def answer_without_changes(request: ApplyRequest) -> FeedReceipt | FeedPlan:
     """The answer if no message is a change (V59). Raises UsageError for a restatement of all keys."""
     if request.all_keys:
         raise bad_option(
             "No message is a change, so the order of the changes to withdraw is unknown.",
             "Deliver at least one change in the restated window.",
         )
-    counts = dict.fromkeys(FEED_COUNTS, 0)
-    return FeedPlan(str(into), counts, {}, {}, [], 0) if request.dry_run else FeedReceipt(str(into), counts)
+    table, counts = str(request.into), dict.fromkeys(FEED_COUNTS, 0)
+    return FeedPlan(table, counts, {}, {}, [], 0) if request.dry_run else FeedReceipt(table, counts)

@@ -19,12 +19,13 @@ import pyarrow.parquet as pq
 
 from backstory.doors.native.evolution import refuse_lacking_key, refuse_names
 from backstory.doors.native.feeds.events import Ordering
-from backstory.doors.native.options import ApplyRequest, SnapshotRequest
+from backstory.doors.native.options import ApplyRequest, DeliveryRequest, SnapshotRequest
 from backstory.doors.native.sources import SourceRows
 from backstory.doors.native.whole_rows import names_whole_row
 from backstory.errors import MAX_KEYS, BackstoryError, Refused, bad_option, option
 from backstory.formats.csv.row_blocks import file_source
 from backstory.formats.csv.table import csv_table
+from backstory.formats.file_options import FileOptions
 from backstory.formats.reading import (
     as_files_of_a_user,
     columns_as_written,
@@ -52,35 +53,33 @@ if TYPE_CHECKING:
 SMALL: Final = 4 << 20
 
 
-def refuse_files(source: SourceFiles, request: SnapshotRequest) -> None:
-    """Raise the errors of `rows_of_files` that do not depend on the table, for the given key."""
-    request.files.refuse_misplaced(source.format)
+def refuse_files(source: SourceFiles, request: DeliveryRequest) -> None:
+    """Raise the errors of files, and of a full copy's rows and key, that do not depend on the table."""
+    key = (request.key or ()) if isinstance(request, SnapshotRequest) else ()
     with tempfile.TemporaryDirectory(prefix="backstory-checks-") as folder, as_files_of_a_user():
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
-            _refuse_columns(names_in_first_file(source, request), request)
+            _refuse_columns(names_in_first_file(source, request), key)
             return
         files = [unpack(file, Path(folder)) for file in source.files]
-        options = reader_options(source, files, request.files)
-        schema, _ = columns_as_written(files, options, request.files)
+        options = reader_options(source, files, request)
+        schema, _ = columns_as_written(files, options, request)
         names = [request.rename.get(name, name) for name in schema.names]
-        _refuse_columns(names, request)
+        _refuse_columns(names, key)
         read = (rows_of(file.path, file.name, options, schema).batches for file in files)
         rows = pa.Table.from_batches(chain.from_iterable(read), schema).rename_columns(names)
-    _refuse_rows(rows, request)
+    if isinstance(request, SnapshotRequest):
+        refuse_empty(len(rows), allowed=request.allow_empty)
+        _refuse_rows(rows, key)
 
 
-def _refuse_columns(names: Sequence[str], request: SnapshotRequest) -> None:
+def _refuse_columns(names: Sequence[str], key: Sequence[str]) -> None:
     refuse_names(names)
-    if names_whole_row(request.key, names):
-        return
-    if names:
-        refuse_lacking_key(request.key or (), names)
+    if names and not names_whole_row(key, names):
+        refuse_lacking_key(key, names)
 
 
-def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
+def _refuse_rows(rows: pa.Table, key: Sequence[str]) -> None:
     """Raise Refused for faulty rows. Key types whose strings depend on the table are not checked."""
-    refuse_empty(len(rows), request)
-    key = request.key
     if not key or names_whole_row(key, rows.column_names) or not are_written_alike(rows, key):
         return
     lacking = without_key(rows, key)
@@ -88,15 +87,15 @@ def _refuse_rows(rows: pa.Table, request: SnapshotRequest) -> None:
     refuse_duplicates(keys_as_written(distinct(rows, key)[1], key), key)
 
 
-def names_in_first_file(source: SourceFiles, request: SnapshotRequest) -> list[str]:
+def names_in_first_file(source: SourceFiles, written: FileOptions) -> list[str]:
     """The columns of the first file, without reading it whole. Empty if its format does not allow that."""
     first = source.files[0]
     if source.format == "parquet":
         return list(pq.read_schema(first.path).names)
     if source.format != "csv" or first.path.suffix.lower() != ".csv":
         return []
-    options = request.files.csv()
-    if request.files.separator is None:
+    options = written.csv()
+    if written.separator is None:
         refuse_whole_headers([first], options)
     return csv_table(file_source(first.path, first.name, options.encoding), options).names or []
 
@@ -232,9 +231,9 @@ def decimal_comma_error(stop: BackstoryError, columns: Sequence[str]) -> Refused
     )
 
 
-def refuse_empty(delivered: int, request: SnapshotRequest) -> None:
+def refuse_empty(delivered: int, *, allowed: bool) -> None:
     """Raise Refused for a source without rows, unless it is allowed."""
-    if not delivered and not request.allow_empty:
+    if not delivered and not allowed:
         raise Refused(
             "empty-snapshot",
             "The source has no rows.",

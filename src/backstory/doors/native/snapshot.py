@@ -195,14 +195,13 @@ def field_ids(inputs: CopyInputs) -> tuple[int, ...] | None:
 class NativeSnapshot:
     """A full copy as a delivery."""
 
-    name: TableName
     source: SourceRows
     request: SnapshotRequest
 
     @property
     def tables(self) -> Sequence[TableName]:
         """The only table that the copy changes."""
-        return [self.name]
+        return [self.request.into]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
@@ -210,8 +209,8 @@ class NativeSnapshot:
 
         Raises Refused for a copy that would corrupt the history.
         """
-        with hold_settings(store.session), translate_faults(self.name):
-            table = load(store, self.name)
+        with hold_settings(store.session), translate_faults(self.request.into):
+            table = load(store, self.request.into)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
             request = with_row_key(table, self.source.fields.names, self.request)
@@ -259,7 +258,7 @@ class NativeSnapshot:
                 or not is_empty(self.source, store.memory)
             ):
                 raise
-        refuse_empty(0, self.request)
+        refuse_empty(0, allowed=self.request.allow_empty)
         source = without_types(self.source)
         return source, *self._agree_on_rows(store, table, source)
 
@@ -275,7 +274,7 @@ class NativeSnapshot:
         if table is None:
             refuse_untyped_key(source, key, empty)
             shape, settings = (
-                new_table(self.name, columns, empty, self.request),
+                new_table(self.request.into, columns, empty, self.request),
                 agree_settings(None, self.request),
             )
         else:
@@ -310,13 +309,13 @@ class NativeSnapshot:
         For a first copy, it is computed once the rows are written.
         """
         at, names = iso(inputs.place.at), sorted(inputs.terms.delivered)
-        content = [str(self.name), at, names, copy.row_count, copy.content]
+        content = [str(self.request.into), at, names, copy.row_count, copy.content]
         return hashlib.sha256(json.dumps(content).encode()).hexdigest()
 
     def _receipt(
         self, inputs: CopyInputs, copy: PlannedCopy, absences: Absences
     ) -> Callable[[Commit | None], Answer]:
-        table = str(self.name)
+        table = str(self.request.into)
         foreign = () if inputs.table is None else inputs.table.foreign_writes
         evolved = inputs.evolved
         absence_lines = absences.as_lines(all_of_them=bool(evolved.added))
@@ -353,7 +352,7 @@ def _refuse(inputs: CopyInputs, copy: PlannedCopy, absences: Absences) -> None:
     refuse_copy_faults(inputs.store, inputs.terms.key, sums.counts, sums.samples)
     if inputs.place.is_stored and not request.restate and copy.differing_records:
         refuse_other_content(inputs.place.at, copy.keys(APPEARED, CHANGED, CLOSED), copy.differing_records)
-    refuse_empty(copy.row_count, request)
+    refuse_empty(copy.row_count, allowed=request.allow_empty)
     refuses = refuses_absences({} if inputs.table is None else inputs.table.properties, request)
     if request.whole_rows:
         _refuse_lost_rows(inputs, copy, absences, refuses_columns=refuses)

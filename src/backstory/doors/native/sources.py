@@ -199,7 +199,6 @@ def rows_of_files(
     extra column. So are columns that a row of JSON lacks (V138). Malformed input is refused with its line
     before Spark starts.
     """
-    written.refuse_misplaced(source.format)  # before loading the table starts Java
     table = stored()
     known = {
         **_stored_fields(table, rename, nested=source.format in {"json", "jsonl"}),

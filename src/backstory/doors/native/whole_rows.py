@@ -1,15 +1,16 @@
 """Tables without a key. The whole row is the key, and equal rows are counted in a column of the table."""
 
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import pyarrow as pa
+from attrs import evolve, fields
 
 from backstory.doors.native.options import SnapshotRequest
 from backstory.errors import Refused, UsageError, bad_option
 from backstory.formats.delivered import in_schema
+from backstory.model.options import NEEDS_KEY
 from backstory.model.table import Column, TableName, is_reserved
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import WHOLE_ROWS
@@ -27,7 +28,6 @@ COPIES: Final = Column("copies", ColumnType(Kind.LONG))
 ROW_KEY: Final = Column("row_key", ColumnType(Kind.STRING))
 DERIVED: Final = (COPIES, ROW_KEY)
 _NAMES: Final = tuple(column.name for column in DERIVED)
-_NO_OPTIONS: Final = ("track", "ignore", "overwrite", "rename", "retype", "backfill_added")
 
 
 def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
@@ -59,7 +59,7 @@ def with_row_key(
         )
     refuse_taken_names(names)
     _refuse_options(request)
-    return replace(request, key=(ROW_KEY.name,), whole_rows=True)
+    return evolve(request, key=(ROW_KEY.name,), whole_rows=True)
 
 
 def refuse_taken_names(names: Sequence[str]) -> None:
@@ -75,7 +75,8 @@ def refuse_taken_names(names: Sequence[str]) -> None:
 
 
 def _refuse_options(request: SnapshotRequest) -> None:
-    if named := next((name for name in _NO_OPTIONS if getattr(request, name)), None):
+    needy = (option.name for option in fields(type(request)) if option.metadata == NEEDS_KEY)
+    if named := next((name for name in needy if getattr(request, name)), None):
         raise bad_option(
             f"`{named}=` needs a key, but the key of this table is the whole row.",
             "Omit it: a row with another value is another row.",

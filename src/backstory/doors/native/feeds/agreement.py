@@ -14,6 +14,7 @@ from typing import Any, Final
 from uuid import uuid4
 
 import pyarrow as pa
+from attrs import evolve
 from pyspark.sql.types import ArrayType, DataType, NullType, StringType, StructType
 
 from backstory.doors.native.evolution import (
@@ -63,7 +64,11 @@ from backstory.strategies.feeds.terms import FeedTerms
 
 FEED: Final = "backstory.feed"
 _CONDITIONS: Final = ("apply_as_deletes", "apply_as_truncates")
-_OPTIONS: Final = (*_CONDITIONS, "ignore_nulls", "columns_to_update", "unmodified", "drop")
+# The options that a table stores, by the names under which it stores them.
+_OPTIONS: Final = {
+    **{name: name for name in (*_CONDITIONS, "columns_to_update", "unmodified", "drop")},
+    "ignore_nulls": "ignore_null_updates",
+}
 # A delivery has at most one of these (V50).
 OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
 _EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
@@ -145,8 +150,8 @@ def _refuse_missing(request: ApplyRequest, fields: StructType) -> None:
         "drop": request.drop or (),
         "columns_to_update": {request.columns_to_update} - {None},
     }
-    if isinstance(request.ignore_nulls, frozenset):
-        columns_by_option["ignore_null_updates"] = request.ignore_nulls
+    if isinstance(request.ignore_null_updates, frozenset):
+        columns_by_option["ignore_null_updates"] = request.ignore_null_updates
     for option, names_asked in columns_by_option.items():
         if lacking := sorted(set(map(str, names_asked)) - set(names)):
             raise bad_option(
@@ -250,7 +255,7 @@ def _agree_table_settings(
     ignored = (plain | (request.ignore or frozenset())) & shape.added
     if request.ignore is not None:
         ignored_before = (request.ignore - ignored) | (plain & (stored.ignore or frozenset()))
-        request = replace(request, ignore=ignored_before if ignored_before or stored.ignore else None)
+        request = evolve(request, ignore=[*ignored_before] if ignored_before or stored.ignore else None)
     return _with_ignored(agree_settings(stored, request), ignored)
 
 
@@ -286,7 +291,9 @@ def with_stored_meaning(
         return request
     stored = _stored_options(properties, _request_options(request))
     options = {name: _option_of_delivery(name, value, names) for name, value in stored.items()}
-    return replace(request, **{name: value for name, value in options.items() if value is not None})
+    return evolve(
+        request, **{_OPTIONS.get(name, name): value for name, value in options.items() if value is not None}
+    )
 
 
 def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -> ApplyRequest:
@@ -295,12 +302,12 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
     envelope = stored.get("envelope")
     if envelope is None or request.envelope not in {None, envelope}:
         return request
-    drop = stored.get("drop")
-    return replace(
+    drop = stored.get("drop") or None if request.drop is None else [*request.drop]
+    return evolve(
         request,
         envelope=envelope,
         unmodified=request.unmodified or stored.get("unmodified"),
-        drop=frozenset(drop) if request.drop is None and drop else request.drop,
+        drop=drop,
     )
 
 
@@ -346,7 +353,8 @@ def _envelope_property(request: ApplyRequest) -> dict[str, str]:
 
 
 def _request_options(request: ApplyRequest) -> dict[str, Any]:
-    return {name: value for name in _OPTIONS if (value := getattr(request, name)) is not None}
+    values = {name: getattr(request, option) for name, option in _OPTIONS.items()}
+    return {name: value for name, value in values.items() if value is not None}
 
 
 def _stored_options(properties: Mapping[str, str], options: Collection[str]) -> dict[str, Any]:
@@ -412,7 +420,9 @@ class FeedInputs:
             self.key,
             self.numbers,
             self.agreement.ordering,
-            UnmodifiedCells(request.ignore_nulls or False, request.unmodified, request.columns_to_update),
+            UnmodifiedCells(
+                request.ignore_null_updates or False, request.unmodified, request.columns_to_update
+            ),
             counted,
             tuple(column for column in delivered if column.name in images and column.name not in self.key),
         )

@@ -79,7 +79,6 @@ class StreamBatch:
 class NativeFeed:
     """A feed as a delivery, or a batch of a stream. If `zoned` is true, times without a zone are in UTC."""
 
-    name: TableName
     source: SourceRows
     request: ApplyRequest
     zoned: bool = False
@@ -88,7 +87,7 @@ class NativeFeed:
     @property
     def tables(self) -> Sequence[TableName]:
         """The only table that the feed changes."""
-        return [self.name]
+        return [self.request.into]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
@@ -96,11 +95,11 @@ class NativeFeed:
 
         Raises Refused for a feed that would corrupt the history.
         """
-        with hold_settings(store.session), translate_faults(self.name):
-            table = load(store, self.name)
+        with hold_settings(store.session), translate_faults(self.request.into):
+            table = load(store, self.request.into)
             if table is not None:
                 require_layout(table, Layout.VERSIONS)
-                refuse_feed(self.name, table.properties)
+                refuse_feed(self.request.into, table.properties)
             if not self.source.fields.names and not self.request.all_keys:  # JSON without a line
                 yield Plan(table, None, Note(DOOR, ""), self._receipt_of_nothing(table), self.request.dry_run)
                 return
@@ -109,7 +108,7 @@ class NativeFeed:
             request = with_stored_meaning(self.request, properties, source.fields.names)
             if table is not None and request.apply_as_truncates is not None:
                 source = with_key(source, table.shape.key)
-            agreement = agree(store, table, self.name, source, request, zoned=self.zoned)
+            agreement = agree(store, table, self.request.into, source, request, zoned=self.zoned)
             remembered = feed_memory(store, table)
             feed = FeedInputs(store, table, source, request, agreement, remembered)
             with open_feed_plan(feed) as planned:
@@ -122,14 +121,14 @@ class NativeFeed:
 
     def _note(self, feed: FeedInputs, planned: PlannedFeed, absent: Absences) -> Note:
         """The properties of the commit. Its token is a digest of the events (V14)."""
-        content = json.dumps([str(self.name), iso(feed.memory.recorded), planned.content])
+        content = json.dumps([str(self.request.into), iso(feed.memory.recorded), planned.content])
         token = hashlib.sha256(content.encode()).hexdigest()
         stream = {} if self.batch is None else self.batch.properties()
         recorded = {RECORDED: iso(feed.memory.recorded)}
         return Note(DOOR, token, {**recorded, **absent.properties, **stream})
 
     def _receipt_of_nothing(self, table: IcebergTable | None) -> Callable[[Commit | None], Answer]:
-        name, counts = str(self.name), dict.fromkeys(FEED_COUNTS, 0)
+        name, counts = str(self.request.into), dict.fromkeys(FEED_COUNTS, 0)
         foreign = () if table is None else table.foreign_writes
         plan, receipt = (
             FeedPlan(name, counts, {}, {}, [], 0, foreign),
@@ -140,7 +139,7 @@ class NativeFeed:
     def _receipt(
         self, feed: FeedInputs, planned: PlannedFeed, absent: Absences
     ) -> Callable[[Commit | None], Answer]:
-        table, counts = str(self.name), {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
+        table, counts = str(self.request.into), {name: planned.counts.get(name, 0) for name in FEED_COUNTS}
         evolved = feed.agreement.evolved
         foreign = () if feed.table is None else feed.table.foreign_writes
         absence_lines = absent.as_lines(all_of_them=bool(evolved.added))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from attrs import evolve
 
 from backstory.doors.native.feeds.expressions import read_feed_rows
 from backstory.doors.native.options import ApplyRequest
@@ -30,7 +31,6 @@ from backstory.formats.produced import ProducedRows
 from backstory.formats.rows import KEEPS
 from backstory.formats.source_files import SourceFile, unpack
 from backstory.model.change_feed import COMMIT_VERSION
-from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import bucket_of, buckets_for, bytes_of
@@ -142,12 +142,12 @@ def with_message_columns(
     """The request that reads the meaning of rows from the extra columns."""
     operation = OPERATION.format(request.envelope)
     own = {*order, operation, BEFORE_IMAGE}
-    return replace(
+    return evolve(
         request,
         sequence_by=tuple(f"`{name}`" for name in order),
         apply_as_deletes=f"`{operation}` = 'delete'",
         apply_as_truncates=f"`{operation}` = 'truncate'",
-        drop=(request.drop or frozenset()) | (own & set(names)),
+        drop=[*(request.drop or ()), *(own & set(names))],
         is_unwrapped=True,
         log=log,
     )
@@ -205,7 +205,9 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
 def _for_workers(request: ApplyRequest) -> ApplyRequest:
     """The parts of a request that unwrapping needs, in a form that workers can unpickle."""
     order = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
-    return ApplyRequest(envelope=request.envelope, unmodified=request.unmodified, sequence_by=order)
+    return ApplyRequest(
+        into=str(request.into), envelope=request.envelope, unmodified=request.unmodified, sequence_by=order
+    )
 
 
 def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
@@ -323,7 +325,7 @@ def messages_of_lines(
     """The lines of files as messages of Debezium. Temporary files are removed with `resources`."""
     folder = Path(resources.enter_context(TemporaryDirectory(prefix="backstory-native-")))
     lines = [unpack(file, folder) for file in files]
-    encoding, unavailable = request.files.text_encoding, request.unmodified or UNAVAILABLE
+    encoding, unavailable = request.text_encoding, request.unmodified or UNAVAILABLE
 
     def table(lease: MemoryLease) -> pa.Table:
         lease.hold("feed", UNPACKED * sum(file.path.stat().st_size for file in lines))
@@ -342,7 +344,7 @@ def messages_of_lines(
 
 
 def unwrap_feed(
-    store: IcebergStore, into: TableName, messages: Messages, request: ApplyRequest, key: Sequence[str]
+    store: IcebergStore, messages: Messages, request: ApplyRequest, key: Sequence[str]
 ) -> AbstractContextManager[FeedRows]:
     """The rows of messages, and the request that reads them.
 
@@ -354,10 +356,10 @@ def unwrap_feed(
         return unwrap_here(store, messages.table(lease), request, key)
 
     def tasks() -> AbstractContextManager[FeedRows]:
-        with translate_faults(into):  # this reads the types of all messages, in tasks
+        with translate_faults(request.into):  # this reads the types of all messages, in tasks
             return nullcontext(unwrap_in_tasks(messages.frame(), request, key))
 
-    return plan_here_or_in_tasks(store, into, here, tasks)
+    return plan_here_or_in_tasks(store, request.into, here, tasks)
 
 
 def _line_batches(files: Sequence[SourceFile], encoding: str) -> Iterator[pa.RecordBatch]:
