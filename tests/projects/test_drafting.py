@@ -1,5 +1,6 @@
 """`init` writes the declarations of a folder or a database, leaves the rest open, and writes no password."""
 
+import json
 import re
 import sqlite3
 from contextlib import closing
@@ -77,7 +78,8 @@ def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypa
     file = tmp_path / "histories.yaml"
     file.write_bytes(text.encode())
     assert run(["init"]) == 0
-    assert "Added 1 table(s) to histories.yaml" in capsys.readouterr().err
+    printed = capsys.readouterr()
+    assert "Added 1 table(s) to histories.yaml" in printed.err
     schema = re.sub(r"\W+", "_", tmp_path.name).strip("_").lower()
     lines = [
         f"    {schema}.payment:",
@@ -86,6 +88,7 @@ def test_init_again_adds_what_is_new_and_changes_nothing_else(tmp_path, monkeypa
     ]
     added = "".join(line + end for line in lines)
     assert file.read_bytes().decode() == text.replace(f"# Models{end}", f"{added}# Models{end}")
+    assert json.loads(printed.out) == {"file": file.name, "new": False, "tables": [f"{schema}.payment"]}
     assert run(["init"]) == 0
     assert "and was not changed" in capsys.readouterr().err
     assert file.read_bytes().decode() == text.replace(f"# Models{end}", f"{added}# Models{end}")

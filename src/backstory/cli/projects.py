@@ -28,6 +28,7 @@ from backstory.cli.output import (
     print_line,
     short_time,
     show,
+    show_one,
 )
 from backstory.cli.progress import watch_run
 from backstory.doors.native.options import OnSchemaChange
@@ -282,6 +283,8 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
             names = write_draft(file, source, partial(declared_keys_by_jdbc, warehouse.store))
     else:
         names = write_draft(file, source, declared_keys)
+    if options.output_format != "table":
+        show_one({"file": str(file), "new": is_new, "tables": names}, options.output_format)
     next_step = f"Next: backstory run {file} --dry-run"
     if is_new:
         print_remark(options, f"Wrote {file} with {len(names)} table(s). {next_step}")

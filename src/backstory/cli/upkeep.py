@@ -286,8 +286,8 @@ def relocate(
     Iceberg stores absolute paths, so the tables of a copy still name the files of the original. Their
     metadata is rewritten for this folder: every snapshot, branch, tag and cursor, and the files that hide
     rows. Data files are unchanged. All tables are relocated, or none. After a kill, run it again. Files
-    outside of the folder are not changed, and the tables with such files are listed. Java is started, but
-    Spark is not.
+    outside of the folder are not changed, and the tables with such files are listed. Neither Java nor
+    Spark is started.
 
     Example: `backstory relocate --warehouse /backup/warehouse`
 
@@ -299,9 +299,7 @@ def relocate(
     from backstory.upkeep.relocating import relocate as relocate_warehouse
 
     with show_start(options):
-        relocated = relocate_warehouse(
-            options.warehouse, from_=from_, config=options.config, dry_run=dry_run, verbose=options.verbose
-        )
+        relocated = relocate_warehouse(options.warehouse, from_=from_, config=options.config, dry_run=dry_run)
     if options.output_format == "table":
         _print_relocated(relocated, dry_run=dry_run)
     else:

@@ -97,10 +97,11 @@ Known = Mapping[str, pa.Field]
 
 @contextmanager
 def as_files_of_a_user() -> Iterator[None]:
-    """Replace remedies that mention a manifest within the block, because the caller has no manifest."""
+    """Replace words of manifests in errors within the block, because the caller has no manifest."""
     try:
         yield
-    except Refused as refused:
+    except Refused as stop:
+        refused = stop.reword(_with_sql_type(stop.message))
         if "`encoding`" in refused.remedy:
             raise Refused(
                 refused.code, refused.message, _encoding_remedy(refused.message), refused.keys
@@ -111,7 +112,25 @@ def as_files_of_a_user() -> Iterator[None]:
             ) from None
         if "`read`" in refused.remedy or "manifest" in refused.remedy or "preprocess" in refused.remedy:
             raise Refused(refused.code, refused.message, MEND, refused.keys) from None
-        raise
+        raise refused from None
+
+
+_NOT_OF_TYPE: Final = " is not of type "
+_SQL: Final = {
+    "Bool": "BOOLEAN",
+    "Int32": "INT",
+    "Int64": "BIGINT",
+    "Float32": "FLOAT",
+    "Float64": "DOUBLE",
+    "timestamp[us]": "TIMESTAMP_NTZ",
+}
+
+
+def _with_sql_type(message: str) -> str:
+    """The message of an unreadable value, with the name of its type in SQL."""
+    what, is_not, name = message.rpartition(_NOT_OF_TYPE)
+    name = name.removesuffix(".")
+    return f"{what}{is_not}{_SQL.get(name, name.upper().replace(', ', ','))}." if is_not else message
 
 
 def _encoding_remedy(message: str) -> str:

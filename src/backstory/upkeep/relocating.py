@@ -63,7 +63,6 @@ def relocate(
     from_: str | Path | None = None,
     config: str | Path | None = None,
     dry_run: bool = False,
-    verbose: bool = False,
 ) -> Relocated:
     """Relocate an embedded warehouse whose folder was copied or moved: all of its tables, or none.
 
@@ -82,7 +81,6 @@ def relocate(
                 "Name the folder that the error `warehouse-moved` names, or no folder.",
             )
         return Relocated(str(folder), applied=not dry_run)
-    del verbose  # no Java is started, so nothing else is logged
     with _lock_catalog(folder / CATALOG_FILE, dry_run=dry_run) as connection:
         catalog = catalog_contents(connection)
         folders = _warehouse_folders_of(folder, catalog, former)

@@ -450,6 +450,14 @@ def test_what_rows_mean_is_kept(fed):
     assert "op" not in fed.warehouse.table(fed.name).current().columns
 
 
+def test_a_literal_is_a_condition(fed):
+    """`false` is no name of a column, although it has the form of one."""
+    fed.warehouse.apply(events("k: a@10"), into=fed.name, **{**FEED, "apply_as_deletes": "false"})
+    assert fed.lives == ["k: a[10,)"]
+    fed.warehouse.apply(events("k: b@20"), into=fed.name, apply_as_deletes="TRUE")
+    assert fed.lives == ["k: a[10,20)"]
+
+
 def test_what_is_said_of_rows_takes_the_place_of_what_was(fed):
     fed.apply("k: a@10")
     fed.warehouse.apply(events("k: b@20"), into=fed.name, apply_as_deletes="op = 'U'")

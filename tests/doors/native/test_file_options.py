@@ -97,6 +97,13 @@ def test_types_are_declared_and_then_kept(copied):
     assert rows == [("a", 1.0)]
 
 
+def test_an_unreadable_value_names_the_type_as_the_option_does(ahead):
+    """The caller wrote no manifest, whose types have other names."""
+    for name in ("BIGINT", "DECIMAL(9,2)", "TIMESTAMP_NTZ", "BOOLEAN"):
+        stop = ahead("a,b\n1,x\n", key="a", type={"b": name})
+        assert stop.message == f"a.csv, line 2, column `b`: `x` is not of type {name}."
+
+
 def test_a_text_stands_for_null_and_values_have_other_quotes(copied):
     rows, _ = copied("file_options.nulls", "k,v,t\n'a,b',NA,NA\nc,5,'x'\n", key="k", null="NA", quote="'")
     assert rows == [("a,b", None, None), ("c", 5, "x")]

@@ -27,6 +27,7 @@ Compute = Callable[[pa.Table], pa.ChunkedArray]
 _NAME: Final = r"\s*(?:`(?P<quoted>[^`]+)`|(?P<bare>[A-Za-z_][A-Za-z_0-9]*))\s*"
 _COLUMN: Final = re.compile(_NAME)
 _CONDITION: Final = re.compile(_NAME + r"(?:==?\s*'(?P<one>[^'\\]*)'|(?i:in)\s*\((?P<some>[^()]*)\))\s*")
+_LITERALS: Final = {"true", "false", "null"}
 _TEXT: Final = re.compile(r"\s*'([^'\\]*)'\s*")
 
 
@@ -39,7 +40,7 @@ def plain_column(expression: Expression, names: Sequence[str]) -> str | None:
 def lacking_column(expression: Expression, names: Sequence[str]) -> str | None:
     """The name if the expression is only a name and no column has it, or else None."""
     name = _only_name(expression)
-    return None if name in names else name
+    return None if name in names or str(expression).strip().lower() in _LITERALS else name
 
 
 def _only_name(expression: Expression) -> str | None:
