@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -21,7 +21,7 @@ from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions, S
 from backstory.formats.parquet.rows import parquet_rows
 from backstory.formats.produced import UNTOLD, ProducedRows, Told, missing
 from backstory.formats.rows import arrow_type, column_of_kept, type_of_arrow
-from backstory.formats.source_files import SourceFile, SourceFiles
+from backstory.formats.source_files import SourceFile, SourceFiles, unpack
 from backstory.formats.values.exactly import wider_type
 from backstory.formats.values.texts import TextForms, parser
 from backstory.model.types import ColumnType
@@ -179,36 +179,47 @@ def declare_types(schema: pa.Schema, types: Mapping[str, ColumnType], name: str)
     )
 
 
-def reader_options(
-    source: SourceFiles, files: Sequence[SourceFile], written: FileOptions = AS_EXPECTED
-) -> Options:
-    """The reader's options for a source. A row of JSON is one line, unless every file is an array."""
+@dataclass(frozen=True, slots=True)
+class ReadableFiles:
+    """The unpacked files of a source, with the options of their reader and the caller's own options."""
+
+    files: Sequence[SourceFile]
+    options: Options
+    written: FileOptions
+
+    def columns(self, known: Known = UNTOLD) -> tuple[pa.Schema, frozenset[str]]:
+        """`columns_of` the files, with the caller's types. Raises Refused for a wrong separator."""
+        if self.written.separator is None:
+            refuse_whole_headers(self.files, self.options)
+        types = self.written.type
+        fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in types.items()}
+        schema, with_commas = columns_of(self.files, self.options, known, fixed)
+        return declare_types(schema, types, self.files[0].name), with_commas
+
+    def batches(self, schema: pa.Schema) -> Iterator[pa.RecordBatch]:
+        """The rows of all files, in these columns. Raises the errors of `rows_of`."""
+        for file in self.files:
+            yield from rows_of(file.path, file.name, self.options, schema).batches
+
+
+def open_files(source: SourceFiles, folder: Path, written: FileOptions = AS_EXPECTED) -> ReadableFiles:
+    """The files of a source, unpacked into the folder. A row of JSON is a line, unless all files are arrays."""
+    files = [unpack(file, folder) for file in source.files]
+    options: Options
     if source.format == "csv":
-        return written.csv()
-    if source.format == "parquet":
-        return ParquetOptions(naive=True)
-    lines = source.format == "jsonl" or not all(_is_array(file.path) for file in files)
-    return JsonOptions(lines=lines, encoding=written.text_encoding)
+        options = written.csv()
+    elif source.format == "parquet":
+        options = ParquetOptions(naive=True)
+    else:
+        lines = source.format == "jsonl" or not all(_is_array(file.path) for file in files)
+        options = JsonOptions(lines=lines, encoding=written.text_encoding)
+    return ReadableFiles(files, options, written)
 
 
 def _is_array(path: Path) -> bool:
     """Whether a JSON file is one array of rows, instead of one row per line."""
     with path.open("rb") as file:
         return file.read(1 << 12).lstrip(b"\xef\xbb\xbf \t\r\n")[:1] == b"["
-
-
-def columns_as_written(
-    files: Sequence[SourceFile], options: Options, written: FileOptions, known: Known = UNTOLD
-) -> tuple[pa.Schema, frozenset[str]]:
-    """The result of `columns_of`, with the separator and types in `written`.
-
-    Raises Refused for a wrong separator.
-    """
-    if written.separator is None:
-        refuse_whole_headers(files, options)
-    fixed = {name: pa.field(name, arrow_type(type_)) for name, type_ in written.type.items()}
-    schema, with_commas = columns_of(files, options, known, fixed)
-    return declare_types(schema, written.type, files[0].name), with_commas
 
 
 def comma_notes(columns: Iterable[str]) -> list[str]:

@@ -37,9 +37,9 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationCo
 from backstory.errors import Refused, TryAgain, UsageError
 from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
-from backstory.formats.reading import as_files_of_a_user, columns_as_written, reader_options, rows_of
+from backstory.formats.reading import as_files_of_a_user, open_files
 from backstory.formats.rows import type_of_arrow
-from backstory.formats.source_files import source_files, unpack
+from backstory.formats.source_files import source_files
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.table import Column, TableName
@@ -202,14 +202,11 @@ def read_copy(
     if path.is_file() and path.stat().st_size == 0:
         return SourceCopy(tuple(key))
     with tempfile.TemporaryDirectory(prefix="backstory-copy-") as folder, as_files_of_a_user():
-        files = [unpack(file, Path(folder)) for file in source.files]
-        options = reader_options(source, files, written)
+        files = open_files(source, Path(folder), written)
         known = {name: pa.field(name, pa.string()) for name in texts}
-        schema, with_commas = columns_as_written(files, options, written, known)
+        schema, with_commas = files.columns(known)
         _refuse_lacking_key(path, key, schema.names)
-        batches = [
-            batch for file in files for batch in rows_of(file.path, file.name, options, schema).batches
-        ]
+        batches = list(files.batches(schema))
     rows: dict[Key, CopyRow] = {}
     repeated: list[Key] = []
     for row in pa.Table.from_batches(batches, schema).to_pylist():

@@ -11,7 +11,7 @@ import pytest
 from backstory.errors import BackstoryError, Refused
 from backstory.formats.batch_file import stamp_of
 from backstory.formats.file_options import FileOptions
-from backstory.formats.reading import columns_as_written, columns_of, reader_options
+from backstory.formats.reading import columns_of, open_files
 from backstory.formats.source_files import SourceFile, source_files, unpack
 from backstory.model.types import ColumnType, Kind
 
@@ -108,7 +108,7 @@ def between(tmp_path, ending, *contents, **known):
         path.write_bytes(content if isinstance(content, bytes) else content.encode())
     fields = {name: pa.field(name, type_) for name, type_ in known.items()}
     source = source_files(f"{tmp_path}/*.{ending}")
-    columns, _ = columns_of(source.files, reader_options(source, source.files), fields)
+    columns, _ = columns_of(source.files, open_files(source, tmp_path).options, fields)
     return {field.name: str(field.type) for field in columns}
 
 
@@ -207,7 +207,7 @@ def test_a_type_that_is_named_needs_no_type_that_fits(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"i": 12345678901234567.89, "t": 1}\n{"i": 1, "t": "x"}\n')
     source = source_files(f"{tmp_path}/a.jsonl")
     written = FileOptions(type={"i": ColumnType.parse("DECIMAL(38,2)"), "t": ColumnType(Kind.STRING)})
-    schema, _ = columns_as_written(source.files, reader_options(source, source.files), written)
+    schema, _ = open_files(source, tmp_path, written).columns()
     assert {each.name: str(each.type) for each in schema} == {"i": "decimal128(38, 2)", "t": "string"}
 
 

@@ -1,10 +1,10 @@
 """Snapshots and feeds: the calls of the warehouse and the command line."""
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, ExitStack, contextmanager, nullcontext
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
+from functools import partial, singledispatch
 from typing import Any, Final
 
 import pyarrow as pa
@@ -58,7 +58,7 @@ def snapshot(store: IcebergStore, source: Any, request: SnapshotRequest) -> Answ
     with (
         with_remark(request.note, request.author),
         translate_disk_errors("the source"),
-        _rows(store, source, partial(load, place, request.into), request) as rows,
+        _rows(source, store, partial(load, place, request.into), request) as rows,
     ):
         request = evolve(request, begun=rows.instant or request.begun)
         return deliver(place, NativeSnapshot(with_types(rows, _types(request)), request))
@@ -142,7 +142,7 @@ def _feed_rows(
 ) -> "Iterator[FeedRows]":
     """The rows of a feed, and the request that reads them. Empty if no message is a change."""
     if request.envelope is None:
-        with _rows(store, source, lambda: table, request) as rows:
+        with _rows(source, store, lambda: table, request) as rows:
             yield rows, request
         return
     key = (request.key or ()) if table is None else table.shape.key
@@ -151,7 +151,7 @@ def _feed_rows(
         if in_lines and request.envelope == "debezium":
             messages = messages_of_lines(store, source.files, request, resources)
         else:
-            rows = resources.enter_context(_rows(store, source, lambda: table, request))
+            rows = resources.enter_context(_rows(source, store, lambda: table, request))
             messages = messages_of_rows(store, rows)
         yield resources.enter_context(unwrap_feed(store, messages, request, key))
 
@@ -161,39 +161,50 @@ def _types(request: DeliveryRequest) -> dict[str, ColumnType]:
     return {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
 
 
-@contextmanager
+@singledispatch
 def _rows(
-    store: IcebergStore, source: Any, stored: LoadTable, request: DeliveryRequest
-) -> Iterator[SourceRows]:
-    """The rows of a source of any kind (see `source_of`), open for the context."""
-    match source:
-        case Database():
-            types = _types(request)
-            with rows_of_database(store, source, stored, request.rename, types, request.type) as rows:
-                yield rows
-        case SourceFiles():
-            unmodified = partial(unmodified_text, request) if isinstance(request, ApplyRequest) else None
-            with rows_of_files(
-                store, source, stored, request.rename, _types(request), request, unmodified=unmodified
-            ) as rows:
-                yield rows
-        case TableName():
-            yield rows_of_table(store, source)
-        case DataFrame() if source.isStreaming:
-            raise UsageError(
-                "streaming-frame",
-                "The frame is a stream, which has no last row.",
-                "Write its batches: "
-                "`frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
-            )
-        case DataFrame():
-            yield rows_of_frame(source)
-        case pa.Table():
-            yield rows_of_arrow(store, plain_arrow(source))
-        case _ if type(source).__module__.partition(".")[0] == "pandas":
-            yield rows_of_arrow(store, plain_arrow(arrow_of_pandas(source)))
-        case _:
-            raise bad_option(
-                f"A {type(source).__name__} is not a source of rows.",
-                "Give a DataFrame, an Arrow table, a file name or `table:schema.table`.",
-            )
+    source: Any,
+    store: IcebergStore,
+    stored: LoadTable,  # noqa: ARG001
+    request: DeliveryRequest,  # noqa: ARG001
+) -> AbstractContextManager[SourceRows]:
+    """The rows of a source, open for the context. There is a function for each kind (see `source_of`)."""
+    if type(source).__module__.partition(".")[0] == "pandas":
+        return nullcontext(rows_of_arrow(store, plain_arrow(arrow_of_pandas(source))))
+    raise bad_option(
+        f"A {type(source).__name__} is not a source of rows.",
+        "Give a DataFrame, an Arrow table, a file name or `table:schema.table`.",
+    )
+
+
+@_rows.register(Database)
+def _(source: Database, store: IcebergStore, stored: LoadTable, request: DeliveryRequest) -> Any:
+    return rows_of_database(store, source, stored, request.rename, _types(request), request.type)
+
+
+@_rows.register(SourceFiles)
+def _(source: SourceFiles, store: IcebergStore, stored: LoadTable, request: DeliveryRequest) -> Any:
+    unmodified = partial(unmodified_text, request) if isinstance(request, ApplyRequest) else None
+    types = _types(request)
+    return rows_of_files(store, source, stored, request.rename, types, request, unmodified=unmodified)
+
+
+@_rows.register(TableName)
+def _(source: TableName, store: IcebergStore, *_: Any) -> Any:
+    return nullcontext(rows_of_table(store, source))
+
+
+@_rows.register(DataFrame)
+def _(source: DataFrame, *_: Any) -> Any:
+    if source.isStreaming:
+        raise UsageError(
+            "streaming-frame",
+            "The frame is a stream, which has no last row.",
+            "Write its batches: `frame.writeStream.foreachBatch(warehouse.apply_batch(into=TABLE, ...))`.",
+        )
+    return nullcontext(rows_of_frame(source))
+
+
+@_rows.register(pa.Table)
+def _(source: pa.Table, store: IcebergStore, *_: Any) -> Any:
+    return nullcontext(rows_of_arrow(store, plain_arrow(source)))

@@ -8,7 +8,6 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime
 from fractions import Fraction
 from functools import reduce
-from itertools import chain
 from math import ceil
 from operator import or_
 from pathlib import Path
@@ -28,12 +27,10 @@ from backstory.formats.csv.table import csv_table
 from backstory.formats.file_options import FileOptions
 from backstory.formats.reading import (
     as_files_of_a_user,
-    columns_as_written,
-    reader_options,
+    open_files,
     refuse_whole_headers,
-    rows_of,
 )
-from backstory.formats.source_files import SourceFiles, unpack
+from backstory.formats.source_files import SourceFiles
 from backstory.model.change import exceeds
 from backstory.model.instant import iso
 from backstory.model.values import key_text
@@ -60,13 +57,11 @@ def refuse_files(source: SourceFiles, request: DeliveryRequest) -> None:
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
             _refuse_columns(names_in_first_file(source, request), key)
             return
-        files = [unpack(file, Path(folder)) for file in source.files]
-        options = reader_options(source, files, request)
-        schema, _ = columns_as_written(files, options, request)
+        files = open_files(source, Path(folder), request)
+        schema, _ = files.columns()
         names = [request.rename.get(name, name) for name in schema.names]
         _refuse_columns(names, key)
-        read = (rows_of(file.path, file.name, options, schema).batches for file in files)
-        rows = pa.Table.from_batches(chain.from_iterable(read), schema).rename_columns(names)
+        rows = pa.Table.from_batches(files.batches(schema), schema).rename_columns(names)
     if isinstance(request, SnapshotRequest):
         refuse_empty(len(rows), allowed=request.allow_empty)
         _refuse_rows(rows, key)

@@ -6,7 +6,6 @@ from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
-from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
@@ -30,9 +29,9 @@ from backstory.formats.memory import unpacked_size
 from backstory.formats.options import CsvOptions, JsonOptions, ParquetOptions
 from backstory.formats.parquet.rows import plain_parquet
 from backstory.formats.produced import ProducedRows
-from backstory.formats.reading import Known, as_files_of_a_user, columns_as_written, reader_options, rows_of
+from backstory.formats.reading import Known, as_files_of_a_user, open_files
 from backstory.formats.rows import arrow_type
-from backstory.formats.source_files import SourceFiles, unpack
+from backstory.formats.source_files import SourceFile, SourceFiles
 from backstory.formats.values.cells import UnreadableCell
 from backstory.formats.values.exactly import cast_exactly, plain_type
 from backstory.model.change import NOTHING
@@ -206,27 +205,20 @@ def rows_of_files(
     }
     with ExitStack() as resources, as_files_of_a_user():
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-native-")))
-        files = [unpack(file, folder) for file in source.files]
-        options = reader_options(source, files, written)
-        if isinstance(options, CsvOptions) and unmodified is not None:
-            options = replace(options, unmodified=unmodified(table))
-        if isinstance(options, JsonOptions):
-            options = replace(options, keeps=unmodified is not None)
-        if isinstance(options, ParquetOptions) and is_local(store) and len(files) == 1:
-            path = files[0].path
-            if plain_parquet(path, None, known):
-                schema_read = pq.read_schema(path)
-                parquet = partial(_whole_parquet, store, path, files[0].stamp, folder)
-                read = _read_parquet(path, frozenset(), files[0].stamp)
-                yield SourceRows(local_fields(schema_read), parquet, _size_in_memory(path), read)
+        files = open_files(source, folder, written)
+        if isinstance(files.options, CsvOptions) and unmodified is not None:
+            files = replace(files, options=replace(files.options, unmodified=unmodified(table)))
+        if isinstance(files.options, JsonOptions):
+            files = replace(files, options=replace(files.options, keeps=unmodified is not None))
+        if isinstance(files.options, ParquetOptions) and is_local(store) and len(files.files) == 1:
+            (file,) = files.files
+            if plain_parquet(file.path, None, known):
+                yield _rows_of_parquet(store, file, folder)
                 return
-        schema, with_commas = columns_as_written(files, options, written, known)
-        batches = chain.from_iterable(
-            rows_of(file.path, file.name, options, schema).batches for file in files
-        )
-        rows = replace(stage_source(store, schema, batches, folder, resources), with_commas=with_commas)
-        require_unchanged(file.stamp for file in files)
-        yield rows
+        schema, with_commas = files.columns(known)
+        rows = stage_source(store, schema, files.batches(schema), folder, resources)
+        require_unchanged(file.stamp for file in files.files)
+        yield replace(rows, with_commas=with_commas)
 
 
 def stage_source(
@@ -245,10 +237,17 @@ def stage_source(
     return SourceRows(fields, frame, _size_in_memory(path), _read_parquet(path, empty, stamp_of(path)))
 
 
-def _whole_parquet(store: IcebergStore, path: Path, stamp: Stamp, folder: Path) -> "DataFrame":
-    """The rows of a file as a frame, from a copy. Tasks read it later, when the file may have changed."""
-    whole = copy_whole(path, stamp, folder)
-    return local_parquet(store, whole, pq.read_schema(whole))
+def _rows_of_parquet(store: IcebergStore, file: SourceFile, folder: Path) -> SourceRows:
+    """The rows of a file that Spark reads as it is."""
+
+    def frame() -> "DataFrame":
+        # From a copy, because tasks read it later, when the file may have changed.
+        whole = copy_whole(file.path, file.stamp, folder)
+        return local_parquet(store, whole, pq.read_schema(whole))
+
+    fields = local_fields(pq.read_schema(file.path))
+    read = _read_parquet(file.path, frozenset(), file.stamp)
+    return SourceRows(fields, frame, _size_in_memory(file.path), read)
 
 
 def _read_parquet(path: Path, empty: Collection[str], stamp: Stamp) -> ReadColumns:
