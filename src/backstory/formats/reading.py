@@ -203,7 +203,7 @@ class ReadableFiles:
 
 
 def open_files(source: SourceFiles, folder: Path, written: FileOptions = AS_EXPECTED) -> ReadableFiles:
-    """The files of a source, unpacked into the folder. A row of JSON is a line, unless all files are arrays."""
+    """The files of a source, unpacked into the folder. JSON has a row a line, unless all files are arrays."""
     files = [unpack(file, folder) for file in source.files]
     options: Options
     if source.format == "csv":

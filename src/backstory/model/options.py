@@ -119,7 +119,7 @@ def with_options(*declarations: type) -> Callable[[Method], Method]:
                     raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
             return method(self, *arguments, **words)
 
-        return cast("Method", _described(call, options))
+        return cast("Method", _describe(call, options))
 
     return decorate
 
@@ -157,12 +157,12 @@ def with_request(
             mine = {name: words.pop(name) for name in own if name in words}
             return method(self, *arguments, request=build(request, words), **mine)
 
-        return _described(call, list(declared_options(cast("type", request), *more)))
+        return _describe(call, list(declared_options(cast("type", request), *more)))
 
     return cast("_Decorator[Words, Request_co]", decorate)
 
 
-def _described(call: Any, options: Sequence[CallOption]) -> Any:
+def _describe(call: Any, options: Sequence[CallOption]) -> Any:
     """A function with the options in its signature, in place of its last parameter, and in its docstring."""
     form = signature(call)
     added = [
