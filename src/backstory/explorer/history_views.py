@@ -338,6 +338,6 @@ def _with_times(source: CatalogReader, files: TableReader, question: Question) -
 def _too_far_apart() -> UsageError:
     return UsageError(
         "too-many",
-        "Too many versions begin or end between these times for the memory (`driver-memory`).",
+        "More versions begin or end between these times than the memory can hold (`driver-memory`).",
         "Choose times that are closer together, or run `backstory diff`, which uses Spark.",
     )

@@ -222,6 +222,6 @@ def disk_full(owner: object) -> TryAgain:
     return TryAgain(
         DISK_FULL,
         f"The disk is full: a file of {owner} could not be written.",
-        "Each commit is whole or absent; make room, or name another folder for temporary files with TMPDIR, "
-        "then try again.",
+        "Each commit is complete or absent; make room, or name another folder for temporary files with "
+        "TMPDIR, then try again.",
     )

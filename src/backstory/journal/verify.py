@@ -310,7 +310,7 @@ def _differs(block: Block, rows: Slice) -> bool:
 def _row_problems(
     wrong: Sequence[Block], slices: Mapping[int | None, Slice], twice: Mapping[int, int]
 ) -> Iterator[Problem]:
-    """Problems of the rows of blocks, and of rows that belong to no block."""
+    """Problems in the rows of blocks, and in rows that belong to no block."""
     for block in wrong:
         assert block.offsets is not None
         rows, (start, end) = slices[block.sequence], block.offsets

@@ -1,4 +1,4 @@
-"""Rows as Arrow tables: queries of them by DuckDB, within the memory that a lease allows, and their order."""
+"""Rows as Arrow tables: their order, and queries by DuckDB within the memory that a lease allows."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager

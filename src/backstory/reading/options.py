@@ -1,4 +1,4 @@
-"""The options of reading, as Python calls and commands have them."""
+"""The options of reading, for Python calls and for the commands."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

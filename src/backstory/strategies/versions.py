@@ -136,7 +136,7 @@ class Chains:
     def source(self, known: np.ndarray) -> np.ndarray:
         """For each version, the row that contains its cell in one column, or -1 for NULL.
 
-        `known` has for each row whether it has a value. Stored and replace rows always have one.
+        `known` contains, for each row, whether it has a value. Stored and replace rows always have one.
         """
         rows = self.versions.row
         has_value = known[rows] | (self.versions.kind != UPDATE)

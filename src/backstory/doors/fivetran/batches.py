@@ -406,7 +406,7 @@ class LiveBatch:
         if batch.keeps_history and (self.files.update or self.files.delete):
             raise Refused(
                 "history-table",
-                f"{self.table} keeps history: WriteBatch may carry only replace files.",
+                f"{self.table} keeps history, so WriteBatch may contain only replace files.",
                 "Send updates and deletes with WriteHistoryBatch.",
             )
         return batch

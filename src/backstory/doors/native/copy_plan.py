@@ -1,4 +1,4 @@
-"""The plan of a copy: its sides, the runner's plan of them, and the outcomes of records (V36).
+"""The plan of a copy: its sides, which the runner plans, and the outcomes of records (V36).
 
 In the first copy into a table without rows, each row begins a version, so the rows are written in one pass.
 """

@@ -1,4 +1,4 @@
-"""The options of `pull` and `ingest`, as Python calls and commands have them."""
+"""The options of `pull` and `ingest`, for Python calls and for the commands."""
 
 from datetime import date
 from typing import Literal

@@ -1,4 +1,4 @@
-"""The results of pulls and pushes, and the state of a dataset that they start from."""
+"""The results of pulls and pushes, and the state of a dataset from which they start."""
 
 from collections import Counter
 from collections.abc import Callable, Mapping

@@ -467,7 +467,10 @@ _SHORT = {"s", "ms"}
 
 
 def count_units(values: pa.Array, unit: str) -> pa.Array:
-    """Arrow's times of day or durations as integers of the unit. Raises pa.ArrowInvalid for lost digits."""
+    """Arrow's times of day or durations as integers of the unit.
+
+    Raises pa.ArrowInvalid if digits would be lost.
+    """
     if pa.types.is_duration(values.type):
         return values.cast(pa.duration(unit)).cast(pa.int64())
     if unit in _SHORT:

@@ -1,4 +1,4 @@
-"""Columns and properties of a table, changed by ALTER TABLE statements, any of which may be the last one."""
+"""Changes of columns and properties by ALTER TABLE statements. A kill after any of them does no harm."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The only way to change a table: a Change becomes one commit, of rows, shape, properties and tags."""
+"""The only way to change a table: a Change of rows, shape, properties and tags becomes one commit."""
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -255,7 +255,7 @@ def refuse_paths(table: TableName) -> None:
         if "/" in name or name in {".", ".."}:
             raise Refused(
                 "no-folder",
-                f"{name!r} cannot be the name of a folder, as a Hadoop catalog needs.",
+                f"{name!r} cannot be the name of a folder, which a Hadoop catalog needs.",
                 "Choose another name, or a catalog of another type (jdbc, rest, hive).",
             )
 

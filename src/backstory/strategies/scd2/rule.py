@@ -1,6 +1,6 @@
 """Historization in plain Python: one load of a base into its history (section 9.2).
 
-The code is slow, but easy to verify. The tests compare every other way to load with it.
+The code is slow, but easy to verify. The tests compare every other way to load with this code.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence

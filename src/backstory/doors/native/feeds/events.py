@@ -1,6 +1,6 @@
 """The rows of a feed as events: order, kind, time, and the columns that each event sets (V13, V45 to V51).
 
-A local time that clocks repeat is two instants, and a time that they skip is no instant.
+A local time that clocks repeat means two instants, and a time that they skip means none.
 """
 
 import json
@@ -83,8 +83,9 @@ class LocalTimes:
         takes = "the first instant after the gap" if skipped else "the earlier one (or `'later'`)"
         return Refused(
             "skipped-time" if skipped else "repeated-time",
-            f"{where} has a time in {self.expression} that is {'no instant' if skipped else 'two instants'}: "
-            f"clocks in {self.zone} {'skip' if skipped else 'repeat'} it.",
+            f"{where} has a time in {self.expression} that means "
+            f"{'no instant' if skipped else 'two instants'}, because clocks in {self.zone} "
+            f"{'skip' if skipped else 'repeat'} it.",
             "Nothing was written; write times with their offset at the source, or take "
             f'{takes} with `sequence_by=["{call}"]`, and order changes of that hour by further columns.',
         )

@@ -208,7 +208,7 @@ def _restart_reason(known: LogProgress, source: LogProgress, span: LogSpan | Non
 def _restart_error(reason: str) -> Refused:
     return Refused(
         "log-restarted",
-        f"The messages are of a log that starts again: {reason}.",
+        f"The messages are from a log that starts again: {reason}.",
         "Nothing was written; if the log is the same, apply these messages together with the later ones. "
         "Otherwise apply the messages of each log separately; for the new log use "
         f"{option('new_log', value=True)}.",

@@ -1,4 +1,4 @@
-"""The plan of a feed: its events, the stored rows that they can touch, and the plan for both (V78)."""
+"""The plan of a feed: its events, together with the stored rows that they can touch (V78)."""
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
