@@ -47,6 +47,7 @@ SPARK = {
     "spark.sql.shuffle.partitions": "2",
     "spark.jars.packages": f"org.postgresql:postgresql:42.7.8,org.apache.iceberg:iceberg-aws-bundle:{ICEBERG}",
     **java.PLANS,
+    **java.UNADAPTED,
     **java.WORKERS,
 }
 

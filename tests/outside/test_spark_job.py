@@ -87,7 +87,7 @@ def run_page(folder, settings, *kinds):
 @pytest.fixture(scope="module")
 def job(tmp_path_factory):
     """Its output with jars that were already downloaded."""
-    kinds = [*(["hadoop", "in-memory"] if deep(1, 0) else []), "spark_catalog", "jdbc"]
+    kinds = [*(["hadoop", "in-memory", "jdbc"] if deep(1, 0) else []), "spark_catalog"]
     return run_page(tmp_path_factory.mktemp("job"), jar_properties({}), *kinds), kinds
 
 

@@ -12,8 +12,8 @@ pytestmark = pytest.mark.process
 
 OLDER, VERSION = Path(sys.prefix) / "spark35", "3.5.9"
 TESTS = Path(__file__).parents[1]
-# The store and its sessions; Fivetran's batches and schema changes; a topic of Kafka; deliveries whose plans Spark
-# runs in tasks, and some of the driver's; readers; upkeep. Plans that never reach Spark do not depend on its version.
+# The store and its sessions; Fivetran's batches and schema changes; a stream; deliveries whose plans Spark runs in
+# tasks, and some of the driver's; readers; upkeep. Plans that never reach Spark do not depend on its version.
 LAWS = """
 contracts/test_stores.py
 spark/test_versions.py
@@ -27,17 +27,17 @@ stores/iceberg/test_partitions.py
 doors/fivetran/test_alter.py
 doors/fivetran/test_migrate_tables.py
 doors/fivetran/test_write_batch.py
-outside/test_streams.py::test_whatever_a_checkpoint_remembers_nothing_is_committed_twice
+doors/native/test_streams.py::test_a_stream_commits_each_batch_once
 doors/native/test_snapshot.py::test_L3_L6_a_copy_that_is_large_gives_the_rules_rows[more than memory]
 doors/native/test_snapshot.py::test_rows_that_javas_heap_does_not_hold_are_planned_in_tasks
 doors/native/test_snapshot.py::test_columns_come_widen_stay_away_and_are_renamed
 doors/native/test_retyping.py::test_overwritten_and_ignored_columns_take_types_too
-doors/native/test_feeds.py::test_spark_alone_plans_feeds_truncates_and_late_copies
 doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_changed
 doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[no range of keys]
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
-reading/frames/test_differences.py
+reading/frames/test_differences.py::test_between_two_instants_by_one_knowledge
+reading/frames/test_differences.py::test_values_are_alike_where_nothing_tells_them_apart
 reading/frames/test_event_logs.py::test_a_log_is_read_in_either_encoding
 reading/frames/test_event_logs.py::test_a_snapshot_log_is_a_history
 reading/frames/test_event_logs.py::test_operations_say_the_same_where_nothing_is_retracted
@@ -56,11 +56,15 @@ upkeep/test_forgetting.py::test_rows_that_stay_are_the_rows_that_they_were
 upkeep/test_forgetting.py::test_V89_the_certificate_says_what_went_and_never_the_key
 upkeep/test_forgetting.py::test_a_second_time_there_is_nothing_and_no_commit
 upkeep/test_forgetting.py::test_an_event_log_is_chained_and_forgets_nothing
-journal/test_verify.py::test_r85_a_dataset_stays_what_it_was
 """
 # Before a release also other cases of these laws, and laws that hold in the driver's own process: a log's other rows,
-# another layout that forgets or goes back, feeds with other columns, a load that is killed, and a late start of Spark.
+# another layout that forgets or goes back, feeds in tasks and with other columns, a topic of Kafka, a load that is
+# killed, and a late start of Spark.
 MORE = """
+outside/test_streams.py::test_whatever_a_checkpoint_remembers_nothing_is_committed_twice
+doors/native/test_feeds.py::test_spark_alone_plans_feeds_truncates_and_late_copies
+reading/frames/test_differences.py
+journal/test_verify.py::test_r85_a_dataset_stays_what_it_was
 spark/test_late.py
 doors/fivetran/test_again.py
 doors/fivetran/test_equals_rule.py

@@ -17,7 +17,7 @@ def test_the_pages_do_what_they_show(tmp_path):
     (tmp_path / "examples").symlink_to(ROOT / "examples")
     (tmp_path / "backstory.toml").write_text(f"[spark]\n{java.in_toml(java.PLANS)}")
     pages = [*(str(ROOT / "docs" / page) for page in PAGES), str(ROOT / "examples" / "countries.ipynb")]
-    program = [sys.executable, str(ROOT / "tests" / "following.py"), *pages]
+    program = [sys.executable, str(ROOT / "tests" / "support" / "following.py"), *pages]
     done = subprocess.run(program, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stdout[-2000:] + done.stderr[-2000:]
     assert (tmp_path / "kazakhstan.svg").read_text("utf-8").startswith("<svg")

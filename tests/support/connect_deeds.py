@@ -78,8 +78,8 @@ def branches(session, table):
     return [row.name for row in session.table(f"{CATALOG}.{table}.refs").collect() if row.name != "main"]
 
 
-# The laws of the contract that the gate tries: one for each kind of statement.
-OF_GATE = "rows_come_go or whole_table or that_went_and or failed"
+# The laws of the contract that the gate tries, one for each kind of statement. `fivetran` changes columns.
+OF_GATE = "rows_come_go or whole_table or failed"
 
 
 def contract():
@@ -97,16 +97,15 @@ def series():
     native, random = Native(warehouse), Random(seed)
     native.name = f"series.t{seed}"
     table, before = StoredVersions(("v", "o"), overwritten=frozenset("o")), {}
-    for commit, (at, options) in enumerate(
-        [
-            (50, {"remember": True}),
-            (60, {}),
-            (60, {"restate": True}),
-            (55, {}),
-            (70, {}),
-            (65, {"restate": True}),
-        ]
-    ):
+    copies = [
+        (50, {"remember": True}),
+        (60, {}),
+        (55, {}),
+        (60, {"restate": True}),
+        (70, {}),
+        (65, {"restate": True}),
+    ]
+    for commit, (at, options) in enumerate(copies[: deep(6, 4)]):
         rows = randomly(random, 12)
         taken = take(table, Copy(at, rows, ("v", "o"), **options), commit)
         source = pa.Table.from_pylist([{"k": key, **row} for key, row in rows.items()])

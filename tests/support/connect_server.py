@@ -28,6 +28,7 @@ def serving_connect(
     settings = {
         **jar_properties({}),
         **java.PLANS,
+        **java.UNADAPTED,
         "spark.connect.grpc.binding.port": str(port),
         "spark.log.level": "ERROR",
         "spark.ui.enabled": "false",

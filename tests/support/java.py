@@ -34,6 +34,9 @@ PLANS = (
     }
 )
 
+# The session of the tests plans a query once, before it runs. Other programs adapt their plans, as those of users.
+UNADAPTED = {} if DEPTH == "laws" else {"spark.sql.adaptive.enabled": "false"}
+
 # Processes that tests start import from these folders.
 PYTHONPATH = os.pathsep.join([str(Path(__file__).parent), str(Path(__file__).parents[1])])
 

@@ -348,7 +348,7 @@ def test_truncates_alone_are_a_delivery_and_the_table_keeps_its_envelope(way, na
     assert (receipt.counts["ended"], receipt.schema_changes) == (1, [])  # no column is missing from them
 
 
-@pytest.mark.parametrize("way", ["lake", "in_tasks"])
+@pytest.mark.parametrize("way", WAYS_AT_THE_GATE)
 def test_V138_a_line_of_json_asserts_the_columns_that_it_has(way, name, tmp_path, request):
     """The result does not depend on the columns of other lines, or on the split."""
     lake = request.getfixturevalue(way)
