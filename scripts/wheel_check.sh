@@ -18,15 +18,16 @@ grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//' >"$locked"
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --no-deps --require-hashes -r <(grep -A1 '^pyspark==' requirements.lock)
 .venv/bin/uv pip install --quiet --python "$folder/empty/bin/python" --constraint <(grep -E '^[a-z0-9.-]+==' requirements.lock | sed 's/ \\$//') "$(ls "$folder"/*.whl)[all]"
 # Java compiles as in the tests: the second compiler would make most of the work of such short lives.
-JAVA_TOOL_OPTIONS=$(PYTHONPATH=tests .venv/bin/python -c 'import java; print(java.SHORT)')
+JAVA_TOOL_OPTIONS=$(PYTHONPATH=tests/support .venv/bin/python -c 'import java; print(java.SHORT)')
 export JAVA_TOOL_OPTIONS
 cd "$folder"
-# Three first commands at once, on a machine without jars and without a cache.
+# Three first commands at once, on a machine without jars and without a cache; later ones have what these kept.
+export XDG_CACHE_HOME="$folder/cache"
 printf 'id,a\n1,x\n' >first.csv
 printf '[spark]\n"spark.jars.ivy" = "%s"\n' "$folder/ivy" >first.toml
 pids=()
 for each in 1 2 3; do
-  HOME="$folder/home" XDG_CACHE_HOME="$folder/cache" BACKSTORY_CONFIG=first.toml "$folder/empty/bin/backstory" \
+  HOME="$folder/home" BACKSTORY_CONFIG=first.toml "$folder/empty/bin/backstory" \
     snapshot first.csv --into first.t --key id --warehouse "$folder/first$each" --quiet >/dev/null &
   pids+=($!)
 done
