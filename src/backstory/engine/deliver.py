@@ -82,10 +82,10 @@ def _is_over(state: RetryCallState) -> bool:
 def retry(act: Callable[[], Result], failed: Callable[[TryAgain], object] = lambda _: None) -> Result:
     """Return the result of `act`.
 
-    Retry after a conflict or if a catalog is busy, then raise TryAgain. Pauses grow and have a random part,
-    so that two writers do not collide again. Conflicts are retried for two minutes, because a stream commits
-    all the time; other errors `ATTEMPTS` times. Each pause is logged. `failed` is called with the error of
-    each attempt that is followed by another attempt.
+    Retry after a conflict, or if a catalog is busy. In the end, raise TryAgain. Pauses grow and have a random
+    part, so that two writers do not collide again. Conflicts are retried for two minutes, because a stream
+    commits all the time; other errors `ATTEMPTS` times. Each pause is logged. `failed` is called with the
+    error of each attempt that is followed by another attempt.
     """
 
     def log_retry(state: RetryCallState) -> None:

@@ -142,7 +142,10 @@ class RowBuffer:
 def rows_of_buffers(
     tables: Callable[[], Iterator[pa.Table]], *buffers: RowBuffer
 ) -> pa.Table | RowBatches | None:
-    """The buffered rows for a Change: one table, or batches if any are spilled. Returns None for no rows."""
+    """The buffered rows for a Change: one table, or batches if any are spilled.
+
+    Returns None if there are no rows.
+    """
     if not any(buffer.count for buffer in buffers):
         return None
     return RowBatches(tables) if any(buffer.is_spilled for buffer in buffers) else pa.concat_tables(tables())

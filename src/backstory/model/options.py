@@ -1,8 +1,8 @@
 """The options of calls, with their types, defaults and texts.
 
 A frozen class of attrs declares the options of a call and is its request. A converter takes an option's value
-as callers write it. If a method has arguments of its own, a `TypedDict` declares its options. The texts are
-in the docstring of either.
+as callers write it. If a method has arguments of its own, a `TypedDict` declares its options. The docstring
+of the class or the `TypedDict` contains the texts.
 """
 
 import re

@@ -236,7 +236,10 @@ def instants(source: Columns, sent: pa.Array, reads: pa.Array, place: Place) -> 
 
 
 def _as_micros(counts: pa.Array, micros: int, field: str, place: Place) -> pa.Array:
-    """Counts of `micros` microseconds as microseconds. Raises Refused outside the years 1 to 9999."""
+    """Counts in units of `micros` microseconds, converted to microseconds.
+
+    Raises Refused outside the years 1 to 9999.
+    """
     try:
         built = pc.multiply_checked(_integers(counts), micros)
         require_years(built, DAY)

@@ -172,7 +172,7 @@ class HistoryDifference:
 
     @cached_property
     def _unchanged_facts(self) -> np.ndarray:
-        """The indexes, among the silent events, of events that are already stored without a difference."""
+        """The indexes, among the silent events, of the events that are already stored unchanged."""
         rows = self.facts.stored[self._silent_events]
         there = (
             np.flatnonzero((rows >= 0) & ~self.stored.version[rows]) if len(self.stored.rows) else rows[:0]

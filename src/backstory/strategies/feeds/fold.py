@@ -259,7 +259,7 @@ class RecordFold:
 
     @cached_property
     def new_events(self) -> np.ndarray:
-        """Indices of the new events."""
+        """Indexes of the new events."""
         return self._unsettled_events[~self.ties.duplicate[self._unsettled_events]]
 
     @cached_property
@@ -379,7 +379,7 @@ class RecordFold:
 
     @cached_property
     def late_events(self) -> np.ndarray:
-        """Indices of delivered events that are settled in their log (V135)."""
+        """Indexes of delivered events that are settled in their log (V135)."""
         events, settled = self._placed_facts[0].event, self._placed_facts[1]
         late = np.ones(len(self.events), bool)
         late[self._unsettled_events] = False
