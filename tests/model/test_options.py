@@ -4,9 +4,10 @@ from inspect import signature
 from typing import Literal, TypedDict, Unpack
 
 import pytest
+from attrs import field, frozen
 
-from backstory.cli import changes, check, fivetran, historize, pull, read, upkeep
-from backstory.model.options import with_options
+from backstory.cli import changes, check, fivetran, historize, pull, read, snapshot, upkeep
+from backstory.model.options import with_options, with_request
 from backstory.table import Table
 from backstory.warehouse import Warehouse
 
@@ -51,9 +52,47 @@ def test_an_option_that_is_not_declared_is_a_type_error():
         Cook().dish("soup", sweet=True)
 
 
+def _grams(text: str | None) -> int | None:
+    return None if text is None else int(text.removesuffix("g"))
+
+
+@frozen(kw_only=True)
+class Bill:
+    """What a guest pays.
+
+    Attributes:
+        table: The table.
+        tip: Grams of gold.
+    """
+
+    table: int
+    tip: int | None = field(default=None, converter=_grams)
+    day: str = "today"
+
+
+class Waiter:
+    @with_request(Bill)
+    def pay(self, guest: str, request: Bill) -> object:
+        """Pay the bill."""
+        return guest, request
+
+
+def test_a_request_declares_the_options_of_a_method():
+    """A caller writes the argument of the converter, and the method gets its result."""
+    assert str(signature(Waiter.pay)) == "(self, guest: str, *, table: int, tip: str | None = None) -> object"
+    assert Waiter.pay.__doc__ == "Pay the bill.\n\n* `table`: The table.\n* `tip`: Grams of gold."
+    assert Waiter().pay("Ann", table=3, tip="5g") == ("Ann", Bill(table=3, tip="5g"))
+    assert Waiter().pay(guest="Ann", table=3)[1].tip is None
+    for word in ("sum", "day"):
+        with pytest.raises(TypeError, match=rf"pay\(\) got an unexpected keyword argument '{word}'"):
+            Waiter().pay("Ann", table=3, **{word: 1})
+
+
 @pytest.mark.parametrize(
     ("command", "method"),
     [
+        (snapshot.snapshot, Warehouse.snapshot),
+        (snapshot.apply, Warehouse.apply),
         (read.current, Table.current),
         (read.as_of, Table.as_of),
         (read.timeline, Table.timeline),

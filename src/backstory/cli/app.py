@@ -135,7 +135,9 @@ def run(arguments: list[str]) -> int:
     """Run the command line and return its exit code."""
     try:
         if arguments[:1] == ["serve"] and not {"--help", "-h"} & set(arguments):
-            return _serve(arguments)
+            # `serve` ignores unknown arguments with a warning (section 7.1).
+            command, bound, unknown, _ = app.parse_known_args(arguments)
+            return fivetran.run(lambda: command(*bound.args, **bound.kwargs, unknown=unknown))
         with raise_interrupts():
             code = app(arguments, exit_on_error=False, print_error=False)
             sys.stdout.flush()
@@ -170,12 +172,6 @@ def _is_closed(descriptor: int) -> bool:
     poll = select.poll()
     poll.register(descriptor, select.POLLOUT)
     return any(event & select.POLLERR for _, event in poll.poll(0))
-
-
-def _serve(arguments: list[str]) -> int:
-    """Run `serve`, which ignores unknown arguments with a warning (section 7.1)."""
-    command, bound, unknown, _ = app.parse_known_args(arguments)
-    return fivetran.run(lambda: command(*bound.args, **bound.kwargs, unknown=unknown))
 
 
 def _output(arguments: Sequence[str]) -> Output:

@@ -199,18 +199,15 @@ def adopt(
     elif not adopted.changed:
         console.print(f"{adopted.table} is already adopted.", markup=False)
     elif into:
-        _print_import(adopted.to_dict(), dry_run=dry_run)
+        imported = adopted.to_dict()
+        verb = "would be imported" if dry_run else "is imported"
+        counts = ", ".join(f"{count} {outcome}" for outcome, count in imported["counts"].items())
+        text = (
+            f"{adopted.table} {verb} into {imported['into']} with key {', '.join(imported['key'])}: {counts}"
+        )
+        console.print(text, markup=False)
     else:
         verb = "would be read" if dry_run else "is read"
         key_columns = ", ".join(adopted.key)
         text = f"{adopted.table} {verb} as a history of {adopted.layout} with key {key_columns}"
         console.print(text, markup=False)
-
-
-def _print_import(imported: dict[str, Any], *, dry_run: bool) -> None:
-    verb = "would be imported" if dry_run else "is imported"
-    counts = ", ".join(f"{count} {outcome}" for outcome, count in imported["counts"].items())
-    text = (
-        f"{imported['table']} {verb} into {imported['into']} with key {', '.join(imported['key'])}: {counts}"
-    )
-    console.print(text, markup=False)

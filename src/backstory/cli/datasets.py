@@ -94,7 +94,7 @@ def inspect(
         namespace: Schema of the datasets' tables.
         options: Common options.
     """
-    from backstory.doors.odf.inspecting import inspect_file
+    from backstory.doors.odf.inspecting import as_yaml, inspect_file
     from backstory.doors.odf.manifest.dataset import resolve_defaults
     from backstory.doors.odf.registry import is_file
 
@@ -104,7 +104,11 @@ def inspect(
         linted = not (schema or resolved) or lints
         inspected = [_inspect_dataset(dataset, namespace, options, linted=linted)]
     if schema:
-        columns = [row for document in inspected for row in _column_rows(document)]
+        columns = [
+            {"dataset": document.dataset.name, "column": field["name"], "type": type_text(field["type"])}
+            for document in inspected
+            for field in (document.schema["fields"] if document.schema else ())
+        ]
         show(columns, options.output_format, ("dataset", "column", "type"))
     elif lints:
         rows = [
@@ -120,7 +124,10 @@ def inspect(
         documents = [
             resolve_defaults(document.dataset) if resolved else document.to_dict() for document in inspected
         ]
-        _show_documents(documents, options)
+        if options.output_format == "json":
+            show(documents, "json")
+        else:
+            sys.stdout.write("---\n".join(map(as_yaml, documents)))
 
 
 def _inspect_dataset(dataset: str, namespace: str, options: Options, *, linted: bool) -> "Inspected":
@@ -259,14 +266,6 @@ def _verdict_fields(verdict: "Verdict") -> dict[str, Any]:
     }
 
 
-def _column_rows(inspected: "Inspected") -> list[dict[str, Any]]:
-    fields = inspected.schema["fields"] if inspected.schema else ()
-    return [
-        {"dataset": inspected.dataset.name, "column": field["name"], "type": type_text(field["type"])}
-        for field in fields
-    ]
-
-
 def type_text(type_: Any) -> str:
     """A type in a manifest as a string: `Int64`, `Decimal(12, 2)`, `String, optional`."""
     if not isinstance(type_, dict):
@@ -276,12 +275,3 @@ def type_text(type_: Any) -> str:
         return f"{type_text(type_['inner'])}, optional"
     more = [str(value) for name, value in type_.items() if name != "kind" and isinstance(value, str | int)]
     return f"{kind}({', '.join(more)})" if more else kind
-
-
-def _show_documents(documents: list[dict[str, Any]], options: Options) -> None:
-    from backstory.doors.odf.inspecting import as_yaml
-
-    if options.output_format == "json":
-        show(documents, "json")
-    else:
-        sys.stdout.write("---\n".join(as_yaml(document) for document in documents))

@@ -213,7 +213,7 @@ def _flag(option: CallOption) -> _Flag:
     elif {Sequence, bool} <= types:
         type_, default, parse = NamesOrAll, None, _names_or_all
     elif Sequence in types:
-        type_, default, parse = Names, (), _names
+        type_, default, parse = Names, (), lambda words: parse_parts(words) or None
         text = f"{text} Separate several with commas."
     elif bool in types:
         type_, default = Flag, False
@@ -227,10 +227,6 @@ def _flag(option: CallOption) -> _Flag:
         Parameter(help=text, group=_GROUPS[option.name]) if option.name in _GROUPS else Parameter(help=text)
     )
     return _Flag(Annotated[type_, about], default, parse)
-
-
-def _names(words: tuple[str, ...]) -> list[str] | None:
-    return parse_parts(words) or None
 
 
 def _names_or_all(words: tuple[str, ...] | None) -> list[str] | bool | None:

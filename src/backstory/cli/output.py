@@ -107,7 +107,11 @@ def lay_out(names: Sequence[str], rows: Sequence[Sequence[str]], width: int | No
     fitting = widths if width is None else _fit(widths, least, width)
     if fitting is None:
         return Group(
-            *(part for number, row in enumerate(rows, 1) for part in _numbered_record(number, names, row))
+            *(
+                part
+                for number, row in enumerate(rows, 1)
+                for part in (Rule(str(number), align="left", style="dim"), lay_out_one(names, row))
+            )
         )
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column, room in zip(columns, fitting, strict=True):
@@ -151,10 +155,6 @@ def _fit(widths: Sequence[int], least: Sequence[int], width: int) -> list[int] |
         following = max(others, default=0)
         rooms[largest] = max(rooms[largest] - excess, min(following, rooms[largest] - 1), least[largest])
     return rooms
-
-
-def _numbered_record(number: int, names: Sequence[str], row: Sequence[str]) -> list[RenderableType]:
-    return [Rule(str(number), align="left", style="dim"), lay_out_one(names, row)]
 
 
 Output = Literal["table", "json", "csv"]

@@ -382,7 +382,10 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     if moved and len(moved) == len(rows):
         raise UsageError(**moved[0])
     if not rows:
-        print_remark(options, _no_tables_text(options))
+        settings = options.settings()
+        absent = not settings.catalogs[CATALOG] and not settings.warehouse.exists()
+        why = ": it does not exist" if absent else ""
+        print_remark(options, in_flags(f"There are no tables in {settings.location}{why}."))
     rows = rows[:limit]
     columns = TABLES_OF_VERSIONS if any("settled" in row for row in rows) else TABLES
     if options.output_format == "table":
@@ -393,13 +396,6 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
     names = columns if options.output_format == "table" else add_error_column(columns, rows)
     show(rows, options.output_format, names, wide=options.wide)
     return UsageError.exit_code if moved else 0
-
-
-def _no_tables_text(options: Options) -> str:
-    """The remark that the warehouse has no tables, with its location."""
-    settings = options.settings()
-    absent = not settings.catalogs[CATALOG] and not settings.warehouse.exists()
-    return in_flags(f"There are no tables in {settings.location}{': it does not exist' if absent else ''}.")
 
 
 def _inventory(options: Options) -> list[dict[str, Any]]:

@@ -141,13 +141,15 @@ class _Decorator(Protocol[Words, Request_co]):
 def with_request(
     request: Callable[Words, Request_co],
     *more: type,
-    build: Callable[[Any, dict[str, Any]], Any] = lambda request, words: request(**words),
+    build: Callable[[Any, dict[str, Any]], Any] | None = None,
 ) -> _Decorator[Words, Request_co]:
     """A decorator for a method whose last argument is a request. Callers pass its options as keywords.
 
     A type checker knows the names and types of the options. `more` declares texts of options that the request
-    inherits, and `build` makes the request from the keywords.
+    inherits. `build` makes the request from the keywords. By default, any other keyword raises TypeError.
     """
+    options = list(declared_options(cast("type", request), *more))
+    names = {option.name for option in options}
 
     def decorate(method: Any) -> Any:
         *own, _ = signature(method).parameters
@@ -155,9 +157,13 @@ def with_request(
         @wraps(method)
         def call(self: Any, *arguments: Any, **words: Any) -> Any:
             mine = {name: words.pop(name) for name in own if name in words}
-            return method(self, *arguments, request=build(request, words), **mine)
+            for word in () if build else words:
+                if word not in names:
+                    raise TypeError(f"{method.__name__}() got an unexpected keyword argument {word!r}")
+            made = build(request, words) if build else cast("Any", request)(**words)
+            return method(self, *arguments, request=made, **mine)
 
-        return _describe(call, list(declared_options(cast("type", request), *more)))
+        return _describe(call, options)
 
     return cast("_Decorator[Words, Request_co]", decorate)
 

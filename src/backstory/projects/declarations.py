@@ -1,7 +1,7 @@
 """The declarations of a project file: their options, the tables they read and write, and their order."""
 
 import os
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
 from fnmatch import fnmatchcase
@@ -173,7 +173,7 @@ def _declare_table(
     source = expand(options_written["source"], table)
     times = _with_place(
         document,
-        _place_of(entry, path, "at"),
+        (*path, "at") if "at" in entry.model_fields_set else path,
         lambda: times_of_copies(source, expand(options_written.get("at") or "", table), kind),
     )
     options = {key: value for key, value in _options(options_written).items() if key != "at" or times.fixed}
@@ -342,10 +342,6 @@ def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
     return {name: value for name, value in merged.items() if value is not None}
 
 
-def _place_of(entry: BaseModel, path: DocumentPath, name: str) -> DocumentPath:
-    return (*path, name) if name in entry.model_fields_set else path
-
-
 def _with_place(document: Document, path: DocumentPath, act: Any) -> Any:
     """The result of `act`. If it raises a UsageError, the error also names the place in the document."""
     try:
@@ -402,10 +398,11 @@ def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
     dataset's table may be omitted.
     """
     writers = {table: declared.name for declared in project.declarations for table in declared.writes}
-    upstream = {
-        declared.name: frozenset({*declared.after, *_writers(declared, writers)} - {declared.name})
-        for declared in project.declarations
-    }
+    upstream = {}
+    for declared in project.declarations:
+        tables = (name for table in declared.reads for name in (table, f"{ODF}.{table}"))
+        needed = {*declared.after, *(writers[table] for table in tables if table in writers)}
+        upstream[declared.name] = frozenset(needed - {declared.name})
     try:
         TopologicalSorter(upstream).prepare()
     except CycleError as ring:
@@ -416,11 +413,6 @@ def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
             "Remove one `after` or one source.",
         ) from None
     return upstream
-
-
-def _writers(declared: Declaration, writers: Mapping[str, str]) -> Iterable[str]:
-    meant = (name for table in declared.reads for name in (table, f"{ODF}.{table}"))
-    return {writers[name] for name in meant if name in writers}
 
 
 def select(

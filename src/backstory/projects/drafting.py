@@ -123,7 +123,8 @@ def extend_project(
     entries = validate(Histories, document)
     project = project_of(file.absolute(), document, entries)
     if is_database(source):
-        declared = _tables_of_databases(project)
+        sources = [declared.source for declared in project.declarations]
+        declared = {_identity(text) for text in sources if _has_table(text)}
         drafts = [
             replace(draft, group=_group_of(draft, entries))
             for draft in _draft_database(source, keys_of)
@@ -249,11 +250,6 @@ def _identity(source: str) -> tuple[str, str | None]:
     """The database and the table in an address, without user and password."""
     database = parse_address(_fill(source))
     return re.sub("^postgres:", "postgresql:", database.name), database.table
-
-
-def _tables_of_databases(project: Project) -> set[tuple[str, str | None]]:
-    """The tables of databases that the project reads."""
-    return {_identity(declared.source) for declared in project.declarations if _has_table(declared.source)}
 
 
 def _has_table(source: str) -> bool:

@@ -122,14 +122,11 @@ Found = TypeVar("Found", bound=Shaped)
 
 def find_log(table: Callable[[TableName], Found | None]) -> Found | None:
     """The log of runs, looked up with `table`, or None if it does not exist yet."""
-    return next(
-        (stored for stored in map(table, PLACES) if stored is not None and _is_log(stored.shape)), None
-    )
-
-
-def _is_log(shape: Shape) -> bool:
-    names = {column.name for column in shape.columns}
-    return shape.layout is Layout.RUN_LOG and names.issuperset(COLUMNS)
+    for stored in filter(None, map(table, PLACES)):
+        names = {column.name for column in stored.shape.columns}
+        if stored.shape.layout is Layout.RUN_LOG and names.issuperset(COLUMNS):
+            return stored
+    return None
 
 
 def append_beginning(

@@ -73,7 +73,12 @@ def _declare_listed(
         return [*(pattern.declare(name, ()) for name in known), _declare_whole(pattern, error)]
     keys = {name: key for name, key in listed.items() if pattern.fits(name)}
     if not keys and not known:
-        return [_declare_whole(pattern, _no_tables(pattern))]
+        absent = UsageError(
+            "nothing-there",
+            f"{pattern.place}: the database has no tables that fit {pattern.name}.",
+            "Check the pattern, its exceptions and the address.",
+        )
+        return [_declare_whole(pattern, absent)]
     return [
         _declare(pattern, name, keys[name], exists)
         if name in keys
@@ -151,14 +156,6 @@ def _no_key(declared: Declaration) -> UsageError:
         f"The database declares no key for {declared.name}.",
         f"Declare {declared.name} with a `key`, or name it below `except` of {declared.pattern}. With "
         f"`key: row`, {declared.pattern} takes such tables without a key.",
-    )
-
-
-def _no_tables(pattern: TablePattern) -> UsageError:
-    return UsageError(
-        "nothing-there",
-        f"{pattern.place}: the database has no tables that fit {pattern.name}.",
-        "Check the pattern, its exceptions and the address.",
     )
 
 

@@ -395,7 +395,11 @@ def _download(
             savepoint.discard(place)
             return source.Answer("up-to-date")
         modified = _instant(headers.get("Last-Modified"))
-        state = _state(tag_of(headers), modified)
+        state = None
+        if (tag := tag_of(headers)) is not None:
+            state = source.SourceState(source.ETAG, tag)
+        elif modified is not None:
+            state = source.SourceState(source.LAST_MODIFIED, source.instant_text(modified))
         data = part.path.with_suffix(".data").name
         point = Savepoint(datetime.now(UTC), request_digest, state, modified, data, part.size)
         data_file = savepoint.save(place, point, part.path)
@@ -451,16 +455,6 @@ def _conditions(state: source.SourceState | None) -> Headers:
             date = format_datetime(parse_instant(modified).replace(microsecond=0), usegmt=True)
             return [(b"If-Modified-Since", date.encode())]
     return []
-
-
-def _state(tag: str | None, modified: datetime | None) -> source.SourceState | None:
-    if tag is not None:
-        return source.SourceState(source.ETAG, tag)
-    return (
-        source.SourceState(source.LAST_MODIFIED, source.instant_text(modified))
-        if modified is not None
-        else None
-    )
 
 
 def _instant(date: str | None) -> datetime | None:

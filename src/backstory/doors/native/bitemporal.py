@@ -93,7 +93,8 @@ def import_history(
     with hold_settings(store.session), translate_faults(table):
         source = _read_source(store, table, key)
         counts = _refuse_faults(source, recorded)
-        shape = _new_shape(source, into)
+        columns, empty = delivered_columns(source.statements.select(*map(quote, source.columns)).schema)
+        shape = new_table(into, columns, empty, SnapshotRequest(into=str(into), key=source.key)).shape
         origin = json.dumps({"table": str(table), "snapshot": source.snapshot, "key": list(source.key)})
         versions = _as_versions(source, shape)
         _refuse_contradictions(source, shape, versions, recorded)
@@ -160,13 +161,6 @@ def _read_source(store: IcebergStore, table: TableName, key: str | Sequence[str]
     own = [quote(name) for name in shape.names if name not in _OWN]
     statements = store.spark.sql(f"SELECT {', '.join([*own, *times])} FROM {rows}")  # noqa: S608 - quoted
     return _Source(shape, names, None if newest is None else newest.id, statements)
-
-
-def _new_shape(source: _Source, into: TableName) -> Shape:
-    """The shape of the new table. Raises Refused for reserved names."""
-    fields = source.statements.select(*map(quote, source.columns)).schema
-    columns, empty = delivered_columns(fields)
-    return new_table(into, columns, empty, SnapshotRequest(into=str(into), key=source.key)).shape
 
 
 def _refuse_faults(source: _Source, recorded: datetime) -> Mapping[str, int]:

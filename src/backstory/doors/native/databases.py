@@ -5,7 +5,7 @@ Spark reads JDBC databases with one statement on one connection.
 
 import re
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -59,9 +59,6 @@ _LATER: Final = ("08", "40", "HYT", "57", "53")
 _TURNED_AWAY: Final = ("28", "3D")
 _ABSENT: Final = ("42S02", "42P01")
 _SYNTAX: Final = ("42", "37", "22")
-
-# The one file option that databases accept: types of columns.
-ReadFile = Callable[[Path], AbstractContextManager[SourceRows]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -157,7 +154,10 @@ class _Server:
 def _server(spark: SparkSession, database: Database) -> _Server:
     if not _OF_MYSQL.match(database.url):
         return _Server(database.url, database.source())
-    _bring_driver(spark)
+    # Resolving the driver takes seconds, so that a session which has it is left alone.
+    if not any(MARIADB.split(":")[1] in jar for (jar,) in spark.sql("LIST JARS").collect()):
+        for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
+            spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
     parts = urlsplit(database.url.removeprefix("jdbc:"))
     host = parts.netloc.rpartition("@")[2]
     query = f"{parts.query}&{_EXACTLY}" if parts.query else _EXACTLY
@@ -169,14 +169,6 @@ def _server(spark: SparkSession, database: Database) -> _Server:
         _DRIVER,
         is_mysql=True,
     )
-
-
-def _bring_driver(spark: SparkSession) -> None:
-    """Add MariaDB's driver to the session unless it has it, because resolving it takes seconds."""
-    name = MARIADB.split(":")[1]
-    if not any(name in jar for (jar,) in spark.sql("LIST JARS").collect()):
-        for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
-            spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
 
 
 def _select_column(database: Database, server: _Server, column: StructField) -> tuple[str, ColumnType | None]:
@@ -275,8 +267,14 @@ def rows_of_database(
     with ExitStack() as resources:
         folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-database-")))
         if database.kind == "jdbc":
-            rows = _by_jdbc(store, database, of_parquet, folder, resources)
-            yield with_types(rows, declared)
+            read = read_by_jdbc(store, database)
+            with translate_jdbc(database, read.password):
+                # Read once by Spark: into a local file, or else checkpointed on the workers.
+                if is_local(store):
+                    rows = resources.enter_context(of_parquet(write_parquet(read, folder)))
+                else:
+                    rows = rows_of_frame(read.frame.localCheckpoint())
+            yield replace(with_types(with_types(rows, read.texts), declared), instant=read.instant)
             return
         copy = copy_out(database, types, folder)
         if copy.types is None:
@@ -286,19 +284,6 @@ def rows_of_database(
             file = SourceFile(copy.path, database.what, stamp_of(copy.path))
             rows = stage_source(store, schema, _batches(file, schema), folder, resources)
         yield replace(rows, instant=copy.instant)
-
-
-def _by_jdbc(
-    store: IcebergStore, database: Database, reading: ReadFile, folder: Path, resources: ExitStack
-) -> SourceRows:
-    """The rows, read once by Spark: in a local file, or else checkpointed on the workers."""
-    copy = read_by_jdbc(store, database)
-    with translate_jdbc(database, copy.password):
-        if is_local(store):
-            rows = resources.enter_context(reading(write_parquet(copy, folder)))
-        else:
-            rows = rows_of_frame(copy.frame.localCheckpoint())
-    return replace(with_types(rows, copy.texts), instant=copy.instant)
 
 
 def _batches(file: SourceFile, schema: pa.Schema) -> Iterator[pa.RecordBatch]:

@@ -37,7 +37,6 @@ from backstory.errors import BackstoryError, UsageError, bad_option
 from backstory.formats.memory import Memory, translate_disk_errors
 from backstory.formats.source_files import SourceFiles
 from backstory.model.table import TableName
-from backstory.model.types import ColumnType
 from backstory.sources.databases.address import Database
 from backstory.stores.connect.store import open_connect
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
@@ -61,7 +60,7 @@ def snapshot(store: IcebergStore, source: Any, request: SnapshotRequest) -> Answ
         _rows(source, store, partial(load, place, request.into), request) as rows,
     ):
         request = evolve(request, begun=rows.instant or request.begun)
-        return deliver(place, NativeSnapshot(with_types(rows, _types(request)), request))
+        return deliver(place, NativeSnapshot(with_types(rows, request.new_types), request))
 
 
 def apply(
@@ -156,11 +155,6 @@ def _feed_rows(
         yield resources.enter_context(unwrap_feed(store, messages, request, key))
 
 
-def _types(request: DeliveryRequest) -> dict[str, ColumnType]:
-    """The new types, by the copy's column names."""
-    return {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
-
-
 @singledispatch
 def _rows(
     source: Any,
@@ -179,14 +173,15 @@ def _rows(
 
 @_rows.register(Database)
 def _(source: Database, store: IcebergStore, stored: LoadTable, request: DeliveryRequest) -> Any:
-    return rows_of_database(store, source, stored, request.rename, _types(request), request.type)
+    return rows_of_database(store, source, stored, request.rename, request.new_types, request.type)
 
 
 @_rows.register(SourceFiles)
 def _(source: SourceFiles, store: IcebergStore, stored: LoadTable, request: DeliveryRequest) -> Any:
     unmodified = partial(unmodified_text, request) if isinstance(request, ApplyRequest) else None
-    types = _types(request)
-    return rows_of_files(store, source, stored, request.rename, types, request, unmodified=unmodified)
+    return rows_of_files(
+        store, source, stored, request.rename, request.new_types, request, unmodified=unmodified
+    )
 
 
 @_rows.register(TableName)

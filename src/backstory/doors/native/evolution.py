@@ -43,7 +43,9 @@ def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozens
     refuse_names([field.name for field in fields])
     for spark_field in fields:
         name, type_ = spark_field.name, spark_field.dataType
-        if not _is_storable(type_):
+        nested = _nested_types(type_)
+        # Parquet has no struct without fields.
+        if any(part.typeName() not in _TYPES or part.simpleString() == "struct<>" for part in nested):
             raise Refused(
                 "unsupported-type",
                 f"Column {name} has type {type_.simpleString()}, which no table can store.",
@@ -101,13 +103,6 @@ def _alike_error(what: str, names: Sequence[str]) -> Refused:
         f"{what} differ only in case, and most engines that read the table ignore case.",
         "Nothing was written; rename one of them at the source, or leave it out.",
         names,
-    )
-
-
-def _is_storable(type_: "DataType") -> bool:
-    """Whether tables have the type and all types within it. Parquet has no struct without fields."""
-    return all(
-        part.typeName() in _TYPES and part.simpleString() != "struct<>" for part in _nested_types(type_)
     )
 
 
@@ -200,10 +195,14 @@ def evolve_shape(
     UsageError for a rename of an unknown column, and Refused for another key or types that do not widen.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
-    stored = _rename_columns(before, renamed)
+    stored = replace(
+        before,
+        columns=tuple(replace(col, name=renamed.get(col.name, col.name)) for col in before.columns),
+        key=tuple(renamed.get(name, name) for name in before.key),
+    )
     _refuse_other_case(stored, columns)
     _refuse_other_key(stored, request.key)
-    retype = {request.rename.get(name, name): type_ for name, type_ in request.retype.items()}
+    retype = request.new_types
     columns, left_out = _assign_types(
         columns, empty, {column.name: column for column in stored.columns}, retype
     )
@@ -254,11 +253,6 @@ def _old_types(
         for column, wider in zip(stored.user_columns, users, strict=True)
         if column.name not in valueless and not _grows(column.type, wider.type)
     }
-
-
-def _rename_columns(shape: Shape, renamed: Mapping[str, str]) -> Shape:
-    columns = (replace(column, name=renamed.get(column.name, column.name)) for column in shape.columns)
-    return replace(shape, columns=tuple(columns), key=tuple(renamed.get(name, name) for name in shape.key))
 
 
 def _refuse_other_key(stored: Shape, key: Sequence[str] | None) -> None:
@@ -494,11 +488,6 @@ def _holds_all(change: TypeChange) -> bool:
     return not any(type_.kind is Kind.LONG or type_.precision > _DIGITS_OF_DOUBLE for type_ in sides)
 
 
-def _is_text_of_nested(change: TypeChange) -> bool:
-    """Whether a string column gets a nested value, such as `{"k": 1}` after an `{}` without fields."""
-    return change.stored.kind is Kind.STRING and change.delivered.kind in NESTED_KINDS
-
-
 def type_change_error(changes: Sequence[TypeChange]) -> Refused:
     """The error for columns whose delivered type does not fit the stored type (N2)."""
     names = [change.name for change in changes]
@@ -516,7 +505,12 @@ def type_change_error(changes: Sequence[TypeChange]) -> Refused:
             texts = option("retype", dict.fromkeys(types, str(Kind.STRING)))
             holds = f"values that fit it, {texts} for all others"
         remedy = f"use {retype} for {holds}, {remedy}"
-    if nested := [change.name for change in changes if _is_text_of_nested(change)]:
+    # A string column gets a nested value, such as `{"k": 1}` after an `{}` without fields.
+    if nested := [
+        change.name
+        for change in changes
+        if change.stored.kind is Kind.STRING and change.delivered.kind in NESTED_KINDS
+    ]:
         texts = option("type", dict.fromkeys(nested, str(Kind.STRING)))
         remedy = f"read it as a string with {texts} of JSON files or `to_json` of a frame, {remedy}"
     clauses = (

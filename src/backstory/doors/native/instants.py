@@ -72,7 +72,10 @@ class StoredInstants:
                 for rows in self._read([VALID_FROM, VALID_TO], [(MEMORY, ROLE)], are_versions)
             ]
         except Unreadable:
-            return self._ends_by_spark()
+            start, end = (sf.unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
+            versions = self._frame().where(version_condition())
+            first, last = versions.agg(sf.min(start), sf.max(sf.greatest(start, end))).collect()[0]
+            return None if first is None else (_instant(first), _instant(last))
         starts = [first.as_py() for first, _, _ in parts if first.is_valid]
         lasts = [last.as_py() for _, *both_ in parts for last in both_ if last.is_valid]
         return (min(starts), max(lasts)) if starts else None
@@ -86,7 +89,10 @@ class StoredInstants:
                 for time in (pc.max(rows[RECORDED_AT]), pc.max(pc.struct_field(rows[MEMORY], ENDED_AT)))
             ]
         except Unreadable:
-            return self._newest_recorded_by_spark()
+            ended = sf.unix_micros(column(MEMORY).getField(ENDED_AT))
+            times = sf.max(sf.greatest(sf.unix_micros(RECORDED_AT), ended))
+            (micros,) = self._frame().agg(times).collect()[0]
+            return None if micros is None else _instant(micros)
         return max((time.as_py() for time in parts if time.is_valid), default=None)
 
     def has_facts_since(self, at: datetime) -> bool:
@@ -133,18 +139,6 @@ class StoredInstants:
 
     def _frame(self) -> DataFrame:
         return self.store.spark.table(self.store.sql_name(self.table.shape.table))
-
-    def _ends_by_spark(self) -> tuple[datetime, datetime] | None:
-        start, end = (sf.unix_micros(column(name)) for name in (VALID_FROM, VALID_TO))
-        versions = self._frame().where(version_condition())
-        row = versions.agg(sf.min(start), sf.max(sf.greatest(start, end))).collect()[0]
-        return None if row[0] is None else (_instant(row[0]), _instant(row[1]))
-
-    def _newest_recorded_by_spark(self) -> datetime | None:
-        ended = sf.unix_micros(column(MEMORY).getField(ENDED_AT))
-        times = sf.max(sf.greatest(sf.unix_micros(RECORDED_AT), ended))
-        (micros,) = self._frame().agg(times).collect()[0]
-        return None if micros is None else _instant(micros)
 
     def _marks_by_spark(self, at: datetime) -> list[dict[str, Any]]:
         rows = self._frame().where(mark_condition() & (column(VALID_FROM) >= instant(micros_of(at))))

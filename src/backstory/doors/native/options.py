@@ -119,6 +119,11 @@ class DeliveryRequest(FileOptions):
     author: str | None = None
 
     @property
+    def new_types(self) -> dict[str, ColumnType]:
+        """The new types of columns, by their new names."""
+        return {self.rename.get(name, name): type_ for name, type_ in self.retype.items()}
+
+    @property
     def may_retype(self) -> bool:
         """Whether the request can have new types. A feed renames no columns and changes no types."""
         return False

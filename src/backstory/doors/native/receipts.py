@@ -111,7 +111,7 @@ class FeedPlan(DeliveryPlan):
     """The plan of a feed: its events by outcome."""
 
 
-def answer_without_changes(request: ApplyRequest) -> FeedReceipt | FeedPlan:
+def answer_without_changes(request: ApplyRequest, foreign: Sequence[str] = ()) -> FeedReceipt | FeedPlan:
     """The answer if no message is a change (V59). Raises UsageError for a restatement of all keys."""
     if request.all_keys:
         raise bad_option(
@@ -119,4 +119,6 @@ def answer_without_changes(request: ApplyRequest) -> FeedReceipt | FeedPlan:
             "Deliver at least one change in the restated window.",
         )
     table, counts = str(request.into), dict.fromkeys(FEED_COUNTS, 0)
-    return FeedPlan(table, counts, {}, {}, [], 0) if request.dry_run else FeedReceipt(table, counts)
+    if request.dry_run:
+        return FeedPlan(table, counts, warnings=foreign)
+    return FeedReceipt(table, counts, warnings=foreign)

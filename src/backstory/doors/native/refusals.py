@@ -369,7 +369,13 @@ def refuse_feed_faults(
             "Nothing was written; choose a window outside that time.",
         )
     if faults.get(arrival.SETTLED):
-        raise _settled_error(faults[arrival.SETTLED], settled, keys(arrival.SETTLED))
+        changes = _changes(faults[arrival.SETTLED])
+        raise Refused(
+            "settled",
+            f"{changes} a time between {_span(settled)}, where changes are no longer accepted.",
+            f"Nothing was written; use {option('late', 'drop')} to leave such changes out and count them.",
+            keys(arrival.SETTLED),
+        )
     refuse_spoilt(keys(arrival.SPOILT) if faults.get(arrival.SPOILT) else [], terms.key)
     if faults.get(arrival.CONFLICT):
         raise Refused(
@@ -399,17 +405,6 @@ def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
 
 def _changes(number: int) -> str:
     return "1 change has" if number == 1 else f"{number} changes have"
-
-
-def _settled_error(
-    number: int, settled: tuple[datetime | None, datetime] | tuple[()], keys: list[str]
-) -> Refused:
-    return Refused(
-        "settled",
-        f"{_changes(number)} a time between {_span(settled)}, where changes are no longer accepted.",
-        f"Nothing was written; use {option('late', 'drop')} to leave such changes out and count them.",
-        keys,
-    )
 
 
 def _span(settled: tuple[datetime | None, datetime] | tuple[()]) -> str:

@@ -52,7 +52,14 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
         return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
 
     reading = source.batches and partial(_read_retyped, source.batches, changes)
-    return replace(source, fields=_retyped_fields(source.fields, wanted), frame=frame, batches=reading)
+    types_of_spark = spark_fields(arrow_schema(wanted))
+    fields = [
+        StructField(field.name, types_of_spark[field.name].dataType, metadata=field.metadata)
+        if field.name in wanted
+        else field
+        for field in source.fields
+    ]
+    return replace(source, fields=StructType(fields), frame=frame, batches=reading)
 
 
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
@@ -71,17 +78,6 @@ def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) 
         batches = [exact_batch(named, batch) for batch in rows.to_batches()]
         fields = (types.field(field.name) if field.name in types.names else field for field in rows.schema)
         yield pa.Table.from_batches(batches, pa.schema(fields))
-
-
-def _retyped_fields(fields: StructType, wanted: Mapping[str, ColumnType]) -> StructType:
-    types = spark_fields(arrow_schema(dict(wanted)))
-    retyped = [
-        StructField(field.name, types[field.name].dataType, metadata=field.metadata)
-        if field.name in wanted
-        else field
-        for field in fields
-    ]
-    return StructType(retyped)
 
 
 def is_empty(source: SourceRows, memory: Memory) -> bool:

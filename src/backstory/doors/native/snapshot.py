@@ -231,9 +231,7 @@ class NativeSnapshot:
             receipt = self._receipt(inputs, copy, absences)
             inputs.require_unchanged()
             if change is not None:
-                change = replace(
-                    change, late_properties=lambda _: self._properties_after_reading(inputs, copy)
-                )
+                change = replace(change, late_properties=lambda _: self._token(inputs, copy))
             at, recorded = iso(inputs.place.at), iso(inputs.place.recorded)
             note = Note(DOOR, "", {RECORDED: recorded, COPIED_AT: at, **absences.properties})
             yield Plan(table, change, note, receipt, self.request.dry_run)
@@ -299,18 +297,15 @@ class NativeSnapshot:
         judged = self.request.on_schema_change == "accept" or refuses_absences(table.properties, self.request)
         return (judged and absences.changed) or bool(policy_property(table.properties, self.request))
 
-    def _properties_after_reading(self, inputs: CopyInputs, copy: PlannedCopy) -> dict[str, str]:
-        inputs.require_unchanged()
-        return {TOKEN: self._token(inputs, copy)}
-
-    def _token(self, inputs: CopyInputs, copy: PlannedCopy) -> str:
-        """A digest of the copy and its instant (V14).
+    def _token(self, inputs: CopyInputs, copy: PlannedCopy) -> dict[str, str]:
+        """The property with a digest of the copy and its instant (V14).
 
         For a first copy, it is computed once the rows are written.
         """
+        inputs.require_unchanged()
         at, names = iso(inputs.place.at), sorted(inputs.terms.delivered)
         content = [str(self.request.into), at, names, copy.row_count, copy.content]
-        return hashlib.sha256(json.dumps(content).encode()).hexdigest()
+        return {TOKEN: hashlib.sha256(json.dumps(content).encode()).hexdigest()}
 
     def _receipt(
         self, inputs: CopyInputs, copy: PlannedCopy, absences: Absences

@@ -115,15 +115,13 @@ def _read_table(store: IcebergStore, stored: IcebergTable, names: Sequence[str])
     with store.memory.lease() as lease:
         here = LocalRows(store, stored, lease)
         if stored.shape.layout is Layout.VERSIONS:
-            read = here.batches(wanted, [VALID_TO], _is_open, where=is_null(VALID_TO))
+            read = here.batches(
+                wanted, [VALID_TO], lambda rows: pc.is_null(rows[VALID_TO]), where=is_null(VALID_TO)
+            )
         else:
             read = here.batches(wanted)
         for rows in read:
             yield rows.rename_columns(names)
-
-
-def _is_open(rows: pa.Table) -> pa.ChunkedArray:
-    return pc.is_null(rows[VALID_TO])
 
 
 def rows_of_arrow(store: IcebergStore, rows: pa.Table) -> SourceRows:

@@ -155,14 +155,19 @@ def _read_here(
             (*of, *key),
             partial(_touched_records_and_marks, since, choose_touched_of_keys(keys, key, low), key, low),
         )
-        columns = {name: keys.keys[name] for name in key}
+        bounded = {name: keys.keys[name] for name in key if is_bounded(keys.keys[name].type)}
         # Marks have NULL keys.
-        wanted = {name: _with_null(values) for name, values in columns.items() if is_bounded(values.type)}
+        wanted = {
+            name: pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)])
+            for name, values in bounded.items()
+        }
     here = LocalRows(store, table, lease)
     where = _files(since)
     may_have: MayHave | None = partial(_may_have_touched_rows, since)
     if low is not None:  # bounds of files cover positions in the log, too
-        behind = {"type": "gt-eq", "term": ".".join(_leading_part(schema)), "value": low[1]}
+        # The first part of a position that differs within one log.
+        part = schema.field(MEMORY).type.field(SEQUENCE).type.field(1).name
+        behind = {"type": "gt-eq", "term": f"{MEMORY}.{SEQUENCE}.{part}", "value": low[1]}
         where, may_have = any_of(where, behind), None
     rows = here.read(names, of, chosen, values=wanted, where=where, may_have=may_have)
     return in_schema(rows, schema)
@@ -171,10 +176,6 @@ def _read_here(
 def is_bounded(type_: pa.DataType) -> bool:
     """Whether file bounds of this type cover every value."""
     return any(is_(type_) for is_ in BOUNDED)
-
-
-def _with_null(values: pa.ChunkedArray) -> pa.Array:
-    return pa.concat_arrays([pc.unique(values), pa.nulls(1, values.type)])
 
 
 def are_touched(since: int, rows: pa.Table, *, low: Position | None = None) -> pa.ChunkedArray:
@@ -195,12 +196,6 @@ def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
         behind = pc.or_(behind, pc.and_(tie, pc.fill_null(pc.greater(part, wanted), False)))
         tie = pc.and_(tie, pc.fill_null(pc.equal(part, wanted), False))
     return pc.or_(behind, tie)
-
-
-def _leading_part(schema: pa.Schema) -> tuple[str, ...]:
-    """The path of the first part of a position that differs within one log."""
-    place = schema.field(MEMORY).type.field(SEQUENCE).type
-    return (MEMORY, SEQUENCE, place.field(1).name)
 
 
 def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> ChooseRows:

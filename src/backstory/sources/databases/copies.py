@@ -1,6 +1,5 @@
 """The tables of a database, their declared keys, and copies of rows from one consistent state into a file."""
 
-import sqlite3
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -159,9 +158,5 @@ def _of_sqlite(database: Database) -> Keys:
     with open_sqlite(database) as connection:
         query = "SELECT name FROM sqlite_master WHERE type IN ('table', 'view') AND name NOT LIKE 'sqlite_%'"
         names = sorted(name for (name,) in connection.execute(query))
-        return {name: _key_of_sqlite(connection, name) for name in names}
-
-
-def _key_of_sqlite(connection: sqlite3.Connection, name: str) -> tuple[str, ...]:
-    columns = connection.execute("SELECT pk, name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk", [name])
-    return tuple(column for _, column in columns)
+        key = "SELECT name FROM pragma_table_info(?) WHERE pk > 0 ORDER BY pk"
+        return {name: tuple(column for (column,) in connection.execute(key, [name])) for name in names}

@@ -131,7 +131,9 @@ def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: P
         for statement in _FORMS:
             connection.execute(statement)
         (instant,) = connection.execute("SELECT statement_timestamp()").fetchone() or ()
-        source = _source(database)
+        source: sql.Composable = sql.Identifier(*database.parts)
+        if database.query is not None:
+            source = sql.SQL("({}) AS copied").format(sql.SQL(database.query.strip().rstrip(";")))
         columns = _describe(connection, database, source)
         kinds = {column.name: types.get(column.name) or _type_of(database, column) for column in columns}
         _refuse_endless(
@@ -140,13 +142,6 @@ def copy_postgres(database: Database, types: Mapping[str, ColumnType], folder: P
         path = folder / "copy.csv"
         _copy(connection, source, columns, path)
     return DatabaseCopy(path, instant, kinds)
-
-
-def _source(database: Database) -> sql.Composable:
-    """The table or subquery for a FROM clause."""
-    if database.query is not None:
-        return sql.SQL("({}) AS copied").format(sql.SQL(database.query.strip().rstrip(";")))
-    return sql.Identifier(*database.parts)
 
 
 def _describe(

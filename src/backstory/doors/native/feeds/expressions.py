@@ -71,14 +71,11 @@ def _comparison(expression: Expression, names: Sequence[str]) -> tuple[str | Non
     match = _CONDITION.fullmatch(expression) if isinstance(expression, str) else None
     if match is None:
         return None, ()
-    texts = [match["one"]] if match["one"] is not None else _texts(match["some"])
     name = match["quoted"] or match["bare"]
-    return (None, ()) if texts is None or name not in names else (name, texts)
-
-
-def _texts(some: str) -> list[str] | None:
-    matches = [_TEXT.fullmatch(text) for text in some.split(",")]
-    return None if None in matches else [match[1] for match in matches if match]
+    if match["one"] is not None:
+        return (name, [match["one"]]) if name in names else (None, ())
+    texts = [_TEXT.fullmatch(text) for text in match["some"].split(",")]
+    return (None, ()) if None in texts or name not in names else (name, [text[1] for text in texts if text])
 
 
 def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> DataFrame:
@@ -96,23 +93,15 @@ def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> 
             raise bad_option(
                 f"Spark cannot compute {expression}: {reason}", "Write it in Spark SQL."
             ) from None
-        if not _is_of_row(expression, rows.columns):
-            _refuse_unsafe(rows, alone, expression)
+        # The text alone shows that a column, or a column compared with texts, is of its row.
+        plain = plain_column(expression, rows.columns) or _comparison(expression, rows.columns)[0]
+        if plain is None and not is_of_each_row(rows, alone):
+            raise bad_option(
+                f"{expression} has a subquery, depends on other rows, or differs from one run to the next.",
+                "Use deterministic expressions over the columns of each delivered row.",
+            )
         rows = rows.withColumn(name, column)
     return rows
-
-
-def _is_of_row(expression: Expression, names: Sequence[str]) -> bool:
-    """Whether the text alone shows that an expression is of its row: a column, or compared with texts."""
-    return plain_column(expression, names) is not None or _comparison(expression, names)[0] is not None
-
-
-def _refuse_unsafe(rows: DataFrame, alone: DataFrame, expression: Expression) -> None:
-    if not is_of_each_row(rows, alone):
-        raise bad_option(
-            f"{expression} has a subquery, depends on other rows, or differs from one run to the next.",
-            "Use deterministic expressions over the columns of each delivered row.",
-        )
 
 
 def read_feed_rows(

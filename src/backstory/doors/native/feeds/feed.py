@@ -17,7 +17,13 @@ from backstory.doors.native.feeds.expressions import with_key
 from backstory.doors.native.feeds.planning import PlannedFeed, open_feed_plan
 from backstory.doors.native.instants import feed_memory, interval_text
 from backstory.doors.native.options import ApplyRequest
-from backstory.doors.native.receipts import FEED_COUNTS, FeedPlan, FeedReceipt, columns_left_out
+from backstory.doors.native.receipts import (
+    FEED_COUNTS,
+    FeedPlan,
+    FeedReceipt,
+    answer_without_changes,
+    columns_left_out,
+)
 from backstory.doors.native.refusals import refuse_absences
 from backstory.doors.native.retyping import with_floats_as_stored
 from backstory.doors.native.settings import (
@@ -101,7 +107,9 @@ class NativeFeed:
                 require_layout(table, Layout.VERSIONS)
                 refuse_feed(self.request.into, table.properties)
             if not self.source.fields.names and not self.request.all_keys:  # JSON without a line
-                yield Plan(table, None, Note(DOOR, ""), self._receipt_of_nothing(table), self.request.dry_run)
+                foreign = () if table is None else table.foreign_writes
+                answer = answer_without_changes(self.request, foreign)
+                yield Plan(table, None, Note(DOOR, ""), lambda _: answer, self.request.dry_run)
                 return
             properties = {} if table is None else table.properties
             source = self.source if table is None else with_floats_as_stored(self.source, table.shape, {})
@@ -126,15 +134,6 @@ class NativeFeed:
         stream = {} if self.batch is None else self.batch.properties()
         recorded = {RECORDED: iso(feed.memory.recorded)}
         return Note(DOOR, token, {**recorded, **absent.properties, **stream})
-
-    def _receipt_of_nothing(self, table: IcebergTable | None) -> Callable[[Commit | None], Answer]:
-        name, counts = str(self.request.into), dict.fromkeys(FEED_COUNTS, 0)
-        foreign = () if table is None else table.foreign_writes
-        plan, receipt = (
-            FeedPlan(name, counts, {}, {}, [], 0, foreign),
-            FeedReceipt(name, counts, warnings=foreign),
-        )
-        return lambda _committed: plan if self.request.dry_run else receipt
 
     def _receipt(
         self, feed: FeedInputs, planned: PlannedFeed, absent: Absences

@@ -377,17 +377,14 @@ def _read_stored_here(
 def _record_frame(feed: FeedInputs, terms: FeedTerms, stored: _StoredSlice, schema: pa.Schema) -> DataFrame:
     """The stored rows of records as a frame, in the columns of a slice. Missing columns are NULL."""
     if feed.table is None or stored.since is None:
-        return frame_of(feed.store, pa.schema([_as_text(field) for field in schema]).empty_table())
+        fields = [(field.name, pa.string() if field.name == FILE else field.type) for field in schema]
+        return frame_of(feed.store, pa.schema(fields).empty_table())
     rows = stored_rows.live_frame(feed.store, feed.table, stored.since, stored.low)
     rows = rows.where(column(terms.key[0]).isNotNull())
     types = {col.name: spark_type(col.type) for col in terms.columns}
     there = {*rows.columns}
     values = (column(name) if name in there else sf.lit(None).cast(types[name]) for name in schema.names)
     return rows.select(*values)
-
-
-def _as_text(field: pa.Field) -> pa.Field:
-    return pa.field(FILE, pa.string()) if field.name == FILE else field
 
 
 def _first_moving_by_spark(feed: FeedInputs, since: int, low: Position | None) -> int:
