@@ -1,4 +1,4 @@
-"""Bring rows and files to Spark: as local Parquet files, or sent to tasks on other machines."""
+"""Bring rows and files to Spark, as local Parquet files or by sending them to tasks on other machines."""
 
 import os
 import shutil

@@ -75,7 +75,8 @@ def verify(store: IcebergStore, table: TableName, renamings: Renamings) -> Verdi
     """Compute the chain and the hashes of all rows again, and compare them with the commits.
 
     Compaction, expired snapshots (if the log has their blocks) and added columns do not affect the result.
-    `renamings` reads the manifests in blocks. Raises UsageError if there is no such table.
+    `renamings` returns the renamed system columns of a manifest in a block. Raises UsageError if there is no
+    such table.
     """
     from backstory.journal.row_hash import SparkRows
 

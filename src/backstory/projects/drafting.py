@@ -1,4 +1,4 @@
-"""Draft a project file for a folder or a database, or entries of new tables for an existing file.
+"""Draft a project file for a folder or a database, or add entries for new tables to an existing file.
 
 The user must fill in unknown keys.
 """

@@ -1,4 +1,4 @@
-"""Run a query of Spark SQL on a warehouse, for reading only."""
+"""Run a read-only Spark SQL query on a warehouse."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager

@@ -168,7 +168,7 @@ Progress = Callable[[str, int, int | None], None]
 
 
 def ignore_progress(_stage: str, _done: int, _total: int | None) -> None:
-    """Do nothing; a `progress` function for callers that show no progress."""
+    """A `progress` function that does nothing, for callers that show no progress."""
 
 
 @dataclass(frozen=True, slots=True)

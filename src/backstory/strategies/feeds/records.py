@@ -220,9 +220,10 @@ class Pool:
 def pool_of(
     terms: FeedTerms, stored: pa.Table, delivered: pa.Table, asserted: pa.Array, marks: pa.Table
 ) -> Pool:
-    """Pool the values of stored and delivered rows, and the column lists of both and of marks, in this order.
+    """Pool the values of stored and delivered rows, and the lists of columns.
 
-    A list with all columns of the data becomes NULL (V2).
+    The lists of stored rows precede the lists of delivered rows, and marks are last. A list with all columns
+    of the data becomes NULL (V2).
     """
     users = [column for column in terms.columns if column.name in {*terms.key, *terms.data}]
     joined = pa.concat_tables([shape_rows(_only(side, users), users) for side in (stored, delivered)])

@@ -314,7 +314,7 @@ def _closing_word(pair: Pair, now: Now) -> str:
 
 
 def _typed_nulls(pair: Pair) -> str:
-    """One typed NULL for each column of a row of the base."""
+    """One typed NULL for each column of the base."""
     cast = pair.dialect.cast_expression
     return "".join(f", {cast('NULL', pair.types[name])} AS {name}" for name in pair.payload("a"))
 

@@ -107,7 +107,10 @@ def newest_sync(rows: DataFrame) -> DataFrame:
 
 
 def to_history(rows: DataFrame, flag: str, start: int) -> DataFrame:
-    """The rows of a table without history as versions. Rows that are not deleted start at `start`."""
+    """The rows of a table without history as versions.
+
+    Live rows start at `start`, and deleted ones in 1970.
+    """
     deleted = coalesce(column(flag), lit(False)) if flag in rows.columns else lit(False)
     return rows.withColumns(
         {
