@@ -7,8 +7,15 @@ import pyarrow.parquet as pq
 import pytest
 
 from backstory.stores import table_files
-from backstory.stores.remote_parquet import open_parquet
-from backstory.stores.table_files import HOLE, OpensElsewhere, RemoteFile, TableFiles, merge_spans, s3_options
+from backstory.stores.table_files import (
+    HOLE,
+    OpensElsewhere,
+    RemoteFile,
+    TableFiles,
+    merge_spans,
+    open_parquet,
+    s3_options,
+)
 
 SECRET = "canary-3c1f"
 REACHED = {"s3.endpoint": "http://127.0.0.1:1", "s3.access-key-id": "a", "s3.secret-access-key": SECRET}

@@ -16,6 +16,7 @@ from types import NoneType
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.errors import UsageError, Violated
+from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
 from backstory.model.instant import iso, parse_instant
 from backstory.model.layout import Layout
@@ -229,7 +230,6 @@ class LogDelivery:
     def open_plan(self, store: IcebergStore) -> "Iterator[Plan[None]]":
         """Append the blocks in one commit. Create the log if it is missing."""
         from backstory.engine.deliver import Plan
-        from backstory.formats.delivered import rows_as
 
         shape = Shape(self.tables[0], COLUMNS, (NUMBER,), Layout.ODF_LOG)
         log = load(store, shape.table)

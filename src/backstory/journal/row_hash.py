@@ -122,14 +122,10 @@ def _scalar(value: str, type_: "DataType") -> tuple[str, str]:  # noqa: PLR0911 
         case spark.BinaryType():
             return "x", f"hex({value})"
         case spark.TimestampNTZType():
-            return "w", _wall(value)
+            # The SQL for local microseconds since 1970-01-01 00:00:00, in any time zone of the session.
+            span = f"CAST({value} - timestamp_ntz'1970-01-01 00:00:00' AS INTERVAL SECOND)"
+            return "w", f"CAST(CAST(CAST({span} AS DECIMAL(38,6)) * 1000000 AS DECIMAL(38,0)) AS STRING)"
     return "s", text
-
-
-def _wall(value: str) -> str:
-    """The SQL for local microseconds since 1970-01-01 00:00:00, in any time zone of the session."""
-    span = f"CAST({value} - timestamp_ntz'1970-01-01 00:00:00' AS INTERVAL SECOND)"
-    return f"CAST(CAST(CAST({span} AS DECIMAL(38,6)) * 1000000 AS DECIMAL(38,0)) AS STRING)"
 
 
 ROWS_IN_BUCKET: Final = 10_000

@@ -222,7 +222,9 @@ def _chain_problems(blocks: Sequence[Block]) -> Iterator[Problem]:
     for block in blocks:
         number = before.sequence + 1 if before else 0
         if block.sequence != number:
-            start = _start(block)
+            # The offset at which the rows of a block begin, or would begin.
+            previous = block.event.get("prev_offset")
+            start = block.offsets[0] if block.offsets else 0 if previous is None else int(previous) + 1
             lost = (offset, start - 1) if start > offset else None
             why = f"Nothing is known of blocks {number} to {block.sequence - 1}: "
             yield Problem(
@@ -239,12 +241,6 @@ def _chain_problems(blocks: Sequence[Block]) -> Iterator[Problem]:
             yield _problem(block, "offsets", why)
         offset = block.offsets[1] + 1 if block.offsets else offset
         before = block
-
-
-def _start(block: Block) -> int:
-    """The offset at which the rows of a block begin, or would begin."""
-    previous = block.event.get("prev_offset")
-    return block.offsets[0] if block.offsets else 0 if previous is None else int(previous) + 1
 
 
 def _continues(block: Block, offset: int) -> bool:

@@ -55,7 +55,10 @@ class ProgressLine:
             for task in self._drawn.task_ids:
                 self._drawn.remove_task(task)
             self._stage = stage
-            self._task = self._drawn.add_task(_numbered_stage(stage), total=None, dataset=self._dataset)
+            number = STAGES.index(stage) + 1 if stage in STAGES else "–"
+            self._task = self._drawn.add_task(
+                f"\\[{number}/{len(STAGES)}] {stage}", total=None, dataset=self._dataset
+            )
         self._drawn.update(self._task, completed=done, total=total)
 
     def end(self) -> None:
@@ -63,11 +66,6 @@ class ProgressLine:
         if self._drawn is not None:
             self._drawn.stop()
         self._drawn = None
-
-
-def _numbered_stage(stage: str) -> str:
-    number = STAGES.index(stage) + 1 if stage in STAGES else "–"
-    return f"\\[{number}/{len(STAGES)}] {stage}"
 
 
 class _Bytes(ProgressColumn):

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final
 
 from backstory.spark.connect import is_connect
+from backstory.spark.java_errors import Py4JJavaError
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -104,7 +105,6 @@ def _is_constant(column: Any) -> bool:
 
 def _stamps(paths: Sequence[Any], configuration: Any) -> list[tuple[str, int, int]] | None:
     """The path, size and modification time of each file, or None if a file is missing."""
-    from py4j.protocol import Py4JJavaError
 
     def stamp(path: Any) -> tuple[str, int, int]:
         status = path.getFileSystem(configuration).getFileStatus(path)

@@ -349,7 +349,7 @@ def packages_of(properties: Mapping[str, str]) -> list[str]:
     """The packages of a session with these properties, as `group:name:version`."""
     own = [package.strip() for package in properties.get(PACKAGES, "").split(",") if package.strip()]
     names = {_package_name(package) for package in own}
-    ours = [] if JARS in properties else _our_packages()
+    ours = [] if JARS in properties else [iceberg_package(), f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}"]
     return [*(package for package in ours if _package_name(package) not in names), *own]
 
 
@@ -363,10 +363,6 @@ def iceberg_package(spark: str | None = None, scala: str | None = None) -> str:
     """The Iceberg package for this version of Spark and Scala, by default for the installed Spark."""
     suffix = package_suffix(spark or installed_version(), scala)
     return f"org.apache.iceberg:iceberg-spark-runtime-{suffix}:{ICEBERG}"
-
-
-def _our_packages() -> list[str]:
-    return [iceberg_package(), f"org.xerial:sqlite-jdbc:{SQLITE_JDBC}"]
 
 
 def _package_name(package: str) -> str:

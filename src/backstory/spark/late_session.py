@@ -6,6 +6,7 @@ from threading import Lock, RLock, local
 from typing import TYPE_CHECKING, Any, cast
 
 from backstory.settings import Settings
+from backstory.spark.java_errors import Py4JError
 from backstory.spark.process import is_forked
 from backstory.spark.versions import sessions_class
 
@@ -108,8 +109,6 @@ class LateSpark:
 
         In a forked process, do nothing.
         """
-        from py4j.protocol import Py4JError
-
         if is_forked(self.jvm):
             return
         with self._lock:

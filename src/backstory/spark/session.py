@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING, Any
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
 from backstory.spark.jars import PACKAGES, jar_properties, leave_out_jars
+from backstory.spark.java_errors import Py4JError
 from backstory.spark.launch import (
     OWNER_ALONE,
     discard_archive,
@@ -130,10 +131,11 @@ def start_java(
 
 def _launch(chosen: Mapping[str, str], program: Path, *, alone: bool, keeps: bool) -> Any:
     """Launch Java. If the launch fails with archived classes, launch it again without them."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
+    from pyspark.find_spark_home import _find_spark_home
 
-    with use_class_archive(program, _jars(), keeps=keeps) as archive:
+    jars = Path(_find_spark_home()) / "jars"  # type: ignore[no-untyped-call]
+    with use_class_archive(program, jars, keeps=keeps) as archive:
         try:
             running = launch(chosen, alone=alone)
         except (PySparkException, Py4JError, OSError):
@@ -160,7 +162,6 @@ def _require_names(jvm: Any, settings: Settings) -> None:
 @contextmanager
 def _report_start(*, verbose: bool) -> Iterator[None]:
     """Raise Failed if the block does not start Java. Otherwise, delete Java's log when this process ends."""
-    from py4j.protocol import Py4JError
     from pyspark.errors import PySparkException
 
     with redirect_output(verbose=verbose) as output:
@@ -188,22 +189,16 @@ def _make_warehouse(settings: Settings) -> None:
         if _embeds(settings) and not catalog.exists():  # reading only needs the file to exist
             catalog.touch(0o600)
         if _embeds(settings) and catalog.is_file() and not catalog.stat().st_size:
-            _make_tables(catalog)
+            # Iceberg would create its tables in several steps, between which another program may run.
+            # Spark reports errors later.
+            with suppress(sqlite3.Error), closing(sqlite3.connect(catalog)) as connection:
+                connection.executescript(f"BEGIN IMMEDIATE; {CATALOG_TABLES} COMMIT;")
     except OSError as stop:
         raise UsageError(
             "no-warehouse",
             f"The warehouse {settings.warehouse} cannot be used: {stop.strerror}.",
             "Name a folder with `warehouse=FOLDER` or BACKSTORY_WAREHOUSE.",
         ) from None
-
-
-def _make_tables(catalog: Path) -> None:
-    """Create Iceberg's own tables in an empty catalog. Spark reports errors later.
-
-    Iceberg creates them in several steps, and another program may run between two of them.
-    """
-    with suppress(sqlite3.Error), closing(sqlite3.connect(catalog)) as connection:
-        connection.executescript(f"BEGIN IMMEDIATE; {CATALOG_TABLES} COMMIT;")
 
 
 def _require_database(catalog: Path) -> None:
@@ -275,13 +270,6 @@ def _pyspark() -> "type[SparkSession]":
             "no-pyspark", "pyspark is not installed.", 'Install it: pip install "backstory[spark]".'
         ) from None
     return SparkSession
-
-
-def _jars() -> Path:
-    """The folder of Spark's own jars."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    return Path(_find_spark_home()) / "jars"  # type: ignore[no-untyped-call]
 
 
 def _require_java() -> Path:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
 from backstory.spark.connect import refuse_java, session_id
+from backstory.spark.java_errors import Py4JError
 from backstory.spark.late_session import LateSpark
 from backstory.spark.versions import naming_columns
 
@@ -110,8 +111,6 @@ def _hold(spark: "SparkSession", session: str) -> None:
 
 
 def _release(spark: "SparkSession", session: str) -> None:
-    from py4j.protocol import Py4JError
-
     with _lock:
         holders = _holders[session]
         holders.count -= 1

@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import cache
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -30,8 +31,6 @@ DEFAULTS: Final = "spark-defaults.conf"
 
 def installed_version() -> str:
     """The installed version of pyspark, for a session of our own."""
-    from importlib.metadata import version
-
     return version("pyspark")
 
 

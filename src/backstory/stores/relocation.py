@@ -18,7 +18,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,9 +26,10 @@ import pyarrow.parquet as pq
 from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
 from backstory.stores.embedded_catalog import LOCATION_PROPERTIES, WarehouseFolders, bare_path
-from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.metadata.table_metadata import FILE_PATH, POSITION_IN_FILE, PyicebergFile
 from backstory.stores.refusals import file_garbled, file_lost
+from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
     from pyiceberg.avro.file import AvroFile
@@ -55,22 +56,12 @@ class AvroEntry:
     encrypted: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class _LocalFile:
-    """A file on this machine, with pyiceberg's interface."""
-
-    path: Path
-
-    def open(self, seekable: bool = True) -> IO[bytes]:  # noqa: FBT001, FBT002, ARG002 - pyiceberg's
-        return self.path.open("rb")
-
-
 @contextmanager
 def _open_avro(file: Path) -> "Iterator[AvroFile[Record]]":
     """The records of a manifest or manifest list, with all fields that its writer knows."""
     from pyiceberg.avro.file import AvroFile
 
-    with AvroFile[Any](cast("InputFile", _LocalFile(file))) as records:
+    with AvroFile[Any](cast("InputFile", PyicebergFile(TableFiles(), str(file)))) as records:
         yield records
 
 
@@ -396,8 +387,9 @@ class TableRelocation:
         if location not in self.moves:
             place = self.folders.present_location(location)
             folder, _, name = place.rpartition("/")
-            stem, ending = _split_ending(name)
-            self.moves[location] = (f"{folder}/{_MARK.sub('', stem)}-r{self.mark}{ending}", None)
+            ending = next((suffix for suffix in ENDINGS if name.endswith(suffix)), Path(name).suffix)
+            stem = _MARK.sub("", name[: len(name) - len(ending)])
+            self.moves[location] = (f"{folder}/{stem}-r{self.mark}{ending}", None)
 
     def _write(self, location: str, write: Callable[[Path, Path], object]) -> str:
         """Rewrite a file in its folder under its new name. Returns its new location."""
@@ -430,12 +422,6 @@ def read_metadata(file: Path) -> dict[str, Any]:
 def name_mark(folder: Path, location: str) -> str:
     """The suffix of the names of new files, which is the same for a second attempt."""
     return hashlib.sha256(f"{folder}\n{location}".encode()).hexdigest()[:8]
-
-
-def _split_ending(name: str) -> tuple[str, str]:
-    """The stem and the ending of a file's name."""
-    ending = next((suffix for suffix in ENDINGS if name.endswith(suffix)), Path(name).suffix)
-    return name[: len(name) - len(ending)], ending
 
 
 def _require_inside(folder: Path, place: Path) -> None:

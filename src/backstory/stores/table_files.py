@@ -15,15 +15,13 @@ from ipaddress import ip_address
 from itertools import pairwise
 from pathlib import Path
 from threading import Lock
-from typing import IO, TYPE_CHECKING, Any, Final, TypeVar
+from typing import IO, Any, Final, TypeVar
 from urllib.parse import urlsplit
 from urllib.request import getproxies, proxy_bypass
 
-if TYPE_CHECKING:
-    import pyarrow as pa
-    import pyarrow.parquet as pq
-    from pyarrow.fs import FileSystem
-
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyarrow.fs import AwsStandardS3RetryStrategy, FileSystem, S3FileSystem
 
 Item = TypeVar("Item")
 
@@ -112,29 +110,28 @@ class S3Options:
     region: str | None
     keys: tuple[str | None, str | None, str | None] = field(repr=False)
 
-    def file_system(self) -> "FileSystem":
-        """Arrow's file system of S3, in which a file's name is BUCKET/KEY."""
-        from pyarrow.fs import AwsStandardS3RetryStrategy, S3FileSystem
 
-        access, secret, token = self.keys
-        parts = urlsplit(self.endpoint or "")
-        override = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts.netloc else {}
-        host = parts.hostname or _AMAZON
-        # As in Java: if the environment names a proxy, all requests use it.
-        proxy = None if proxy_bypass(host) else getproxies().get(parts.scheme or "https")
-        return S3FileSystem(
-            access_key=access,
-            secret_key=secret,
-            session_token=token,
-            region=self.region or ("us-east-1" if override else None),
-            connect_timeout=_CONNECTING,
-            retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_TRIES),
-            force_virtual_addressing=bool(override)
-            and not self.path_style
-            and not _is_address(parts.hostname),
-            proxy_options=proxy,
-            **override,
-        )
+@lru_cache(maxsize=8)
+def file_system(options: S3Options) -> FileSystem:
+    """Arrow's file system of S3, in which a file's name is BUCKET/KEY. It is created once."""
+    access, secret, token = options.keys
+    parts = urlsplit(options.endpoint or "")
+    override = {"endpoint_override": parts.netloc, "scheme": parts.scheme} if parts.netloc else {}
+    host = parts.hostname or _AMAZON
+    # As in Java: if the environment names a proxy, all requests use it.
+    proxy = None if proxy_bypass(host) else getproxies().get(parts.scheme or "https")
+    is_virtual = bool(override) and not options.path_style and not _is_address(parts.hostname)
+    return S3FileSystem(
+        access_key=access,
+        secret_key=secret,
+        session_token=token,
+        region=options.region or ("us-east-1" if override else None),
+        connect_timeout=_CONNECTING,
+        retry_strategy=AwsStandardS3RetryStrategy(max_attempts=_TRIES),
+        force_virtual_addressing=is_virtual,
+        proxy_options=proxy,
+        **override,
+    )
 
 
 def s3_options(properties: Mapping[str, str]) -> S3Options | None:
@@ -192,7 +189,7 @@ class RemoteFile:
     file. Reading raises the OSError of the storage.
     """
 
-    def __init__(self, file: "pa.NativeFile") -> None:
+    def __init__(self, file: pa.NativeFile) -> None:
         self._file = file
         self.size = int(file.size())
         self.metadata: pq.FileMetaData | None = None
@@ -306,10 +303,54 @@ def _join_pieces(spans: Sequence[Span], pieces: Sequence[bytes]) -> list[tuple[i
     return [(start, parts[0] if len(parts) == 1 else b"".join(parts)) for start, parts in joined]
 
 
-@lru_cache(maxsize=8)
-def file_system(options: S3Options) -> "FileSystem":
-    """The file system for these options, with its connections, created once."""
-    return options.file_system()
+class RemoteParquet(pq.ParquetFile):  # type: ignore[misc] # pyarrow has no types
+    """A Parquet file whose columns are fetched in few concurrent requests. Its footer is read once.
+
+    Arrow's own implementation requests one column after another while it decodes them.
+    """
+
+    def __init__(self, remote: RemoteFile) -> None:
+        self._remote = remote
+        if remote.metadata is None:
+            remote.fetch([(max(0, remote.size - ENDING), remote.size)])
+        super().__init__(remote.raw(), metadata=remote.metadata, pre_buffer=False)
+        remote.metadata = self.metadata
+
+    def read_row_groups(
+        self, row_groups: Sequence[int], columns: Sequence[str] | None = None, **more: Any
+    ) -> pa.Table:
+        """The rows of these groups. The bytes of groups from an earlier call are released."""
+        spans = [span for group in row_groups for span in self._spans(group, columns)]
+        whole = [span for group in row_groups for span in self._spans(group, None)]
+        if spans:
+            self._remote.keep((min(start for start, _ in whole), max(end for _, end in whole)))
+            self._remote.fetch(spans)
+        return super().read_row_groups(row_groups, columns=columns, **more)
+
+    def _spans(self, group: int, columns: Sequence[str] | None) -> Iterator[Span]:
+        row_group = self.metadata.row_group(group)
+        for place in range(row_group.num_columns):
+            column = row_group.column(place)
+            path = column.path_in_schema
+            if columns is None or any(path == name or path.startswith(f"{name}.") for name in columns):
+                first = column.dictionary_page_offset
+                start = column.data_page_offset if not first else min(first, column.data_page_offset)
+                yield start, start + column.total_compressed_size
+
+
+@contextmanager
+def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
+    """The open file. Its fetched rows are released at the end."""
+    if remote.is_whole:
+        with pq.ParquetFile(remote.raw(), metadata=remote.metadata) as file:
+            remote.metadata = file.metadata
+            yield file
+        return
+    with RemoteParquet(remote) as file:
+        try:
+            yield file
+        finally:
+            remote.keep((remote.size, remote.size))
 
 
 Properties = Mapping[str, str]
@@ -342,7 +383,7 @@ class TableFiles:
     def __init__(
         self,
         properties: Callable[[], Properties | None] = lambda: None,
-        others: "Callable[[str], pa.NativeFile] | None" = None,
+        others: Callable[[str], pa.NativeFile] | None = None,
     ) -> None:
         self._properties = properties
         self._others = others
@@ -358,16 +399,12 @@ class TableFiles:
         return self._remote(location).open()
 
     @contextmanager
-    def parquet(self, location: str) -> "Iterator[pq.ParquetFile]":
+    def parquet(self, location: str) -> Iterator[pq.ParquetFile]:
         """A Parquet file, whose footer is read once. Raises ArrowInvalid for a file in another format."""
         if is_remote(location):
-            from backstory.stores.remote_parquet import open_parquet
-
             with open_parquet(self._remote(location)) as file:
                 yield file
             return
-        import pyarrow.parquet as pq
-
         with pq.ParquetFile(local_path(location)) as file:
             yield file
 
@@ -414,7 +451,7 @@ class TableFiles:
                 self._kept += file.size
         return file
 
-    def _native(self, location: str) -> "pa.NativeFile":
+    def _native(self, location: str) -> pa.NativeFile:
         """Arrow's file for a location, which costs a request."""
         scheme, _, name = location.partition("://")
         # In Iceberg's Java, a name ends at these characters.

@@ -86,7 +86,8 @@ def relocate(
         folders = _warehouse_folders_of(folder, catalog, former)
         _refuse_split(folders, catalog)
         files = {
-            entry: _files_of(entry, folders, dry_run=dry_run) for entry in _moved_entries(folders, catalog)
+            entry: TableRelocation(entry.table, folders, name_mark(folders.folder, entry.location), dry_run)
+            for entry in _moved_entries(folders, catalog)
         }
         with _remove_on_failure(files.values()):
             places = {entry: rewriting.relocate(entry.location) for entry, rewriting in files.items()}
@@ -191,10 +192,6 @@ def _lock_catalog(file: Path, *, dry_run: bool) -> Iterator[sqlite3.Connection]:
             f"{file} cannot be written: {stop}.",
             "Nothing was changed; make the folder writable, then run it again.",
         ) from None
-
-
-def _files_of(entry: CatalogEntry, folders: WarehouseFolders, *, dry_run: bool) -> TableRelocation:
-    return TableRelocation(entry.table, folders, name_mark(folders.folder, entry.location), dry_run)
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 from typing import Any, Final, TypeVar
 
+from pyspark.sql.functions import expr
 from pyspark.sql.types import ByteType, StringType, StructField, StructType
 
 from backstory.engine.deliver import Plan, deliver
@@ -170,8 +171,6 @@ def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> 
 
     The rows also have their recorded times, which decide between versions in a repair.
     """
-    from pyspark.sql.functions import expr
-
     rows = rows_with_ids(store, table)
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     rows = rows.withColumns({FILE: column(FILE), POSITION: column(POSITION)})

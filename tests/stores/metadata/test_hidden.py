@@ -34,7 +34,7 @@ def hidden(tmp_path, monkeypatch):
     def read(contents, *files, of=None):
         for path, content in contents.items():
             (tmp_path / path).write_bytes(content)
-        rows = deleted_positions(files, TableFiles(), of).positions
+        rows = deleted_positions(files, TableFiles(), of)
         return {name: list(positions) for name, positions in rows.items()}
 
     return read

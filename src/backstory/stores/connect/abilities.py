@@ -4,6 +4,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from typing import Any, Final
 
+from pyspark.errors import PySparkException
+
 from backstory.errors import Failed
 from backstory.model.layout import FILE, POSITION, ROW_ID
 from backstory.model.table import TableName
@@ -91,8 +93,6 @@ def _forward(store: ConnectStore, table: TableName) -> None:
 
 
 def _refuse(store: ConnectStore, table: TableName) -> None:
-    from pyspark.errors import PySparkException
-
     try:
         _fast_forward(store, table, _LATE)
     except PySparkException:

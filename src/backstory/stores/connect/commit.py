@@ -12,6 +12,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
+from pyspark.errors import PySparkException
 
 from backstory.model.change import Change, Commit, Note, RowBatches
 from backstory.model.layout import ROW_ID, Layout
@@ -150,8 +151,6 @@ def _change(
     notes: Mapping[str, str],
 ) -> int:
     """Add columns, change rows, then set properties; returns the snapshot."""
-    from pyspark.errors import PySparkException
-
     shape, pending = cast("Shape", change.into), new_properties(table, change.properties)
     name, newest = table.shape.table, table.iceberg.currentSnapshot()
     branch = DELIVERY + uuid.uuid4().hex
@@ -222,8 +221,6 @@ def _drop_branches(
     store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
 ) -> None:
     """Drop branches in this order; after a failure the next commit drops the rest."""
-    from pyspark.errors import PySparkException
-
     with suppress(PySparkException):
         for each in branches:
             session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
@@ -236,8 +233,6 @@ def _publish(
 
     The answer can be lost: the table is asked whether it has the snapshot.
     """
-    from pyspark.errors import PySparkException
-
     name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
     try:
         session.sql(
@@ -254,8 +249,6 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
 
     Raises UsageError for tags, and for a branch whose publication would set properties of the table.
     """
-    from pyspark.errors import PySparkException
-
     rest = replace(change, tags={}, properties={}, back_to=None)
     is_branch = all(tag is None or tag.max_age is None for tag in change.tags.values())
     no_tag = not {name for name, tag in change.tags.items() if tag is None} & table.tags.keys()

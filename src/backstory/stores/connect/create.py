@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 import pyarrow as pa
+from pyspark.sql.functions import partitioning
 
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change
@@ -76,8 +77,6 @@ def _create_with_rows(
     properties: Mapping[str, str],
     added: pa.Table,
 ) -> None:
-    from pyspark.sql.functions import partitioning
-
     schema = arrow_schema({each.name: each.type for each in shape.columns})
     typed = frame_in(session, without_row_ids(added).select(schema.names)).select(
         *(

@@ -5,106 +5,84 @@ refused by name.
 """
 
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from backstory.spark.connect import needs_java
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class _Described:
-    """A part of a table's metadata, with some of the methods of its Java class."""
+    """A part of a table's metadata. `members` are the names in its JSON, by the methods of its Java class."""
 
     json: Mapping[str, Any]
+    members: ClassVar[Mapping[str, str]] = {}
 
     @property
     def text(self) -> str:
         """Its JSON."""
         return json.dumps(self.json)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> Callable[[], Any]:
         if name.startswith("_"):
             raise AttributeError(name)
-        raise needs_java()
+        if name not in self.members:
+            raise needs_java()
+        return lambda: self.json.get(self.members[name])
 
 
-@dataclass(frozen=True, slots=True)
 class DescribedField(_Described):
     """A column of a schema."""
 
-    def fieldId(self) -> int:  # noqa: N802 - Java's name
-        """Its id, which it keeps under another name."""
-        return int(self.json["id"])
-
-    def name(self) -> str:
-        """Its name."""
-        return str(self.json["name"])
+    members: ClassVar = {"fieldId": "id", "name": "name"}
 
 
-@dataclass(frozen=True, slots=True)
 class DescribedSchema(_Described):
     """The columns of a table in one of their states."""
 
-    def schemaId(self) -> int:  # noqa: N802 - Java's name
-        """The id of this state."""
-        return int(self.json.get("schema-id", 0))
+    members: ClassVar = {"schemaId": "schema-id"}
 
     def columns(self) -> list[DescribedField]:
         """The columns, in their order."""
         return [DescribedField(field) for field in self.json["fields"]]
 
     def findField(self, name: str) -> DescribedField | None:  # noqa: N802 - Java's name
-        """The column of this name; None if there is none."""
+        """The column with this name, or None."""
         return next((field for field in self.columns() if field.name() == name), None)
 
     def findColumnName(self, number: int) -> str | None:  # noqa: N802 - Java's name
-        """The name of the column with this id; None if there is none."""
+        """The name of the column with this id, or None."""
         return next((field.name() for field in self.columns() if field.fieldId() == number), None)
 
 
-@dataclass(frozen=True, slots=True)
 class DescribedSnapshot(_Described):
     """A commit."""
 
-    def snapshotId(self) -> int:  # noqa: N802 - Java's name
-        """Its id."""
-        return int(self.json["snapshot-id"])
-
-    def parentId(self) -> int | None:  # noqa: N802 - Java's name
-        """The id of the commit before it."""
-        number = self.json.get("parent-snapshot-id")
-        return None if number is None else int(number)
+    members: ClassVar = {
+        "snapshotId": "snapshot-id",
+        "parentId": "parent-snapshot-id",
+        "timestampMillis": "timestamp-ms",
+        "schemaId": "schema-id",
+    }
 
     def sequenceNumber(self) -> int:  # noqa: N802 - Java's name
         """Its number among the commits of the table."""
         return int(self.json.get("sequence-number", 0))
-
-    def timestampMillis(self) -> int:  # noqa: N802 - Java's name
-        """The time of the commit."""
-        return int(self.json["timestamp-ms"])
-
-    def schemaId(self) -> int | None:  # noqa: N802 - Java's name
-        """The id of the schema that the commit was written with."""
-        number = self.json.get("schema-id")
-        return None if number is None else int(number)
 
     def operation(self) -> str:
         """Its kind of change to files."""
         return str(self.json["summary"]["operation"])
 
     def summary(self) -> dict[str, str]:
-        """The table's properties."""
+        """The commit's properties."""
         return {name: value for name, value in self.json["summary"].items() if name != "operation"}
 
 
-@dataclass(frozen=True, slots=True)
 class DescribedReference(_Described):
     """A branch or a tag."""
 
-    def snapshotId(self) -> int:  # noqa: N802 - Java's name
-        """The snapshot that it names."""
-        return int(self.json["snapshot-id"])
+    members: ClassVar = {"snapshotId": "snapshot-id", "maxRefAgeMs": "max-ref-age-ms"}
 
     def isTag(self) -> bool:  # noqa: N802 - Java's name
         """Whether it is a tag."""
@@ -114,47 +92,27 @@ class DescribedReference(_Described):
         """Whether it is a branch."""
         return not self.isTag()
 
-    def maxRefAgeMs(self) -> int | None:  # noqa: N802 - Java's name
-        """The age at which it expires."""
-        age = self.json.get("max-ref-age-ms")
-        return None if age is None else int(age)
 
-
-@dataclass(frozen=True, slots=True)
 class DescribedPart(_Described):
     """A field of a table's partitions."""
 
-    def name(self) -> str:
-        """Its name."""
-        return str(self.json["name"])
-
-    def sourceId(self) -> int:  # noqa: N802 - Java's name
-        """The id of the column that it is computed from."""
-        return int(self.json["source-id"])
+    members: ClassVar = {"name": "name", "sourceId": "source-id"}
 
 
-@dataclass(frozen=True, slots=True)
 class DescribedSpec(_Described):
     """The partitions of a table."""
 
-    def fields(self) -> Sequence[DescribedPart]:
+    def fields(self) -> list[DescribedPart]:
         """Their fields."""
         return [DescribedPart(field) for field in self.json["fields"]]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DescribedState(_Described):
     """The metadata of a table, and its file."""
 
     file: str
-
-    def formatVersion(self) -> int:  # noqa: N802 - Java's name
-        """Iceberg's format version."""
-        return int(self.json["format-version"])
-
-    def lastColumnId(self) -> int:  # noqa: N802 - Java's name
-        """The highest id that a column has had."""
-        return int(self.json["last-column-id"])
+    members: ClassVar = {"formatVersion": "format-version", "lastColumnId": "last-column-id"}
 
     def metadataFileLocation(self) -> str:  # noqa: N802 - Java's name
         """The file of the metadata."""
@@ -165,23 +123,16 @@ class DescribedState(_Described):
         return self
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class DescribedTable(_Described):
-    """A table in one of its states."""
+    """A table in one of its states, and the file of its metadata."""
 
     file: str
+    members: ClassVar = {"uuid": "table-uuid", "location": "location"}
 
     def operations(self) -> DescribedState:
         """Its metadata."""
         return DescribedState(self.json, self.file)
-
-    def uuid(self) -> str:
-        """Its id, which no other table has."""
-        return str(self.json["table-uuid"])
-
-    def location(self) -> str:
-        """Its folder."""
-        return str(self.json["location"])
 
     def properties(self) -> dict[str, str]:
         """The table's properties, including Iceberg's own."""
@@ -189,8 +140,7 @@ class DescribedTable(_Described):
 
     def schemas(self) -> Mapping[int, DescribedSchema]:
         """Every state of its columns, by id."""
-        known = (DescribedSchema(schema) for schema in self.json["schemas"])
-        return {schema.schemaId(): schema for schema in known}
+        return {schema["schema-id"]: DescribedSchema(schema) for schema in self.json["schemas"]}
 
     def schema(self) -> DescribedSchema:
         """Its columns."""
@@ -206,11 +156,11 @@ class DescribedTable(_Described):
         return [DescribedSnapshot(snapshot) for snapshot in self.json.get("snapshots") or ()]
 
     def snapshot(self, number: int) -> DescribedSnapshot | None:
-        """The commit with this id; None if it has expired."""
+        """The commit with this id, or None if it has expired."""
         return next((one for one in self.snapshots() if one.snapshotId() == number), None)
 
     def currentSnapshot(self) -> DescribedSnapshot | None:  # noqa: N802 - Java's name
-        """The newest commit; None without commits."""
+        """The newest commit, or None without commits."""
         number = self.json.get("current-snapshot-id")
         return None if number in {None, -1} else self.snapshot(number)
 

@@ -4,6 +4,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any, Final
 
+from pyspark.errors import PySparkException
+
 from backstory.model.table import TableName
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.stores.connect.store import ConnectStore
@@ -36,8 +38,6 @@ def commit_session(
 
     Raises TryAgain if another writer was faster.
     """
-    from pyspark.errors import PySparkException
-
     session: Any = store.spark.cloneSession()  # type: ignore[attr-defined]
     try:
         session.conf.set("spark.sql.sources.partitionOverwriteMode", "static")  # all rows, not partitions

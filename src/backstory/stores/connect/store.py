@@ -6,6 +6,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark.errors import PySparkException
+from pyspark.sql.utils import is_remote
+from pyspark.version import __version__
+
 from backstory.errors import Failed, UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import TableName
@@ -103,8 +107,6 @@ class ConnectStore(IcebergStore):
 
     def _metadata(self, table: TableName, location: str) -> dict[str, Any]:
         """The content of a metadata file, read by the session."""
-        from pyspark.errors import PySparkException
-
         try:
             files = arrow_of(
                 self.spark.read.format("binaryFile").load(path_literal(location)).select("content")
@@ -138,9 +140,6 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
     Also raises it for a session that was made in a way in which pyspark does not use Spark Connect's
     functions.
     """
-    from pyspark.sql.utils import is_remote
-    from pyspark.version import __version__
-
     assert is_connect(spark)
     older = next((one for one in (str(spark.version), __version__) if is_older(one, OLDEST)), None)
     if older:
@@ -181,8 +180,6 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
 
 def iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
     """Iceberg's version; None for a catalog that is none of Iceberg's."""
-    from pyspark.errors import PySparkException
-
     try:
         ((version,),) = spark.sql(f"SELECT {quote(catalog)}.system.iceberg_version()").collect()
     except PySparkException:

@@ -15,12 +15,12 @@ from backstory.model.layout import ACTIVE, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import AddedField, added_fields, widens
 from backstory.observe.metrics import COMMITS, time_stage
+from backstory.spark.java_errors import Py4JError
 from backstory.stores.branches import BRANCH, MAIN, PENDING, refuse_on_branch
 from backstory.stores.iceberg.create import builder, drop, rename, sort_by_key
 from backstory.stores.iceberg.data_files import (
     Deletions,
     delete_files,
-    positions_by_file,
     write_deletions,
     write_frame,
     write_rows,
@@ -32,6 +32,7 @@ from backstory.stores.iceberg.positions import positions_of
 from backstory.stores.iceberg.schema import iceberg_name, iceberg_type
 from backstory.stores.iceberg.sessions import announce
 from backstory.stores.iceberg.store import KEY, LAYOUT, SOURCE_NAMES, IcebergStore, IcebergTable, source_names
+from backstory.stores.metadata.table_metadata import positions_by_file
 from backstory.stores.port import DISORDER, refuse_names
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import read_ahead
@@ -58,7 +59,11 @@ def _commit(store: IcebergStore, table: IcebergTable | None, change: Change, not
     if table is None or change.recreate:
         return _create_table(store, change, note)
     if change.dropped or (change.into and change.into.table != table.shape.table):
-        return _drop_or_rename(store, table.shape.table, change)
+        if change.into is None:
+            drop(store, table.shape.table)
+        else:
+            rename(store, table.shape.table, change.into.table)
+        return Commit(None, change.counts)
     with translate_faults(table.shape.table):
         staged = stage(store, table, change)
         if not (_touches_rows(table, change) or _needs_snapshot(table, change)):
@@ -124,15 +129,6 @@ def _touches_rows(table: IcebergTable, change: Change) -> bool:
     if change.whole:
         return table.rows > 0 or change.snapshot
     return change.snapshot or change.added is not None or change.removed is not None
-
-
-def _drop_or_rename(store: IcebergStore, table: TableName, change: Change) -> Commit:
-    """Drop the table, or rename it."""
-    if change.into is None:
-        drop(store, table)
-    else:
-        rename(store, table, change.into.table)
-    return Commit(None, change.counts)
 
 
 def _needs_snapshot(table: IcebergTable, change: Change) -> bool:
@@ -300,7 +296,9 @@ def finish(
         is_committed = _has_snapshot(transaction, ours)
         if is_committed is False:
             _discard(transaction.table(), files)
-            _discard_metadata(transaction)
+            # An error here does not hide the transaction's error.
+            with suppress(Py4JError):
+                _discard(transaction.table(), manifests_of(transaction))
         if not is_committed:
             raise
     COMMITS.inc()
@@ -312,8 +310,6 @@ def _has_snapshot(transaction: Any, ours: int | None) -> bool | None:
 
     The response to a commit can be lost, and the catalog's own retry then conflicts with the commit itself.
     """
-    from py4j.protocol import Py4JError
-
     if ours is None:
         return False
     try:
@@ -333,14 +329,6 @@ def manifests_of(transaction: Any) -> list[str]:
             own = [manifest for manifest in snapshot.allManifests(io) if manifest.snapshotId() == snapshot_id]
             locations += [str(snapshot.manifestListLocation()), *(str(manifest.path()) for manifest in own)]
     return locations
-
-
-def _discard_metadata(transaction: Any) -> None:
-    """Delete the manifests of a failed transaction. An error here does not hide the transaction's error."""
-    from py4j.protocol import Py4JError
-
-    with suppress(Py4JError):
-        _discard(transaction.table(), manifests_of(transaction))
 
 
 def _discard(iceberg: Any, files: Sequence[Any]) -> None:

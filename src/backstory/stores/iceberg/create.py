@@ -14,6 +14,7 @@ from backstory.errors import Refused
 from backstory.model.change import COLUMNS_STATE
 from backstory.model.layout import YEAR
 from backstory.model.table import Column, Shape, TableName
+from backstory.spark.java_errors import Py4JJavaError
 from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
@@ -66,8 +67,6 @@ def refuse_existing(store: IcebergStore, table: TableName) -> None:
 
 def is_view(store: IcebergStore, name: TableName) -> bool:
     """Whether a view has the name, so that no table can have it. False if the catalog has no views."""
-    from py4j.protocol import Py4JJavaError
-
     if not store.has_java:
         schemas = store.spark.sql(f"SHOW NAMESPACES IN {quote(store.catalog)}").collect()
         known = name.schema in {row[0] for row in schemas}
@@ -119,8 +118,6 @@ def drop(store: IcebergStore, table: TableName) -> bool:
 
     Files elsewhere remain, and a warning in the log counts them.
     """
-    from py4j.protocol import Py4JJavaError
-
     require_here(store, table)
     catalog, identifier = store.iceberg(), store.identifier(table)
     with translate_faults(table):
@@ -150,8 +147,6 @@ def rename(store: IcebergStore, table: TableName, name: TableName) -> None:
 
 def ensure_schema(store: IcebergStore, schema: str) -> None:
     """Create the schema if it is missing. Another writer may create it at the same time."""
-    from py4j.protocol import Py4JJavaError
-
     catalog, namespace = store.iceberg(), store.namespace(schema)
     if catalog.namespaceExists(namespace):
         return

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from pyroaring import BitMap64
 
 from backstory.model.instant import EPOCH
-from backstory.model.layout import FILE, POSITION, ROW_ID, START
+from backstory.model.layout import ROW_ID, START
 from backstory.spark.frame_files import constant_columns
+from backstory.spark.java_errors import Py4JError, Py4JJavaError
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids, without_row_ids
 from backstory.stores.iceberg.jvm import data_file, position_deletes, rewrite_group
@@ -30,7 +30,7 @@ from backstory.stores.iceberg.schema import FIELD_ID, fields_of
 from backstory.stores.iceberg.scripts import scan_tasks_of, write_vectors
 from backstory.stores.iceberg.storage import is_inside
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
-from backstory.stores.metadata.table_metadata import vector_bytes
+from backstory.stores.metadata.table_metadata import FILE_PATH, POSITION_IN_FILE, vector_bytes
 from backstory.stores.refusals import conflict
 from backstory.stores.table_files import local_path
 
@@ -187,8 +187,6 @@ def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = No
     Every deletion of files uses this function. A file outside of the table's `folder`, by default its
     location, remains, because a copy of the table in another folder may read it.
     """
-    from py4j.protocol import Py4JJavaError
-
     left = []
     for location in locations:
         folder = folder or str(iceberg.location())
@@ -354,8 +352,6 @@ def _is_on_disk(table: IcebergTable, location: str) -> bool:
 
     A path without a scheme may be in HDFS, in Java's memory, or in any default file system of Hadoop.
     """
-    from py4j.protocol import Py4JError
-
     try:
         system = table.iceberg.io().newInputFile(location).getFileSystem()
     except Py4JError:  # a storage outside of Hadoop's file systems
@@ -406,23 +402,6 @@ class Deletions:
     replaced: list[Any]
 
 
-def positions_by_file(removed: pa.Table) -> dict[str, BitMap64]:
-    """The positions `_pos` of each `_file`."""
-    if not removed.num_rows:
-        return {}
-    files = removed[FILE].unify_dictionaries().combine_chunks()
-    encoded = files if pa.types.is_dictionary(files.type) else files.dictionary_encode()
-    codes = encoded.indices.to_numpy()
-    order = np.argsort(codes, kind="stable")
-    positions = removed[POSITION].to_numpy()[order]
-    bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
-    return {
-        file: BitMap64(positions[bounds[place] : bounds[place + 1]])
-        for place, file in enumerate(encoded.dictionary.to_pylist())
-        if bounds[place] < bounds[place + 1]
-    }
-
-
 def write_deletions(store: IcebergStore, table: IcebergTable, positions: Positions) -> Deletions:
     """Write delete files for the rows at these positions. New vectors replace older delete files."""
     if not positions:
@@ -438,7 +417,6 @@ def write_deletions(store: IcebergStore, table: IcebergTable, positions: Positio
 
 
 PATH_FIELD, POSITION_FIELD = 2147483546, 2147483545
-FILE_PATH, POSITION_IN_FILE = "file_path", "pos"
 _DELETES = pa.schema(
     [
         pa.field(FILE_PATH, pa.string(), False, {FIELD_ID: str(PATH_FIELD)}),

@@ -12,6 +12,7 @@ from backstory.errors import BackstoryError, Failed, Refused, TryAgain
 from backstory.formats.memory import TooLarge, no_room, no_room_by
 from backstory.model.table import TableName
 from backstory.spark.connect import OF_JAVA, needs_java
+from backstory.spark.java_errors import Py4JError, Py4JJavaError
 from backstory.spark.process import was_interrupted
 from backstory.spark.versions import condition_of
 from backstory.stores.iceberg.workers import error_of_worker
@@ -105,7 +106,6 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
     An error of backstory's in a Python worker is raised unchanged. Other errors contain the first line of the
     fault's message, without parts that may be values.
     """
-    from py4j.protocol import Py4JError, Py4JJavaError
     from pyspark.errors import PySparkException
 
     try:
@@ -167,8 +167,6 @@ def spark_is_gone(fault: BaseException) -> bool:
 
     An error that Java itself returned, for example for an unknown method, contains its trace.
     """
-    from py4j.protocol import Py4JError, Py4JJavaError
-
     if isinstance(fault, BackstoryError):
         return fault.code == SPARK_GONE
     answered = isinstance(fault, Py4JJavaError) or "Trace:" in str(fault)
@@ -221,8 +219,6 @@ def _storage_busy(table: TableName | str) -> TryAgain:
 
 def _sql_state_kind(fault: Any) -> str:
     """The meaning of a database exception's SQL state: `busy`, `closed`, or empty for any other state."""
-    from py4j.protocol import Py4JError
-
     try:
         state = fault.getSQLState() or ""
     except Py4JError:  # Iceberg's own exception, which has no state

@@ -13,7 +13,9 @@ from typing import TYPE_CHECKING, Any, Final
 from uuid import uuid4
 
 from backstory.spark.connect import NoJava
+from backstory.spark.java_errors import Py4JJavaError
 from backstory.spark.late_session import LateSpark
+from backstory.spark.process import hold_to_this_process
 from backstory.spark.versions import rewrites_by_options, sessions_class
 
 if TYPE_CHECKING:
@@ -46,7 +48,6 @@ REWRITE_TABLE: Final = "spark.source.SparkRewriteTable"
 def gateway(session: "SparkSession | LateSpark") -> Any:
     """The session's Java, the only way to Iceberg's commits."""
     from backstory.spark.java_names import remember_names
-    from backstory.spark.process import hold_to_this_process
 
     jvm = session.jvm if isinstance(session, LateSpark) else session._jvm  # noqa: SLF001
     hold_to_this_process(jvm)
@@ -66,8 +67,6 @@ def missing_classes(jvm: Any) -> list[str]:
 
 def java_class_or_none(jvm: Any, name: str) -> Any:
     """The Java class with this name, or None if it does not exist."""
-    from py4j.protocol import Py4JJavaError
-
     with suppress(Py4JJavaError):
         return _class(jvm, name)
     return None

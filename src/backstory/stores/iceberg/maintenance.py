@@ -132,7 +132,9 @@ def stage_rewrite(
 
 def _sort_rows(table: IcebergTable, rows: "DataFrame", size: int) -> "DataFrame":
     """The rows in the order of files: by partition, then by key or by offset."""
-    by = [*_partition_columns(table), *(column(name) for name in _order_names(table))]
+    # An event log's first column is its offset.
+    names = table.shape.key if table.shape.layout.is_sorted else table.shape.names[:1]
+    by = [*_partition_columns(table), *map(column, names)]
     parts = max(1, -(-size // target_size(table)))
     ranges = rows.repartitionByRange(parts, *by) if parts > 1 and by else rows.coalesce(parts)
     return ranges.sortWithinPartitions(*by) if by else ranges
@@ -142,11 +144,6 @@ def _partition_columns(table: IcebergTable) -> "list[Column]":
     fields = {(str(field.transform()), field.sourceId()) for field in table.iceberg.spec().fields()}
     transforms = [(kind, str(table.iceberg.schema().findColumnName(id_))) for kind, id_ in sorted(fields)]
     return [sf.year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
-
-
-def _order_names(table: IcebergTable) -> Sequence[str]:
-    """The columns that rows are sorted by: the key, or the offset, an event log's first column."""
-    return table.shape.key if table.shape.layout.is_sorted else table.shape.names[:1]
 
 
 # A file is small below the first share of its target size. Above the second share, it has many hidden rows.
@@ -198,7 +195,8 @@ def compact(
     A dry run assumes that one file remains in each folder. Raises TryAgain if another writer committed first.
     A failed compaction leaves no files.
     """
-    before = _count_files(table)
+    newest: Any = table.iceberg.currentSnapshot()
+    before = 0 if newest is None else int(newest.summary().get("total-data-files") or 0)
     locations = scattered_files(store, table)
     if dry_run or not locations:
         folders = {location.rpartition("/")[0] for location in locations}
@@ -211,11 +209,6 @@ def compact(
             operation = stage_rewrite(transaction, done, {})
     snapshot = finish(table.shape.table, transaction, operation, properties, written)
     return Compacted(before, before - len(done.tasks) + len(done.files), done.freed_bytes, snapshot)
-
-
-def _count_files(table: IcebergTable) -> int:
-    snapshot: Any = table.iceberg.currentSnapshot()
-    return 0 if snapshot is None else int(snapshot.summary().get("total-data-files") or 0)
 
 
 def expire(

@@ -25,7 +25,6 @@ from backstory.model.layout import FILE, POSITION
 from backstory.model.table import TableName
 from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of
-from backstory.stores.iceberg.data_files import FILE_PATH, POSITION_IN_FILE, positions_by_file
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import metadata_rows, rows_of_tasks
 from backstory.stores.iceberg.literals import column, quote
@@ -40,7 +39,12 @@ from backstory.stores.iceberg.scripts import (
 )
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
-from backstory.stores.metadata.table_metadata import vector_positions
+from backstory.stores.metadata.table_metadata import (
+    add_positions,
+    positions_by_file,
+    read_position_deletes,
+    vector_positions,
+)
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
@@ -89,12 +93,12 @@ def positions_of(frame: "DataFrame", count: int | None = None) -> dict[Any, BitM
         return positions_by_file(arrow_of(places)) if count else {}
     if is_connect(frame.sparkSession):
         for part in arrow_parts(places):
-            _add_positions(positions, positions_by_file(part))
+            add_positions(positions, positions_by_file(part))
         return positions
     file = places.schema[FILE].dataType.simpleString()
     packed = map_batches(places, _pack, f"file {file}, positions binary").collect()
     for row in packed:
-        _add_positions(positions, {row.file: BitMap64.deserialize(bytes(row.positions))})
+        add_positions(positions, {row.file: BitMap64.deserialize(bytes(row.positions))})
     return positions
 
 
@@ -102,18 +106,10 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
     """The positions of a partition by file. Runs in a task."""
     positions: dict[Any, BitMap64] = {}
     for batch in batches:
-        _add_positions(positions, positions_by_file(pa.Table.from_batches([batch])))
+        add_positions(positions, positions_by_file(pa.Table.from_batches([batch])))
     if positions:
         packed = [bitmap.serialize() for bitmap in positions.values()]
         yield pa.record_batch({"file": pa.array(list(positions)), "positions": pa.array(packed, pa.binary())})
-
-
-def _add_positions(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
-    for file, added in more.items():
-        if file in positions:
-            positions[file] |= added  # in place: a partition has many batches
-        else:
-            positions[file] = added
 
 
 ROWS: Final = "DATA"
@@ -254,12 +250,20 @@ def hidden_positions(table: IcebergTable) -> HiddenPositions:
         if format_ == VECTOR:
             positions = vector_positions(content)
             if positions is None:
-                raise _damaged_vector(location)
+                raise Refused(
+                    "deletion-vector-spoilt",
+                    f"The deletion vector in {location} is damaged: its checksum is wrong.",
+                    "Restore the file from a copy, or return the table to an earlier commit with "
+                    "`backstory rewind`.",
+                )
             return {hidden: positions}
         if format_ != "PARQUET":
-            raise _unknown_format(format_)
-        rows = pq.read_table(io.BytesIO(content), columns=[FILE_PATH, POSITION_IN_FILE])
-        return positions_by_file(rows.select([FILE_PATH, POSITION_IN_FILE]).rename_columns([FILE, POSITION]))
+            raise Refused(
+                "delete-format",
+                f"Another writer hides rows by files of the format {format_}, which backstory does not read.",
+                "Compact the table with `backstory maintain`, and read the changes after that.",
+            )
+        return read_position_deletes(io.BytesIO(content))
 
     def hidden(line: FileLine) -> Mapping[str, BitMap64]:
         vector = line.format == VECTOR
@@ -267,22 +271,6 @@ def hidden_positions(table: IcebergTable) -> HiddenPositions:
         return read(line.location, line.format, place, line.hidden)
 
     return hidden
-
-
-def _unknown_format(format_: str) -> Refused:
-    return Refused(
-        "delete-format",
-        f"Another writer hides rows by files of the format {format_}, which backstory does not read.",
-        "Compact the table with `backstory maintain`, and read the changes after that.",
-    )
-
-
-def _damaged_vector(location: str) -> Refused:
-    return Refused(
-        "deletion-vector-spoilt",
-        f"The deletion vector in {location} is damaged: its checksum is wrong.",
-        "Restore the file from a copy, or return the table to an earlier commit with `backstory rewind`.",
-    )
 
 
 def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap64) -> list[int] | None:

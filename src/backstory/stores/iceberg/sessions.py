@@ -14,6 +14,7 @@ from weakref import WeakSet
 
 from backstory.errors import UsageError
 from backstory.spark.jars import iceberg_package
+from backstory.spark.java_errors import Py4JError, Py4JJavaError
 from backstory.spark.late_session import LateSpark
 from backstory.spark.launch import spells
 from backstory.spark.versions import OLDEST as OLDEST_SPARK
@@ -134,8 +135,6 @@ def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = No
 
 def announce(store: "IcebergStore", *tables: "TableName") -> None:
     """Make all sessions read these tables as a commit left them. An error of Java is ignored."""
-    from py4j.protocol import Py4JError
-
     waiting = _LATER.get()
     with suppress(Py4JError, OSError):
         for table in tables:
@@ -165,8 +164,6 @@ def announce_later() -> Iterator[None]:
 
 def _other_catalogs(store: "IcebergStore") -> Iterator[Any]:
     """The caching catalogs with this name in other sessions that have loaded them."""
-    from py4j.protocol import Py4JError
-
     if isinstance(store.session, LateSpark):
         return
     for session in [*_SESSIONS]:
@@ -179,7 +176,6 @@ def _other_catalogs(store: "IcebergStore") -> Iterator[Any]:
 
 
 def _refresh_rows(store: "IcebergStore", table: "TableName", metadata: str | None) -> None:
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
     name = replace(store, branch=None).sql_name(table)

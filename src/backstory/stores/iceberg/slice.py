@@ -268,7 +268,7 @@ def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) 
 def _visible_rows(reading: HiddenPositions, line: FileLine, deletes: Sequence[FileLine]) -> pa.Array | None:
     """A mask of a file's rows that are not deleted, or None if no row is deleted."""
     positions = [hidden[line.location] for hidden in map(reading, deletes) if line.location in hidden]
-    return mask_of_visible(reduce(or_, positions), line.count) if positions else None
+    return mask_of_visible(reduce(or_, positions) if positions else None, line.count)
 
 
 def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], rows: pa.Table) -> Values:

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, NamedTuple
 
 from backstory.errors import Refused, TryAgain
+from backstory.spark.java_errors import Py4JError
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.iceberg.scripts import NamedFile, Neighbour, files_of_history, neighbours_of
@@ -238,8 +239,6 @@ def listed_files(table: IcebergTable, shared: Collection[str] = ()) -> dict[str,
 
 
 def _list_folder(table: IcebergTable, folder: str) -> dict[str, ListedFile] | None:
-    from py4j.protocol import Py4JError
-
     files = {}
     try:
         listed = table.iceberg.io().listPrefix(f"{folder.rstrip('/')}/").iterator()

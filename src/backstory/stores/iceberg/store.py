@@ -19,6 +19,7 @@ from backstory.model.layout import layout_of
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
+from backstory.spark.java_errors import Py4JError, Py4JJavaError
 from backstory.spark.late_session import LateSpark, activate
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
@@ -73,8 +74,6 @@ def _io_properties(iceberg: Any) -> Mapping[str, str] | None:
 
 def _vended_credentials(io: Any, location: str) -> dict[str, str]:
     """The catalog's credentials for the longest prefix that the table's location has."""
-    from py4j.protocol import Py4JError
-
     try:
         credentials = {str(credential.prefix()): credential.config() for credential in io.credentials()}
     except Py4JError:  # an older Iceberg's FileIO has none
@@ -138,8 +137,6 @@ class IcebergStore:
 
     def find(self, table: TableName) -> Any:
         """Iceberg's object for the current state of a table, or None if table or schema does not exist."""
-        from py4j.protocol import Py4JJavaError
-
         try:  # Iceberg checks whether a table exists by loading it: a check before would load it twice
             return self.iceberg().loadTable(self.identifier(table))
         except Py4JJavaError as fault:

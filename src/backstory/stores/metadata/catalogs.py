@@ -14,6 +14,7 @@ from typing import Any
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.settings import CATALOG, Settings
+from backstory.spark.java_errors import Py4JJavaError
 from backstory.stores.branches import no_branch, on_branch
 from backstory.stores.embedded_catalog import TABLE, CatalogEntry, read_catalog, warehouse_folders
 from backstory.stores.iceberg import store as iceberg
@@ -143,7 +144,6 @@ class SessionCatalog:
         summary = newest.properties
         if span is None and summary.get("total-delete-files") == "0" and summary.get("total-records"):
             return Counts(int(summary["total-records"]), None)
-        from py4j.protocol import Py4JJavaError
         from pyspark.errors import PySparkException
 
         remembered = f"{span.start} = {span.end}" if span and layout is Layout.VERSIONS else "false"

@@ -9,13 +9,18 @@ import struct
 import zlib
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from enum import Enum
-from typing import IO, TYPE_CHECKING, Any, Final, Protocol
+from typing import IO, TYPE_CHECKING, Any, Final, Protocol, cast
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+from pyroaring import BitMap64
 
 from backstory.model.change import COLUMNS_STATE, DOOR, foreign_writes
-from backstory.model.layout import MEMORY, Layout
+from backstory.model.layout import FILE, MEMORY, POSITION, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.versions_layout import ROLE
 from backstory.stores.branches import BRANCH, ancestors, in_effect
@@ -25,11 +30,9 @@ from backstory.stores.refusals import no_table
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
+    from pyiceberg.io import InputFile
     from pyiceberg.manifest import DataFile, ManifestFile
-    from pyroaring import BitMap64
 
-
-if TYPE_CHECKING:
     Known = dict[str, list[tuple[object, DataFile]]]
 
 
@@ -312,7 +315,7 @@ def live_files(
     """Each live file of a snapshot, with its partition. `known` caches the contents of manifests."""
     from pyiceberg.manifest import read_manifest_list
 
-    listed = list(read_manifest_list(_PyicebergFiles(opener).new_input(manifests)))
+    listed = list(read_manifest_list(cast("InputFile", PyicebergFile(opener, manifests))))
     unread = (manifest.manifest_path for manifest in listed if manifest.manifest_path not in (known or {}))
     opener.open_ahead(unread)
     for manifest in listed:
@@ -342,7 +345,7 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
         number: {member.value: member for member in kind}.__getitem__ for number, kind in kinds.items()
     }
     # pyiceberg's own reader ignores fields of format version 3: the place of a deletion vector.
-    source = _PyicebergFiles(opener).new_input(manifest.manifest_path)
+    source = cast("InputFile", PyicebergFile(opener, manifest.manifest_path))
     with AvroFile[ManifestEntry](source, MANIFEST_ENTRY_SCHEMAS[3], types, enums) as entries:
         for entry in entries:
             if entry.status is not ManifestEntryStatus.DELETED:
@@ -351,17 +354,9 @@ def _live_entries(manifest: "ManifestFile", opener: TableFiles) -> "Iterator[tup
 
 
 @dataclass(frozen=True, slots=True)
-class _PyicebergFiles:
-    """Files with pyiceberg's interface. Its own classes need libraries that take a second to load."""
+class PyicebergFile:
+    """A file with pyiceberg's interface. Its own classes need libraries that take a second to load."""
 
-    opener: TableFiles
-
-    def new_input(self, location: str) -> Any:
-        return _PyicebergFile(self.opener, location)
-
-
-@dataclass(frozen=True, slots=True)
-class _PyicebergFile:
     opener: TableFiles
     location: str
 
@@ -377,37 +372,28 @@ class Unreadable(Exception):
     """The error for content that cannot be read exactly without Spark, named in the message."""
 
 
-@dataclass(slots=True)
-class DeletedPositions:
-    """The positions of deleted rows by data file."""
-
-    positions: "dict[str, BitMap64]" = field(default_factory=dict)
-
-    def add(self, file: str, positions: "BitMap64") -> None:
-        """Add deleted rows of the file."""
-        self.positions[file] = self.positions[file] | positions if file in self.positions else positions
-
-
 def deleted_positions(
     deletes: "Iterable[DataFile]", opener: TableFiles, of: Collection[str] | None = None
-) -> DeletedPositions:
-    """The deleted positions. Raises Unreadable for equality deletes and unknown kinds.
+) -> dict[str, BitMap64]:
+    """The deleted positions by data file. Raises Unreadable for equality deletes and unknown kinds.
 
     A vector contains all deletions of its data file, including the ones in older position delete files. If
     `of` is set, delete files that the manifest assigns to other data files are skipped.
     """
-    vectors, older = DeletedPositions(), DeletedPositions()
+    vectors, older = dict[str, BitMap64](), dict[str, BitMap64]()
     for file in deletes:
         if file.content.value != POSITIONS or file.key_metadata is not None:
             raise Unreadable("deletions by equality, or encrypted ones")
         if file.file_format.value == VECTOR:
             data_file, vector = vector_of(file)
             if of is None or data_file in of:
-                vectors.add(data_file, read_vector(vector, opener))
+                add_positions(vectors, {data_file: read_vector(vector, opener)})
         elif of is None or file_fields(file)["referenced_data_file"] in {None, *of}:
+            if file.file_format.value != "PARQUET":
+                raise Unreadable(f"deletions in {file.file_format.value}")
             with opener(file.file_path) as source:
-                _add_positions(older, file, source)
-    return DeletedPositions(older.positions | vectors.positions)
+                add_positions(older, read_position_deletes(source))
+    return older | vectors
 
 
 def file_fields(file: "DataFile") -> Mapping[str, Any]:
@@ -429,7 +415,7 @@ def vector_of(file: "DataFile") -> tuple[str, Vector]:
     return data_file, (file.file_path, offset, length)
 
 
-def read_vector(vector: Vector, opener: TableFiles) -> "BitMap64":
+def read_vector(vector: Vector, opener: TableFiles) -> BitMap64:
     """The positions in a vector."""
     path, offset, length = vector
     positions = vector_positions(opener.read(path, offset, length))
@@ -438,33 +424,55 @@ def read_vector(vector: Vector, opener: TableFiles) -> "BitMap64":
     return positions
 
 
-def _add_positions(deleted: DeletedPositions, file: "DataFile", source: IO[bytes]) -> None:
-    import pyarrow.parquet as pq
-    from pyroaring import BitMap64
+# The columns of a Parquet file of position deletes.
+FILE_PATH, POSITION_IN_FILE = "file_path", "pos"
 
-    if file.file_format.value != "PARQUET":
-        raise Unreadable(f"deletions in {file.file_format.value}")
-    rows = pq.read_table(source, columns=["file_path", "pos"])
-    by_path: dict[str, list[int]] = defaultdict(list)
-    for path, position in zip(rows["file_path"].to_pylist(), rows["pos"].to_pylist(), strict=True):
-        by_path[path].append(position)
-    for path, positions in by_path.items():
-        deleted.add(path, BitMap64(positions))
+
+def read_position_deletes(source: IO[bytes]) -> dict[str, BitMap64]:
+    """The positions in a Parquet file of position deletes, by data file."""
+    names = [FILE_PATH, POSITION_IN_FILE]
+    return positions_by_file(
+        pq.read_table(source, columns=names).select(names).rename_columns([FILE, POSITION])
+    )
+
+
+def positions_by_file(rows: pa.Table) -> dict[str, BitMap64]:
+    """The positions `_pos` of each `_file`."""
+    if not rows.num_rows:
+        return {}
+    files = rows[FILE].unify_dictionaries().combine_chunks()
+    encoded = files if pa.types.is_dictionary(files.type) else files.dictionary_encode()
+    codes = encoded.indices.to_numpy()
+    order = np.argsort(codes, kind="stable")
+    positions = rows[POSITION].to_numpy()[order]
+    bounds = np.searchsorted(codes[order], np.arange(len(encoded.dictionary) + 1))
+    return {
+        file: BitMap64(positions[bounds[place] : bounds[place + 1]])
+        for place, file in enumerate(encoded.dictionary.to_pylist())
+        if bounds[place] < bounds[place + 1]
+    }
+
+
+def add_positions(positions: dict[Any, BitMap64], more: Mapping[Any, BitMap64]) -> None:
+    """Add positions by file to others, in place."""
+    for file, added in more.items():
+        if file in positions:
+            positions[file] |= added
+        else:
+            positions[file] = added
 
 
 _MAGIC: Final = bytes.fromhex("d1d33964")
 
 
-def vector_bytes(positions: "BitMap64") -> bytes:
+def vector_bytes(positions: BitMap64) -> bytes:
     """The bytes of a deletion vector: length, bitmap, checksum."""
     bitmap = _MAGIC + positions.serialize()
     return struct.pack(">I", len(bitmap)) + bitmap + _checksum(bitmap)
 
 
-def vector_positions(content: bytes) -> "BitMap64 | None":
+def vector_positions(content: bytes) -> BitMap64 | None:
     """The positions in a deletion vector, or None if the bytes are damaged or not a deletion vector."""
-    from pyroaring import BitMap64
-
     bitmap, checksum = content[4:-4], content[-4:]
     if bitmap[:4] != _MAGIC or checksum != _checksum(bitmap):
         return None

@@ -98,11 +98,13 @@ class TableReader:
         if snapshot is None:
             return pa.Table.from_batches([], schema)
         if not sought:
-            _require_small(snapshot, most or MOST_ROWS)
+            count = number_of_rows(snapshot)
+            if count is None or int(count) > (most or MOST_ROWS):
+                raise Unreadable(f"{count} rows")
         search = search_rows(self.table.metadata, fields, searches) if searches and sought else None
         data, deletes = _relevant_files(snapshot, self.opener, search)
         self.opener.open_ahead(file.file_path for file in [*deletes, *data])
-        deleted = deleted_positions(deletes, self.opener, {file.file_path for file in data}).positions
+        deleted = deleted_positions(deletes, self.opener, {file.file_path for file in data})
         wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
         if search is not None:
             wanted = replace(
@@ -145,10 +147,12 @@ class _Reading:
 
         def hold(size: int) -> None:
             held.hold(size)
-            self._look_at(size)
+            self.size += size
+            if self.wanted.choose is not None and self.size > MOST_BYTES:
+                raise Unreadable(f"more than {MOST_BYTES} bytes to search")
 
         with self.files.opener.parquet(file.file_path) as opened:
-            live_mask = partial(_visible_rows, deleted, opened.metadata.num_rows)
+            live_mask = partial(mask_of_visible, deleted, opened.metadata.num_rows)
             for rows, _ in self.wanted.parts(opened, live_mask, hold):
                 held.keep(rows)
                 self.rows += rows.num_rows
@@ -156,28 +160,11 @@ class _Reading:
                     raise Unreadable(f"more than {self.most} rows")
         return held.whole()
 
-    def _look_at(self, size: int) -> None:
-        self.size += size
-        if self.wanted.choose is not None and self.size > MOST_BYTES:
-            raise Unreadable(f"more than {MOST_BYTES} bytes to search")
-
-
-def _visible_rows(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
-    """The mask of a file's rows that are not deleted, or None if no row is deleted."""
-    return None if deleted is None else mask_of_visible(deleted, rows)
-
 
 def is_small(snapshot: Mapping[str, Any]) -> bool:
     """Whether a snapshot has few enough rows to read all of them here."""
     count = number_of_rows(snapshot)
     return count is not None and int(count) <= MOST_ROWS
-
-
-def _require_small(snapshot: Mapping[str, Any], most: int) -> None:
-    """Raise Unreadable for a snapshot of more rows than `most`, or of unknown size."""
-    count = number_of_rows(snapshot)
-    if count is None or int(count) > most:
-        raise Unreadable(f"{count} rows")
 
 
 def number_of_rows(snapshot: Mapping[str, Any]) -> str | None:

@@ -47,8 +47,10 @@ def truths_of(values: pa.Array | pa.ChunkedArray) -> np.ndarray:
     return np.frombuffer(buffer, np.uint8)[whole.offset : whole.offset + len(whole)].astype(bool)
 
 
-def mask_of_visible(deleted: "BitMap64", rows: int) -> pa.Array:
-    """A mask of a file's rows that are not deleted."""
+def mask_of_visible(deleted: "BitMap64 | None", rows: int) -> pa.Array | None:
+    """A mask of a file's rows that are not deleted, or None if no row is deleted."""
+    if deleted is None:
+        return None
     mask = np.ones(rows, dtype=bool)
     mask[np.asarray(deleted.to_array())] = False
     return booleans(mask)
@@ -169,15 +171,11 @@ def _time(counted: int, type_: pa.DataType) -> date | str:
         time = EPOCH + timedelta(microseconds=counted)
         return time if type_.tz else time.replace(tzinfo=None)
     except OverflowError:
-        return _text_of_time(counted, type_)
-
-
-def _text_of_time(counted: int, type_: pa.DataType) -> str:
-    """A time that Python cannot represent, as a string with an ISO 8601 year: `-0043-03-15`."""
-    shown = str(np.datetime64(counted, "D" if pa.types.is_date(type_) else "us"))
-    zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
-    year, month, rest = shown.removesuffix(".000000").rsplit("-", 2)
-    return f"{int(year):+05d}-{month}-{rest}{zone}"
+        # A time that Python cannot represent, as a string with an ISO 8601 year: `-0043-03-15`.
+        shown = str(np.datetime64(counted, "D" if pa.types.is_date(type_) else "us"))
+        zone = "" if pa.types.is_date(type_) or type_.tz is None else "Z"
+        year, month, rest = shown.removesuffix(".000000").rsplit("-", 2)
+        return f"{int(year):+05d}-{month}-{rest}{zone}"
 
 
 def _has_floats(type_: pa.DataType) -> bool:

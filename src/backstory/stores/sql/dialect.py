@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, ClassVar
 import sqlglot
 from sqlglot.dialects.duckdb import DuckDB as _Reserved
 
+from backstory.errors import UsageError
 from backstory.stores.sql.columns import Datatype, SqlColumn
 
 if TYPE_CHECKING:
@@ -241,8 +242,6 @@ class Dialect(ABC):
 
     def get_execution_engine(self, url: str) -> "Engine":
         """A connection. By default this raises UsageError, because the dialect only writes SQL."""
-        from backstory.errors import UsageError
-
         del url
         raise UsageError(
             "no-engine",

@@ -115,13 +115,9 @@ def open_postgres(url: str) -> PostgresEngine:
     connection = connect(url)
     with translate_postgres():
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
-        _end_with_process(connection)
+        # Make the session of a killed process end soon, even while it waits, because it holds our locks.
+        with suppress(psycopg.Error):  # only PostgreSQL 14 and later on some systems
+            connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
     for name in ("json", "jsonb"):  # the stored text, as everywhere: its null is not NULL
         connection.adapters.register_loader(name, TextLoader)
     return PostgresEngine(connection)
-
-
-def _end_with_process(connection: psycopg.Connection[tuple[Any, ...]]) -> None:
-    """Make the session of a killed process end soon, even while it waits, because it holds our locks."""
-    with suppress(psycopg.Error):  # only PostgreSQL 14 and later on some systems
-        connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
