@@ -64,7 +64,7 @@ def test_a_compaction_moves_the_rows_of_now(store, scattered):
             compact_as_loaded(store, stale, {})
         assert values(store, scattered) == wanted
 
-    done = compact(store, scattered, lambda table: other.writes(carried_properties(table, {})), dry_run=False)
+    done = compact(store, scattered, lambda table: other.writes(carried_properties(table)), dry_run=False)
 
     assert (other.left, values(store, scattered)) == ([], [(3, "other"), (9, "new")])
     assert done.files_after == 1
@@ -81,7 +81,7 @@ def test_what_comes_while_a_record_is_forgotten_stays(store, scattered):
 
     def chosen(table):
         every = search(store, table, column("id") > 0, columns_with_ids(store, table, {"id": ()}), ALONE)
-        return Erasure(every, carried_properties(table, {}), {}, UnfinishedErasure())
+        return Erasure(every, carried_properties(table), {}, UnfinishedErasure())
 
     erase(store, scattered, chosen, lambda rows: other.writes(rows).where(~of_record))
 

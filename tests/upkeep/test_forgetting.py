@@ -71,7 +71,7 @@ def forgotten(spark, tmp_path_factory):
     stray = old(shutil.copy(some, some.with_name(f"{uuid4()}.parquet")))
     spark.sql(f"CALL backstory.system.compute_table_stats(table => '{name}')")
     spark.sql(f"CALL backstory.system.compute_partition_stats(table => '{name}')")
-    compact(store, name, lambda table: carried_properties(table, {}), dry_run=False)
+    compact(store, name, carried_properties, dry_run=False)
     scope = json.dumps({"id": KEY})
     mark = version(None, None, 30, role="fact", kind="copy", scope=scope) | {"recorded_at": t(3)}
     put(store, name, [mark], scoped=KEY)

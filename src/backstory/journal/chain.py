@@ -13,8 +13,9 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha3_256
 from types import NoneType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
+from backstory.engine.deliver import Plan, deliver
 from backstory.errors import UsageError, Violated
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
@@ -30,10 +31,6 @@ from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.table_rows import TableReader, rows_in_order
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import require_layout
-
-if TYPE_CHECKING:
-    from backstory.engine.deliver import Plan
-
 
 ADD_DATA: Final = "AddData"
 OFFSETS_IN: Final = ("start", "end", "prev_offset")  # the JSON keys for offsets in an event
@@ -227,10 +224,8 @@ class LogDelivery:
         return [log_of(self.dataset.shape.table)]
 
     @contextmanager
-    def open_plan(self, store: IcebergStore) -> "Iterator[Plan[None]]":
+    def open_plan(self, store: IcebergStore) -> Iterator[Plan[None]]:
         """Append the blocks in one commit. Create the log if it is missing."""
-        from backstory.engine.deliver import Plan
-
         shape = Shape(self.tables[0], COLUMNS, (NUMBER,), Layout.ODF_LOG)
         log = load(store, shape.table)
         if log is not None:
@@ -250,8 +245,6 @@ def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
 
     The function locks the log, and starts again if another process committed first.
     """
-    from backstory.engine.deliver import deliver
-
     if next(snapshots(table), None) is not None:
         deliver(store, LogDelivery(table))
 

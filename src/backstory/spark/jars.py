@@ -102,11 +102,8 @@ def kept_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Ja
     """
     if any(_is_open(package) for package in packages):
         return None
-    for folder in _folders(properties):
-        jars = _sealed_jars(folder / _folder_name(packages, properties))
-        if jars is not None:
-            return jars
-    return None
+    folders = (folder / _folder_name(packages, properties) for folder in _folders(properties))
+    return next((jars for jars in map(_sealed_jars, folders) if jars is not None), None)
 
 
 def fetch_jars(packages: Sequence[str], properties: Mapping[str, str]) -> list[Jar]:

@@ -25,18 +25,6 @@ class _NameCache:
         return member
 
 
-class _View(_NameCache, JVMView):  # type: ignore[misc]
-    pass
-
-
-class _Package(_NameCache, JavaPackage):  # type: ignore[misc]
-    pass
-
-
-class _Class(_NameCache, JavaClass):  # type: ignore[misc]
-    pass
-
-
 class _Iterator(JavaIterator):  # type: ignore[misc]
     """An iterator that calls `hasNext` before `next`."""
 
@@ -46,7 +34,9 @@ class _Iterator(JavaIterator):  # type: ignore[misc]
         return super().__next__()
 
 
-_KINDS = {JVMView: _View, JavaPackage: _Package, JavaClass: _Class}
+_KINDS: dict[type, Any] = {
+    kind: type(kind.__name__, (_NameCache, kind), {}) for kind in (JVMView, JavaPackage, JavaClass)
+}
 
 
 def remember_names(jvm: Any) -> Any:
@@ -66,7 +56,7 @@ def java_class(jvm: Any, name: str) -> Any:
 
 @cache
 def _class_by_name(client: Any, name: str) -> Any:
-    return _Class(name, client)
+    return _KINDS[JavaClass](name, client)
 
 
 @cache

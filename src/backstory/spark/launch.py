@@ -117,9 +117,14 @@ def launch(chosen: Mapping[str, str], *, alone: bool) -> Any:
     from pyspark.java_gateway import launch_gateway
 
     if SparkContext._gateway is None:  # noqa: SLF001 - pyspark starts its JVM in this way itself
-        with _pass_by_file(chosen), _names_in_utf8():
-            wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
-            gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
+        own = os.environ.get(ARGUMENTS) or "pyspark-shell"
+        # Java encodes file names by the locale, which is ASCII under cron and in many containers.
+        locale = "C.UTF-8" if codecs.lookup(sys.getfilesystemencoding()).name == "utf-8" else None
+        with properties_file(chosen) as path:
+            arguments = " ".join([*submit_options(), "--properties-file", quote(str(path)), own])
+            with _variable(ARGUMENTS, arguments), _variable("LC_ALL", locale):
+                wanted = {"start_new_session": True, "umask": OWNER_ALONE if alone else -1}
+                gateway = launch_gateway(None, wanted)  # type: ignore[no-untyped-call]
         SparkContext._ensure_initialized(gateway=gateway)  # noqa: SLF001
         hold_to_this_process(java())
     return java()
@@ -138,17 +143,6 @@ def spells(jvm: Any, path: str) -> bool:
     except UnicodeEncodeError:  # with ASCII as its encoding, this process reads other bytes as surrogates
         return False
     return path.isascii() or encoding == codecs.lookup(sys.getfilesystemencoding()).name
-
-
-@contextmanager
-def _names_in_utf8() -> Iterator[None]:
-    """Make a starting Java encode file names in UTF-8, if this process does.
-
-    Java uses the locale, which is ASCII under cron and in many containers. Python uses UTF-8 there.
-    """
-    in_utf8 = codecs.lookup(sys.getfilesystemencoding()).name == "utf-8"
-    with _variable("LC_ALL", "C.UTF-8" if in_utf8 else None):
-        yield
 
 
 @contextmanager
@@ -175,16 +169,6 @@ def properties_file(chosen: Mapping[str, str]) -> Iterator[Path]:
         path.write_text("".join([own_defaults(os.environ), *lines]), "utf-8")
         path.chmod(0o600)
         yield path
-
-
-@contextmanager
-def _pass_by_file(chosen: Mapping[str, str]) -> Iterator[None]:
-    """Make a starting spark-submit read the properties from a private file."""
-    own = os.environ.get(ARGUMENTS) or "pyspark-shell"
-    with properties_file(chosen) as path:
-        arguments = [*submit_options(), "--properties-file", quote(str(path)), own]
-        with _variable(ARGUMENTS, " ".join(arguments)):
-            yield
 
 
 def _escape_property(text: str) -> str:
@@ -275,7 +259,9 @@ def _options(java: Path, classes: Path, *, keeps: bool) -> tuple[str, Path | Non
             return f"{_QUIET} {_CHECKED} {_reports()} -XX:SharedArchiveFile={archive}", archive
         if not keeps or not _is_free(archive):
             return "", None
-        _tidy(folder)
+        for unused in folder.glob("*.jsa"):
+            if time.time() - unused.stat().st_mtime > _UNUSED:
+                discard_archive(unused)
     except OSError:
         return "", None
     return f"{_QUIET} -XX:ArchiveClassesAtExit={archive}", None
@@ -316,10 +302,3 @@ def _is_free(archive: Path) -> bool:
     with suppress(FileNotFoundError):
         return time.time() - archive.stat().st_mtime > _ABANDONED
     return True
-
-
-def _tidy(folder: Path) -> None:
-    """Remove archives that have not been used for a long time."""
-    for archive in folder.glob("*.jsa"):
-        if time.time() - archive.stat().st_mtime > _UNUSED:
-            discard_archive(archive)

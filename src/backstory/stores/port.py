@@ -62,20 +62,12 @@ class TableLike(Protocol):
         """Descriptions of writes by other programs since the table's door last wrote."""
 
 
-class StoredTable(Protocol):
-    """A table in the state in which it was loaded."""
-
-    @property
-    def shape(self) -> Shape:
-        """The table's columns, key and layout."""
+class StoredTable(TableLike, Protocol):
+    """A table in the state in which it was loaded. If `rows` is 0, the table is empty."""
 
     @property
     def schema_id(self) -> int:
         """The id of the table's schema, which differs after every change of columns."""
-
-    @property
-    def rows(self) -> int:
-        """An upper bound of the number of rows. If it is 0, the table is empty."""
 
     @property
     def disorderly(self) -> bool:
@@ -86,20 +78,12 @@ class StoredTable(Protocol):
         """The token of the newest commit of rows, if backstory made it."""
 
     @property
-    def properties(self) -> Mapping[str, str]:
-        """The table's properties, as commits have set them."""
-
-    @property
     def tags(self) -> Mapping[str, int]:
         """The tags of snapshots, by name. A snapshot with a tag does not expire."""
 
     @property
     def snapshots(self) -> Sequence[Snapshot]:
         """Every commit of rows, oldest first."""
-
-    @property
-    def foreign_writes(self) -> Sequence[str]:
-        """Descriptions of writes by other programs since the table's door last wrote."""
 
 
 Loaded = TypeVar("Loaded", bound=StoredTable)

@@ -27,7 +27,6 @@ from backstory.reading.frames import is_record
 from backstory.reading.selection import key_of
 from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.erasures import (
-    Erased,
     Erasure,
     FoundFiles,
     columns_with_ids,
@@ -379,7 +378,7 @@ def _forget_in_table(
             for reference in references(stored)
         }
         properties = {
-            key: text for key, text in carried_properties(stored, {}).items() if not record.occurs_in(text)
+            key: text for key, text in carried_properties(stored).items() if not record.occurs_in(text)
         }
         known = (record.show(file) for file in (*before.kept, *files_left_outside(stored)))
         mark = replace(before, kept=[*dict.fromkeys([*known, *outside_files(stored, record, again)])])
@@ -403,17 +402,6 @@ def _forget_in_table(
     ):
         # The erasure of another record was completed.
         return replace(record_search.certificate, left=left_over or 0)
-    return _certify(record_search, record, done, again, consumers, left_over)
-
-
-def _certify(
-    record_search: _RecordSearch,
-    record: ForgottenRecord,
-    done: Erased,
-    again: FoundFiles,
-    consumers: list[str],
-    left: list[str],
-) -> Certificate:
     files = [f"a file that is not deleted: {record.show(path)}" for path in done.left]
     return replace(
         record_search.certificate,
@@ -427,7 +415,7 @@ def _certify(
         statistics_deleted=record.without_paths(done.statistics),
         searched=again.searched,
         consumers=[record.show(consumer) for consumer in consumers],
-        left=[*files, *left] or 0,
+        left=[*files, *left_over] or 0,
     )
 
 

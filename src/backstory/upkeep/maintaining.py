@@ -7,7 +7,9 @@ import json
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
+from functools import reduce
 from importlib.metadata import version
+from operator import or_
 from typing import Final, Literal
 
 from pyspark.sql import Column, Window
@@ -56,7 +58,7 @@ UNDONE: Final = "backstory.undone"
 _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 
 
-def carried_properties(table: IcebergTable, counts: Mapping[str, int]) -> dict[str, str]:
+def carried_properties(table: IcebergTable) -> dict[str, str]:
     """The properties of an upkeep commit, including the properties of the newest commit.
 
     So the token of the last delivery stays in the newest commit, where it is looked up. The properties of a
@@ -74,7 +76,7 @@ def carried_properties(table: IcebergTable, counts: Mapping[str, int]) -> dict[s
         **carried,
         **remark_properties(),
         DOOR: layout.door,
-        COUNTS: json.dumps(dict(counts)),
+        COUNTS: "{}",
         "backstory.version": version("backstory"),
     }
 
@@ -104,15 +106,13 @@ class Expiry:
         return int(self.before.timestamp() * 1000)
 
 
-def plan_expiry(
-    table: IcebergTable, needed: Collection[str] = (), now: datetime | None = None
-) -> Expiry | None:
+def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | None:
     """The commits and cursors that may expire, or None if nothing can or the table may not delete files.
 
     Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
     later commits are kept too, because a search through the table's history must not have gaps.
     """
-    now, current = now or datetime.now(UTC), newest_snapshot(table)
+    now, current = datetime.now(UTC), newest_snapshot(table)
     if current is None or table.properties.get(GC, "true").lower() == "false":
         return None
     if table.finished:  # the next commit drops these branches
@@ -131,13 +131,10 @@ def plan_expiry(
     at_least = table.number(AT_LEAST, 1)
     times_to_keep += [commit.committed_at for commit in past[:at_least]]
     times_to_keep += [commit.committed_at for commit in past if commit.get_property(TOKEN) in needed]
-    before = min(now - _age(table), *times_to_keep)
+    age_of_commits = timedelta(milliseconds=table.number(MAX_AGE, KEPT_FOR // timedelta(milliseconds=1)))
+    before = min(now - age_of_commits, *times_to_keep)
     old_ones = sum(snapshot.committed_at < before for snapshot in all_snapshots(table))
     return Expiry(before, old_ones, stale, renewed) if old_ones or stale else None
-
-
-def _age(table: IcebergTable) -> timedelta:
-    return timedelta(milliseconds=table.number(MAX_AGE, KEPT_FOR // timedelta(milliseconds=1)))
 
 
 def _cursor_age(table: IcebergTable, own_age_ms: int | None) -> timedelta:
@@ -173,14 +170,16 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
     def plan() -> tuple[IcebergTable, Change | None]:
         table = existing(store, name)
         moving = _bounds_to_move(store, table, bounds)
-        removable = [
-            condition
-            for condition in (_facts_before(moving.settle_before), _past_before(moving.known_from))
-            if condition is not None
-        ]
+        removable, memory = list[Column](), column(MEMORY)
+        if moving.settle_before is not None:
+            early = column(VALID_FROM) <= instant(micros_of(moving.settle_before))
+            removable.append((memory[ROLE] == Role.FACT.value) & early)
+        if moving.known_from is not None:
+            early = memory[ENDED_AT] <= instant(micros_of(moving.known_from))
+            removable.append((memory[ROLE] == Role.PAST.value) & early)
         if not removable:
             return table, None
-        condition = removable[0] if len(removable) == 1 else removable[0] | removable[1]
+        condition = reduce(or_, removable)
         if moving.settle_before is not None and LOG in table.properties:
             change = _settle_log(store, table, condition, moving.settle_before) or Change(snapshot=True)
         else:
@@ -190,7 +189,7 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
             {"settled": removed[0]}, change.removed, properties=_properties(moving), snapshot=change.snapshot
         )
 
-    carried = carried_properties(existing(store, name), {})
+    carried = carried_properties(existing(store, name))
     properties = {name: value for name, value in carried.items() if name not in _NOTED}
     note = Note("native", carried[TOKEN], properties)
     deliver(store, TableChange([name], note, plan, dry_run))
@@ -212,15 +211,12 @@ def _bounds_to_move(store: IcebergStore, table: IcebergTable, bounds: Bounds) ->
     if settled is None:
         before = None
     elif before is not None:
-        before = _after_settled(before, _interval(settled))
+        ends = json.loads(settled)
+        interval = (ends[0] and parse_instant(ends[0]), parse_instant(ends[1])) if ends else None
+        before = _after_settled(before, interval)
     if since is not None and known_from is not None and parse_instant(known_from) >= since:
         since = None
     return Bounds(before, since)
-
-
-def _interval(settled: str) -> tuple[datetime | None, datetime] | None:
-    ends = json.loads(settled)
-    return (None if ends[0] is None else parse_instant(ends[0]), parse_instant(ends[1])) if ends else None
 
 
 def _after_settled(before: datetime, interval: tuple[datetime | None, datetime] | None) -> datetime | None:
@@ -240,12 +236,6 @@ def _properties(bounds: Bounds) -> dict[str, str | None]:
     if bounds.known_from is not None:
         properties[KNOWN_FROM] = iso(bounds.known_from)
     return properties
-
-
-def _facts_before(before: datetime | None) -> Column | None:
-    if before is None:
-        return None
-    return (column(MEMORY)[ROLE] == Role.FACT.value) & (column(VALID_FROM) <= instant(micros_of(before)))
 
 
 def _settle_log(
@@ -271,12 +261,6 @@ def _settle_log(
     if not positions:
         return None
     return Change({"deleted": sum(len(bitmap) for bitmap in positions.values())}, removed=positions)
-
-
-def _past_before(since: datetime | None) -> Column | None:
-    if since is None:
-        return None
-    return (column(MEMORY)[ROLE] == Role.PAST.value) & (column(MEMORY)[ENDED_AT] <= instant(micros_of(since)))
 
 
 def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None:
@@ -350,7 +334,7 @@ def maintain(
         done = replace(done, rows_settled=settle(store, name, bounds, dry_run=dry_run))
         share = memory_share(store, existing(store, name))
         done = replace(done, memory_share=round(share.share, 4), propose_settle_before=share.propose)
-    compaction = compact(store, name, lambda stored: carried_properties(stored, {}), dry_run=dry_run)
+    compaction = compact(store, name, carried_properties, dry_run=dry_run)
     done = replace(
         done, files=compaction.files, files_after=compaction.files_after, bytes_rewritten=compaction.bytes
     )

@@ -40,15 +40,15 @@ class Pruned:
     watermark: datetime | None
 
 
-def prunable_condition(history: StoredHistory, cut: Cut, alias: str = "h") -> str:
-    """The SQL condition for versions that may be pruned. No open version meets it."""
-    started, ended = history.start_of(alias), history.end_of(alias)
+def prunable_condition(history: StoredHistory, cut: Cut) -> str:
+    """The SQL condition for versions, named h, that may be pruned. No open version meets it."""
+    started, ended = history.start_of("h"), history.end_of("h")
     parts = [f"{ended} < {history.dialect.timestamp_literal(cut.before)}"]
     if cut.keep_last:
-        same = f"{history.of('l', history.key)} = {history.of(alias, history.key)}"
+        same = f"{history.of('l', history.key)} = {history.of('h', history.key)}"
         later = f"{same} AND {history.start_of('l')} > {started}"
         parts.append(f"EXISTS (SELECT 1 FROM {history.table} AS l WHERE {later})")
-    parts += [f"NOT ({history.is_record(alias, key)})" for key in cut.legal_hold]
+    parts += [f"NOT ({history.is_record('h', key)})" for key in cut.legal_hold]
     return " AND ".join(parts)
 
 

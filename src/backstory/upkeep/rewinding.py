@@ -281,30 +281,20 @@ class _Rewinding:
                 properties = memory_at(stored.properties, self.time, now)
                 removed, added = planned.places(REMOVED, stored), planned.rows(ADDED)
                 change = Change(counts, removed, added, properties=properties) if counts else None
-            yield self._plan(stored, commits, change, now, counts, keys)
 
-    def _plan(
-        self,
-        stored: IcebergTable,
-        commits: Sequence[IcebergSnapshot],
-        change: Change | None,
-        now: datetime | None,
-        counts: Mapping[str, int],
-        keys: list[dict[str, Any]],
-    ) -> Plan[Rewound]:
-        def receipt(committed: Commit | None) -> Rewound:
-            return Rewound(
-                str(self.table),
-                iso(self.time),
-                committed is not None,
-                {name: counts.get(name, 0) for name in OUTCOMES},
-                [commit_fields(commit) for commit in commits] if change else [],
-                keys,
-                iso(now) if committed and now else None,
-                committed.snapshot_id if committed else None,
-            )
+            def receipt(committed: Commit | None) -> Rewound:
+                return Rewound(
+                    str(self.table),
+                    iso(self.time),
+                    committed is not None,
+                    {name: counts.get(name, 0) for name in OUTCOMES},
+                    [commit_fields(commit) for commit in commits] if change else [],
+                    keys,
+                    iso(now) if committed and now else None,
+                    committed.snapshot_id if committed else None,
+                )
 
-        return Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
+            yield Plan(stored, change, _note(stored, self.time, now), receipt, self.dry_run)
 
 
 def is_learnt_after(known: datetime) -> Column:

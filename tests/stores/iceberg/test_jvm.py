@@ -49,7 +49,7 @@ def test_icebergs_java_is_called_in_one_place():
 def test_all_that_is_called_is_asked_for_at_the_start(spark):
     """The list that a session must support contains exactly the classes that the module calls."""
     text = "".join(path.read_text(encoding="utf-8") for path in (FACADE, *SCRIPTS))
-    called = set(re.findall(r'_iceberg\([^"]*"([^"]+)"\)', text))
+    called = set(re.findall(r'\biceberg\([^"]*"([^"]+)"\)', text))
     called |= set(re.findall(r"\{ICEBERG\}\.((?:[a-z]+\.)*[A-Z]\w*)", text)) - IN_SETTINGS
     assert called | {"spark.source.SparkRewriteTable"} == set(jvm.NEEDED)
     assert not jvm.missing_classes(spark._jvm)

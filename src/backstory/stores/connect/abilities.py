@@ -12,11 +12,11 @@ from backstory.model.table import TableName
 from backstory.spark.versions import arrow_of
 from backstory.stores.branches import MAIN
 from backstory.stores.connect.commit import MERGE_MODE
-from backstory.stores.connect.sessions import NOTE
+from backstory.stores.connect.sessions import NOTE, fast_forward
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.frames import LINEAGE_SINCE
-from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.literals import property_list, quote
 
 Try = Callable[[ConnectStore, TableName], None]
 _BRANCH, _LATE, _PROPERTY, _VALUE = "tried", "late", "backstory.tried", "doctor"
@@ -43,10 +43,8 @@ def _copy_of_session(store: ConnectStore) -> Iterator[Any]:
 def _create(store: ConnectStore, table: TableName) -> None:
     store.spark.sql(f"CREATE NAMESPACE IF NOT EXISTS {quote(store.catalog)}.{quote(table.schema)}")
     properties = {"format-version": str(LINEAGE_SINCE), MERGE_MODE: PROPERTIES[MERGE_MODE]}
-    pairs = ", ".join(f"'{name}' = '{value}'" for name, value in properties.items())
-    store.spark.sql(
-        f"CREATE TABLE {store.sql_name(table)} (id BIGINT, name STRING) USING iceberg TBLPROPERTIES ({pairs})"
-    )
+    columns, pairs = "(id BIGINT, name STRING)", property_list(properties)
+    store.spark.sql(f"CREATE TABLE {store.sql_name(table)} {columns} USING iceberg TBLPROPERTIES ({pairs})")
     store.spark.sql(f"INSERT INTO {store.sql_name(table)} VALUES (1, 'a'), (2, 'b')")  # noqa: S608 - a quoted name
 
 
@@ -87,23 +85,17 @@ def _keep_notes(store: ConnectStore, table: TableName) -> None:
 
 
 def _forward(store: ConnectStore, table: TableName) -> None:
-    _fast_forward(store, table, _BRANCH)
+    fast_forward(store, store.spark, table, MAIN, _BRANCH)
     if _rows(store, table) != _AFTER:
         raise _other_result("The table did not move to its branch.")
 
 
 def _refuse(store: ConnectStore, table: TableName) -> None:
     try:
-        _fast_forward(store, table, _LATE)
+        fast_forward(store, store.spark, table, MAIN, _LATE)
     except PySparkException:
         return
     raise _other_result("The table moved to a branch that does not have its newest commit.")
-
-
-def _fast_forward(store: ConnectStore, table: TableName, branch: str) -> None:
-    name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
-    call = f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{MAIN}', '{branch}')"
-    store.spark.sql(call).collect()
 
 
 def _rows(

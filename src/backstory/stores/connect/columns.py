@@ -6,11 +6,11 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from backstory.model.change import COLUMNS_STATE, Change
-from backstory.model.table import Shape, TableName
+from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import added_fields, widens
 from backstory.spark.connect import needs_java
 from backstory.stores.connect.store import ConnectStore
-from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.literals import property_list, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import SOURCE_NAMES, IcebergTable, source_names
 
@@ -28,16 +28,12 @@ def set_properties(
 ) -> None:
     """Set properties of the table; None removes one."""
     altering = f"ALTER TABLE {store.sql_name(table)}"
-    pairs = [
-        f"{text_literal(name)} = {text_literal(value)}"
-        for name, value in properties.items()
-        if value is not None
-    ]
+    values = {name: value for name, value in properties.items() if value is not None}
     removed = [text_literal(name) for name, value in properties.items() if value is None]
     if removed:
         session.sql(f"{altering} UNSET TBLPROPERTIES IF EXISTS ({', '.join(removed)})")
-    if pairs:
-        session.sql(f"{altering} SET TBLPROPERTIES ({', '.join(pairs)})")
+    if values:
+        session.sql(f"{altering} SET TBLPROPERTIES ({property_list(values)})")
 
 
 def reshape(
@@ -71,40 +67,40 @@ def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iter
         if old != new:
             yield f"RENAME COLUMN {quote(old)} TO {quote(new)}"
     known = {renamed.get(each.name, each.name): each.type for each in before.columns}
-    wider = [
-        each
-        for each in into.columns
-        if each.name in known and each.type != known[each.name] and widens(known[each.name], each.type)
-    ]
+    present = [(each, known[each.name]) for each in into.columns if each.name in known]
+    wider = [(each, old) for each, old in present if each.type != old and widens(old, each.type)]
     types = [
         f"{quote(each.name)} TYPE {spark_type(each.type)}"
-        for each in wider
-        if spark_type(each.type) != spark_type(known[each.name])
+        for each, old in wider
+        if spark_type(each.type) != spark_type(old)
     ]
     if types:
         yield f"ALTER COLUMN {', '.join(types)}"
     if wider:
-        yield "ALTER COLUMN " + ", ".join(
-            f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each in wider
-        )
+        comments = (f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each, _ in wider)
+        yield f"ALTER COLUMN {', '.join(comments)}"
     places = ("FIRST", *(f"AFTER {quote(name)}" for name in into.names))
     # New columns come first, because copies remember their ids.
     added = [
-        f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)} {place}"
+        f"{column_definition(each)} {place}"
         for each, place in zip(into.columns, places, strict=False)
         if each.name not in known
     ]
     added += [
         f"{'.'.join(map(quote, (each.name, *part.within, part.name)))} {spark_type(part.type)}"
-        for each in into.columns
-        if each.name in known
-        for part in added_fields(known[each.name], each.type) or ()
+        for each, old in present
+        for part in added_fields(old, each.type) or ()
     ]
     if added:
         yield f"ADD COLUMNS ({', '.join(added)})"
     dropped = [quote(name) for name in known if into.column(name) is None]
     if dropped:
         yield f"DROP COLUMNS ({', '.join(dropped)})"
+
+
+def column_definition(column: Column) -> str:
+    """A column, its type and its comment, in a statement."""
+    return f"{quote(column.name)} {spark_type(column.type)} COMMENT {text_literal(column.doc)}"
 
 
 def require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:

@@ -26,13 +26,13 @@ from backstory.stores.connect.columns import new_properties, require_alterable, 
 from backstory.stores.connect.create import create, drop_or_rename
 from backstory.stores.connect.described_table import DescribedTable
 from backstory.stores.connect.rows import restore_rows, stage_rows, write_rows
-from backstory.stores.connect.sessions import commit_session
+from backstory.stores.connect.sessions import commit_session, fast_forward, require_unchanged
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.commit import require_for_branch
 from backstory.stores.iceberg.create import PROPERTIES
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import keeps_row_ids
-from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.literals import quote
 from backstory.stores.iceberg.positions import FEW
 from backstory.stores.iceberg.schema import json_schema
 from backstory.stores.iceberg.store import IcebergTable
@@ -161,9 +161,7 @@ def _change(
     else:
         notes = {**notes, BRANCH: branch, **({PENDING: json.dumps(pending)} if pending else {})}
     with commit_session(store, name, notes) as session:
-        session.sql(f"REFRESH TABLE {of_table.sql_name(name)}")
-        if store.metadata_location(name, session) != table.metadata:
-            raise conflict(name)
+        require_unchanged(store, session, table)
         if table.pending and onto == MAIN:
             # A delivery was interrupted: it is completed, then this one is planned again.
             set_properties(store, session, name, table.pending)
@@ -233,11 +231,8 @@ def _publish(
 
     The answer can be lost: the table is asked whether it has the snapshot.
     """
-    name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
     try:
-        session.sql(
-            f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')"
-        ).collect()
+        fast_forward(store, session, table, onto, branch)
     except PySparkException:
         metadata = store.find(table).json
         if snapshot not in {each["snapshot-id"] for each in ancestors(metadata, head_of(metadata, onto))}:
@@ -262,9 +257,7 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
     name = table.shape.table
     altering = f"ALTER TABLE {store.sql_name(name)}"
     with commit_session(store, name, {}) as session:
-        session.sql(f"REFRESH TABLE {store.sql_name(name)}")
-        if store.metadata_location(name, session) != table.metadata:
-            raise conflict(name)
+        require_unchanged(store, session, table)
         for branch, tag in change.tags.items():
             if tag is not None:
                 session.sql(f"{altering} CREATE BRANCH {quote(branch)} AS OF VERSION {tag.snapshot}")

@@ -12,12 +12,13 @@ from backstory.model.layout import YEAR
 from backstory.model.table import Shape
 from backstory.observe.metrics import time_stage
 from backstory.spark.connect import needs_java
+from backstory.stores.connect.columns import column_definition
 from backstory.stores.connect.rows import frame_in
 from backstory.stores.connect.sessions import commit_session
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.create import refuse_paths, table_properties
 from backstory.stores.iceberg.frames import without_row_ids
-from backstory.stores.iceberg.literals import column, quote, text_literal
+from backstory.stores.iceberg.literals import column, property_list, quote, text_literal
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergTable
 
@@ -55,18 +56,14 @@ def create(
 def _create_empty(
     store: ConnectStore, session: "SparkSession", shape: Shape, properties: Mapping[str, str]
 ) -> None:
-    columns = ", ".join(
-        f"{quote(each.name)} {spark_type(each.type)} COMMENT {text_literal(each.doc)}"
-        for each in shape.columns
-    )
+    columns = ", ".join(map(column_definition, shape.columns))
     parts = ", ".join(
         f"years({quote(name)})" if transform == YEAR else quote(name)
         for transform, name in shape.layout.partitioning
     )
-    pairs = ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
     session.sql(
         f"CREATE TABLE {store.sql_name(shape.table)} ({columns}) USING iceberg "
-        f"{f'PARTITIONED BY ({parts}) ' if parts else ''}TBLPROPERTIES ({pairs})"
+        f"{f'PARTITIONED BY ({parts}) ' if parts else ''}TBLPROPERTIES ({property_list(properties)})"
     )
 
 

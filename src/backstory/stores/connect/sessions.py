@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Final
 
 from pyspark.errors import PySparkException
@@ -10,6 +11,8 @@ from backstory.model.table import TableName
 from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.faults import translate_faults
+from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.store import IcebergTable
 from backstory.stores.refusals import conflict
 
 if TYPE_CHECKING:
@@ -28,6 +31,22 @@ _CONFLICTS: Final = (
     "already exists",
     "Ref does not exist",
 )
+
+
+def fast_forward(
+    store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str
+) -> None:
+    """Move the branch `onto` to another branch, which must have its newest commit."""
+    name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
+    session.sql(f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')").collect()
+
+
+def require_unchanged(store: ConnectStore, session: "SparkSession", table: IcebergTable) -> None:
+    """Raise TryAgain if the table has changed since it was loaded."""
+    name = table.shape.table
+    session.sql(f"REFRESH TABLE {replace(store, branch=None).sql_name(name)}")
+    if store.metadata_location(name, session) != table.metadata:
+        raise conflict(name)
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from backstory.stores.embedded_catalog import remember
 from backstory.stores.iceberg.data_files import delete_files
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import ascending, holds_views, partition_spec
-from backstory.stores.iceberg.literals import quote, text_literal
+from backstory.stores.iceberg.literals import property_list, quote
 from backstory.stores.iceberg.schema import iceberg_schema
 from backstory.stores.iceberg.scripts import files_of_history
 from backstory.stores.iceberg.store import (
@@ -191,8 +191,8 @@ def _create_view_by_sql(
     """Create a view by Spark SQL. An existing view stays as it is."""
     from pyspark.errors import UnsupportedOperationException
 
-    pairs = ", ".join(f"{text_literal(key)} = {text_literal(value)}" for key, value in properties.items())
-    statement = f"CREATE VIEW IF NOT EXISTS {store.sql_name(name)} TBLPROPERTIES ({pairs}) AS {sql}"
+    marked = f"TBLPROPERTIES ({property_list(properties)})"
+    statement = f"CREATE VIEW IF NOT EXISTS {store.sql_name(name)} {marked} AS {sql}"
     with translate_faults(name), suppress(UnsupportedOperationException):
         store.spark.sql(statement)
 

@@ -156,12 +156,11 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
         (
             locations.newDataLocation(f"{partition.folder}/{uuid.uuid4()}.parquet".lstrip("/")),
             partition.path,
-            piece,
+            part.slice(first, ROWS_IN_FILE),
         )
         for partition, part in parts
-        for piece in _pieces(part)
+        for first in range(0, part.num_rows, ROWS_IN_FILE)
     ]
-
     on_disk = _is_on_disk(table, pieces[0][0])
 
     def write(piece: tuple[str, str, pa.Table]) -> WrittenFile:
@@ -261,12 +260,6 @@ def _ascends(values: pa.ChunkedArray) -> bool:
     return values.null_count == 0 and bool(pc.all(pc.less(values[:-1], values[1:])).as_py())
 
 
-def _pieces(rows: pa.Table) -> Iterator[pa.Table]:
-    """The rows of one partition, as a slice for each file."""
-    for first in range(0, rows.num_rows, ROWS_IN_FILE):
-        yield rows.slice(first, ROWS_IN_FILE)
-
-
 def _with_field_ids(store: IcebergStore, table: IcebergTable, schema: pa.Schema) -> pa.Schema:
     """The schema with the field ids of columns and their parts, which Iceberg uses to find them in files."""
     numbered = {field["name"]: field for field in fields_of(store.jvm, table.iceberg.schema())}
@@ -295,6 +288,11 @@ def _write_file(
     table: IcebergTable, location: str, local: Path | None, partition: str, rows: pa.Table
 ) -> WrittenFile:
     """Write a file to this machine's disk, or through the table's FileIO if `local` is None."""
+    # In other columns a dictionary costs time and space in every group.
+    sample = rows.slice(0, ROWS_IN_GROUP)
+    repeating = [
+        path for name in rows.column_names for path in _repeating_leaves(name, sample[name].combine_chunks())
+    ]
     sink: Any = pa.BufferOutputStream() if local is None else pa.OSFile(str(local), "wb")
     with (
         sink,
@@ -302,7 +300,7 @@ def _write_file(
             sink,
             rows.schema,
             compression="zstd",
-            use_dictionary=[*_repeating(rows.slice(0, ROWS_IN_GROUP))],
+            use_dictionary=repeating,
             store_schema=False,
             store_decimal_as_integer=True,
         ) as writer,
@@ -316,12 +314,6 @@ def _write_file(
         return WrittenFile(location, content.size, footer_of(content), partition)
     with pa.memory_map(str(local)) as file:
         return WrittenFile(location, file.size(), footer_of(file.read_buffer()), partition)
-
-
-def _repeating(rows: pa.Table) -> Iterator[str]:
-    """The columns whose values repeat. Elsewhere a dictionary costs time and space in every group."""
-    for name, values in zip(rows.column_names, rows.columns, strict=True):
-        yield from _repeating_leaves(name, values.combine_chunks())
 
 
 def _repeating_leaves(path: str, values: pa.Array) -> Iterator[str]:
@@ -361,15 +353,11 @@ def _is_on_disk(table: IcebergTable, location: str) -> bool:
 
 def _create_file(location: str) -> Path | None:
     """Create an empty file on this machine's disk. Returns its path, or None for a location elsewhere."""
-    path = _absolute_path(location)
-    if path is not None:
-        path.touch(_create_folder(path.parent) & 0o666)
-    return path
-
-
-def _absolute_path(location: str) -> Path | None:
     path = local_path(location)
-    return path if path.is_absolute() else None
+    if not path.is_absolute():
+        return None
+    path.touch(_create_folder(path.parent) & 0o666)
+    return path
 
 
 def _create_folder(folder: Path) -> int:

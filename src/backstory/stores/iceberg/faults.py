@@ -19,7 +19,6 @@ from backstory.stores.iceberg.workers import error_of_worker
 from backstory.stores.refusals import conflict, file_lost
 
 if TYPE_CHECKING:
-    from py4j.protocol import Py4JJavaError
     from pyspark.errors import PySparkException
 
 LONGEST: Final = 160

@@ -56,7 +56,7 @@ def gateway(session: "SparkSession | LateSpark") -> Any:
 
 def version(jvm: Any) -> str:
     """Iceberg's own version."""
-    return str(_iceberg(jvm, "IcebergBuild").version())
+    return str(iceberg(jvm, "IcebergBuild").version())
 
 
 def missing_classes(jvm: Any) -> list[str]:
@@ -79,7 +79,7 @@ def catalog(spark: "SparkSession", name: str) -> Any:
     """
     session = spark._jsparkSession  # noqa: SLF001
     _java(gateway(spark), sessions_class()).setActiveSession(session)
-    return _iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
+    return iceberg(gateway(spark), "spark.Spark3Util").loadIcebergCatalog(session, name)
 
 
 def loaded_catalog(spark: "SparkSession", name: str) -> Any:
@@ -88,8 +88,8 @@ def loaded_catalog(spark: "SparkSession", name: str) -> Any:
     if not manager.listCatalogs(gateway(spark).scala.Option.empty()).contains(name):
         return None
     loaded = manager.catalog(name)
-    iceberg = _class(gateway(spark), ICEBERG_CATALOG)
-    return loaded.icebergCatalog() if iceberg.isInstance(loaded) else None
+    kind = _class(gateway(spark), ICEBERG_CATALOG)
+    return loaded.icebergCatalog() if kind.isInstance(loaded) else None
 
 
 def is_caching(jvm: Any, catalog: Any) -> bool:
@@ -114,7 +114,7 @@ def build_catalog(jvm: Any, name: str, properties: Mapping[str, str]) -> Any:
         if key.startswith(hadoop):
             settings.set(key.removeprefix(hadoop), value)
     options = {key.removeprefix(own): value for key, value in properties.items() if key.startswith(own)}
-    return _iceberg(jvm, "CatalogUtil").buildIcebergCatalog(name, options, settings)
+    return iceberg(jvm, "CatalogUtil").buildIcebergCatalog(name, options, settings)
 
 
 def holds_views(jvm: Any, catalog: Any) -> bool:
@@ -124,13 +124,13 @@ def holds_views(jvm: Any, catalog: Any) -> bool:
 
 def namespace(jvm: Any, *levels: str) -> Any:
     """Iceberg's name of a schema."""
-    return _iceberg(jvm, "catalog.Namespace").of(array(jvm, _class(jvm, "java.lang.String"), levels))
+    return iceberg(jvm, "catalog.Namespace").of(array(jvm, _class(jvm, "java.lang.String"), levels))
 
 
 @lru_cache(maxsize=256)
 def identifier(jvm: Any, schema: str, table: str) -> Any:
     """Iceberg's name of a table."""
-    return _iceberg(jvm, "catalog.TableIdentifier").of(namespace(jvm, schema), table)
+    return iceberg(jvm, "catalog.TableIdentifier").of(namespace(jvm, schema), table)
 
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
@@ -145,19 +145,19 @@ def schema_json(jvm: Any, schema: Any) -> str:
     """A schema as JSON."""
     if isinstance(jvm, NoJava):
         return str(schema.text)
-    return str(_iceberg(jvm, "SchemaParser").toJson(schema))
+    return str(iceberg(jvm, "SchemaParser").toJson(schema))
 
 
 def schema_of(jvm: Any, text: str) -> Any:
     """The schema in a JSON string."""
-    return _iceberg(jvm, "SchemaParser").fromJson(text)
+    return iceberg(jvm, "SchemaParser").fromJson(text)
 
 
 def metadata_json(jvm: Any, table: Any) -> str:
     """A table's metadata as JSON."""
     if isinstance(jvm, NoJava):
         return str(table.text)
-    return str(_iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
+    return str(iceberg(jvm, "TableMetadataParser").toJson(table.operations().current()))
 
 
 def has_branch(table: Any, beginning: str) -> bool:
@@ -173,35 +173,35 @@ def table_of_json(jvm: Any, table: Any, text: str) -> Any:
         return replace(table, json=json.loads(text))
     operations = table.operations()
     location = operations.current().metadataFileLocation()
-    metadata = _iceberg(jvm, "TableMetadataParser").fromJson(location, text)
-    static = _iceberg(jvm, "StaticTableOperations")(metadata, operations.io(), operations.locationProvider())
-    return _iceberg(jvm, "BaseTable")(static, table.name())
+    metadata = iceberg(jvm, "TableMetadataParser").fromJson(location, text)
+    static = iceberg(jvm, "StaticTableOperations")(metadata, operations.io(), operations.locationProvider())
+    return iceberg(jvm, "BaseTable")(static, table.name())
 
 
 def is_reserved(jvm: Any) -> Callable[[str], bool]:
     """A function that returns whether Iceberg reserves a name for its own columns."""
-    return _iceberg(jvm, "MetadataColumns").isMetadataColumn
+    return iceberg(jvm, "MetadataColumns").isMetadataColumn
 
 
 def spark_type_json(jvm: Any, schema: Any) -> str:
     """Spark's type for the rows of a schema, as JSON."""
-    return str(_iceberg(jvm, "spark.SparkSchemaUtil").convert(schema).json())
+    return str(iceberg(jvm, "spark.SparkSchemaUtil").convert(schema).json())
 
 
 def partition_spec(jvm: Any, schema: Any) -> Any:
     """A builder of a table's partitions."""
-    return _iceberg(jvm, "PartitionSpec").builderFor(schema)
+    return iceberg(jvm, "PartitionSpec").builderFor(schema)
 
 
 def ascending(jvm: Any, order: Any, name: str) -> Any:
     """A sort order that is being built, with one more column at its end."""
-    first = _iceberg(jvm, "NullOrder").NULLS_FIRST
-    return order.asc(_iceberg(jvm, "expressions.Expressions").ref(name), first)
+    first = iceberg(jvm, "NullOrder").NULLS_FIRST
+    return order.asc(iceberg(jvm, "expressions.Expressions").ref(name), first)
 
 
 def every_row(jvm: Any) -> Any:
     """The expression that is true for every row."""
-    return _iceberg(jvm, "expressions.Expressions").alwaysTrue()
+    return iceberg(jvm, "expressions.Expressions").alwaysTrue()
 
 
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
@@ -211,7 +211,7 @@ def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
     """
     if isinstance(jvm, NoJava):
         return True
-    equal = _iceberg(jvm, "expressions.Expressions").equal(column, text)
+    equal = iceberg(jvm, "expressions.Expressions").equal(column, text)
     with closing(table.newScan().filter(equal).planFiles()) as tasks:
         return bool(tasks.iterator().hasNext())
 
@@ -219,7 +219,7 @@ def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
 def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
     """A scan of the files that may have rows that meet a condition, in Iceberg's JSON form of expressions."""
     # Unbound: the parser would find columns in any letter case, but the scan finds them exactly.
-    expression = _iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
+    expression = iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
     return table.newScan().filter(expression)
 
 
@@ -253,23 +253,23 @@ def script(jvm: Any, source: str, answer: str, **parameters: str) -> Callable[..
 
 def data_file(jvm: Any, table: Any, location: str, size: int, footer: bytes, partition: str) -> Any:
     """Iceberg's object for a Parquet file of rows. `partition` is in its path form, or empty."""
-    config = _iceberg(jvm, "MetricsConfig").forTable(table)
-    builder = _iceberg(jvm, "DataFiles").builder(table.spec()).withPath(location).withFileSizeInBytes(size)
+    config = iceberg(jvm, "MetricsConfig").forTable(table)
+    builder = iceberg(jvm, "DataFiles").builder(table.spec()).withPath(location).withFileSizeInBytes(size)
     builder = _with_footer(jvm, builder, footer, config)
     return (builder.withPartitionPath(partition) if partition else builder).build()
 
 
 def position_deletes(jvm: Any, task: Any, location: str, size: int, footer: bytes) -> Any:
     """Iceberg's object for a Parquet file of deleted positions in the data file of a scan task."""
-    builder = _iceberg(jvm, "FileMetadata").deleteFileBuilder(task.spec()).ofPositionDeletes()
+    builder = iceberg(jvm, "FileMetadata").deleteFileBuilder(task.spec()).ofPositionDeletes()
     builder = builder.withPath(location).withFileSizeInBytes(size).withPartition(task.file().partition())
-    config = _iceberg(jvm, "MetricsConfig").forPositionDelete()
+    config = iceberg(jvm, "MetricsConfig").forPositionDelete()
     return _with_footer(jvm, builder, footer, config).build()
 
 
 def _with_footer(jvm: Any, builder: Any, footer: bytes, config: Any) -> Any:
     """A builder with the metrics from a Parquet file's footer, so that Iceberg need not read the file."""
-    (read, every), util = _parquet(jvm), _iceberg(jvm, "parquet.ParquetUtil")
+    (read, every), util = _parquet(jvm), iceberg(jvm, "parquet.ParquetUtil")
     metadata = read(jvm.java.io.ByteArrayInputStream(footer), every, None, False, len(footer))
     metrics = util.footerMetrics(metadata, _java(jvm, "java.util.stream.Stream").empty(), config)
     return builder.withFormat("parquet").withMetrics(metrics).withSplitOffsets(util.getSplitOffsets(metadata))
@@ -291,7 +291,7 @@ def rewrite_group(jvm: Any, table: Any) -> Iterator[tuple[str, Callable[[], list
     Iceberg's own rewriting uses the same writer, which writes `_row_id` if the rows have it.
     """
     group = str(uuid4())
-    cache, coordinator = _table_cache(jvm), _iceberg(jvm, "spark.FileRewriteCoordinator").get()
+    cache, coordinator = _table_cache(jvm), iceberg(jvm, "spark.FileRewriteCoordinator").get()
     cache.add(group, table)
     try:
         yield group, lambda: list(coordinator.fetchNewFiles(table, group))
@@ -307,7 +307,7 @@ def _table_cache(jvm: Any) -> Any:
     return cache.getMethod("get", nothing).invoke(None, array(jvm, _class(jvm, "java.lang.Object"), []))
 
 
-def _iceberg(jvm: Any, name: str) -> Any:
+def iceberg(jvm: Any, name: str) -> Any:
     """A class of `NEEDED`, to call it."""
     assert name in NEEDED, name
     return _java(jvm, f"{ICEBERG}.{name}")

@@ -42,6 +42,11 @@ def text_literal(text: str) -> str:
     return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"
 
 
+def property_list(properties: Mapping[str, str]) -> str:
+    """Properties of a table or view, as Spark SQL lists them in TBLPROPERTIES."""
+    return ", ".join(f"{text_literal(name)} = {text_literal(value)}" for name, value in properties.items())
+
+
 def path_literal(path: str) -> str:
     """A path for Spark's file readers, which would treat some characters as patterns."""
     return _PATTERN.sub(r"\\\g<0>", path)

@@ -104,9 +104,7 @@ def target_size(table: IcebergTable) -> int:
     return min(TARGET, table.number(TARGET_PROPERTY, TARGET))
 
 
-def stage_rewrite(
-    transaction: Any, done: Rewritten, properties: dict[str, str], *, every: bool = False
-) -> Any:
+def stage_rewrite(transaction: Any, done: Rewritten, *, every: bool = False) -> Any:
     """The operation of a transaction that replaces files, not yet committed.
 
     Delete files for only one replaced file are removed too. Delete files for several files remain, unless
@@ -125,8 +123,6 @@ def stage_rewrite(
                 operation.deleteFile(deletes)
     for file in done.files:
         operation.addFile(file)
-    for name, value in properties.items():
-        operation.set(name, value)
     return operation
 
 
@@ -206,7 +202,7 @@ def compact(
         with discarding(table.iceberg) as written:
             done = rewrite(store, table, locations)
             written.extend(done.files)
-            operation = stage_rewrite(transaction, done, {})
+            operation = stage_rewrite(transaction, done)
     snapshot = finish(table.shape.table, transaction, operation, properties, written)
     return Compacted(before, before - len(done.tasks) + len(done.files), done.freed_bytes, snapshot)
 
@@ -373,7 +369,7 @@ def _commit_erasure(
         done = rewrite(store, table, locations, keeping) if locations else Rewritten((), ())
         written.extend(done.files)
         if locations:
-            stage_rewrite(transaction, done, {}, every=every).commit()
+            stage_rewrite(transaction, done, every=every).commit()
         if every:
             transaction.newDelete().commit()  # removes manifests that list only removed delete files
         # Old manifests contain the bounds of removed files.

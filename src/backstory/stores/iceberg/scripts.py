@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from backstory.spark.versions import rewrites_by_options
-from backstory.stores.iceberg.jvm import ICEBERG, script
+from backstory.stores.iceberg.jvm import ICEBERG, iceberg, script
 
 # The option by which Iceberg's reader finds staged tasks.
 TASKS_OPTION: Final = "scan-task-set-id"
@@ -149,19 +149,6 @@ for (java.util.Iterator each = groups.keySet().iterator(); each.hasNext();) {{
 }}
 return tasks;
 """
-_STAGE: Final = f"""
-{ICEBERG}.spark.ScanTaskSetManager.get().stageTasks(table, group, tasks);
-return new Object[] {{
-  new {ICEBERG}.spark.source.SparkTable(table), new {ICEBERG}.spark.source.SparkRewriteTable(table, group)
-}};
-"""
-_STAGE_BY_OPTION: Final = f"""
-{ICEBERG}.spark.ScanTaskSetManager.get().stageTasks(table, group, tasks);
-return new Object[] {{ new {ICEBERG}.spark.source.SparkTable(table, false), null }};
-"""
-_FORGET: Final = f"""
-return {ICEBERG}.spark.ScanTaskSetManager.get().removeTasks(table, group);
-"""
 # Guava's own constant function does not implement Java's interface in Spark 3.5.
 _CONSTANT: Final = """
 return new java.util.function.Function() {
@@ -231,10 +218,11 @@ def stage_tasks(jvm: Any, table: Any, group: str, tasks: Any) -> tuple[Any, Any]
     Returns Spark's table, and the table that Spark uses to read only these tasks. The latter is None if the
     first table reads them with the option `TASKS_OPTION`.
     """
-    types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String", "tasks": "java.util.List"}
-    source = _STAGE_BY_OPTION if rewrites_by_options() else _STAGE
-    ordinary, staged = script(jvm, source, "java.lang.Object", **types)(table, group, tasks)
-    return ordinary, staged
+    iceberg(jvm, "spark.ScanTaskSetManager").get().stageTasks(table, group, tasks)
+    ordinary = iceberg(jvm, "spark.source.SparkTable")
+    if rewrites_by_options():
+        return ordinary(table, False), None
+    return ordinary(table), iceberg(jvm, "spark.source.SparkRewriteTable")(table, group)
 
 
 def one_manifest(jvm: Any) -> Any:
@@ -244,8 +232,7 @@ def one_manifest(jvm: Any) -> Any:
 
 def forget_tasks(jvm: Any, table: Any, group: str) -> None:
     """Unregister staged scan tasks."""
-    types = {"table": f"{ICEBERG}.Table", "group": "java.lang.String"}
-    script(jvm, _FORGET, "java.lang.Object", **types)(table, group)
+    iceberg(jvm, "spark.ScanTaskSetManager").get().removeTasks(table, group)
 
 
 def _java_set(jvm: Any, values: Iterable[object]) -> Any:
@@ -469,10 +456,7 @@ def neighbours_of(jvm: Any, catalog: Any, own: Any, files: Collection[str]) -> l
         "own": f"{ICEBERG}.catalog.TableIdentifier",
         "files": "java.util.Set",
     }
-    named = jvm.java.util.HashSet()
-    for location in files:
-        named.add(location)
-    text: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, named)
+    text: str = script(jvm, _NEIGHBOURS, "java.lang.String", **types)(catalog, own, _java_set(jvm, files))
     return [Neighbour(*line.split("\t", 2)) for line in text.split("\n")[:-1]]
 
 

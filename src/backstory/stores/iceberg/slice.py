@@ -6,7 +6,7 @@ transfers them. Otherwise Spark reads the slice: stored rows of the keys, or onl
 """
 
 import uuid
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -64,6 +64,8 @@ MOST_FILES: Final = 1_000
 BY_PLACE: Final = 1 << 17
 # The columns of a row's place; a file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
+# A data file, and its delete files.
+LineWithDeletes = tuple[FileLine, list[FileLine]]
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 
@@ -94,12 +96,18 @@ class LocalRows:
         the lease cannot hold them.
         """
         selection, schema, condition = self._selection(names, filter_columns, choose, values, where, may_have)
-        files, hidden = self._files(condition), hidden_positions(self.table)
-        self._open_ahead(files)
+        hidden = hidden_positions(self.table)
+
+        def read(file: LineWithDeletes) -> list[pa.Table]:
+            holding = HeldParts(self.lease, f"{file[0].location} where {condition}")
+            for rows in self._file_parts(selection, schema, hidden, file, holding.hold):
+                holding.keep(rows)
+            return holding.whole()
+
+        files = self._files(condition)
         # One thread reads the columns of a file, so several files are read concurrently.
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._read_file, selection, schema, hidden, str(condition)), files))
-        parts = [rows for part in read for rows in part]
+            parts = [rows for part in pool.map(read, files) for rows in part]
         return pa.concat_tables(parts or [schema.empty_table()]).unify_dictionaries()
 
     def batches(
@@ -113,10 +121,10 @@ class LocalRows:
     ) -> Iterator[pa.Table]:
         """The rows of `read` in batches, which the lease does not hold. A few files are read ahead."""
         selection, schema, condition = self._selection(names, filter_columns, choose, values, where, None)
-        files, hidden = self._files(condition), hidden_positions(self.table)
-        self._open_ahead(files)
+        hidden = hidden_positions(self.table)
         readers = (
-            partial(self._file_parts, selection, schema, hidden, file, lambda _: None) for file in files
+            partial(self._file_parts, selection, schema, hidden, file, lambda _: None)
+            for file in self._files(condition)
         )
         with ThreadPoolExecutor(pa.cpu_count()) as pool:
             yield from read_ahead(pool, readers, pa.cpu_count())
@@ -171,26 +179,22 @@ class LocalRows:
         # Called here: the pool's threads have no JVM connection.
         partition_ids = partition_column_ids(self.table.iceberg)
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
-            read = list(pool.map(partial(self._read_file_at, lease, fields, partition_ids), locations, parts))
+
+            def read_file(location: str, positions: np.ndarray) -> pa.Table:
+                """The rows of a file at ascending positions."""
+                holding = HeldParts(lease, location)
+                with _open_parquet(self.table.files, location) as file:
+                    for groups in combine_groups(
+                        file.metadata, groups_at(file.metadata, positions), BY_PLACE
+                    ):
+                        rows = read_fields(file, fields, partition_ids, holding.hold, groups)
+                        wanted = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
+                        holding.keep(rows.filter(pa.array(wanted)))
+                return pa.concat_tables(holding.whole())
+
+            read = list(pool.map(read_file, locations, parts))
         self.lease.hold(answer, sum(rows.nbytes for rows in read))
         return pa.concat_tables(read).cast(schema).take(pa.array(np.argsort(order)))
-
-    def _read_file_at(
-        self,
-        lease: MemoryLease,
-        fields: Sequence[Field],
-        partition_ids: Collection[int],
-        location: str,
-        positions: np.ndarray,
-    ) -> pa.Table:
-        """The rows of a file at ascending positions, read from the row groups with these positions."""
-        holding = HeldParts(lease, location)
-        with _open_parquet(self.table.files, location) as file:
-            for groups in combine_groups(file.metadata, groups_at(file.metadata, positions), BY_PLACE):
-                rows = read_fields(file, fields, partition_ids, holding.hold, groups)
-                wanted = np.isin(positions_in(file.metadata, groups), positions, assume_unique=True)
-                holding.keep(rows.filter(pa.array(wanted)))
-        return pa.concat_tables(holding.whole())
 
     def _fields(self) -> dict[str, Field]:
         """The table's fields by name, including the field of row ids."""
@@ -200,42 +204,30 @@ class LocalRows:
         fields = fields_of(self.store.jvm, self.table.iceberg.schema())
         return {ROW_ID: lineage, **{field["name"]: field for field in fields}}
 
-    def _read_file(
-        self,
-        wanted: RowSelection,
-        schema: pa.Schema,
-        hidden: HiddenPositions,
-        condition: str,
-        file: tuple[FileLine, Sequence[FileLine]],
-    ) -> list[pa.Table]:
-        """The rows of a file, in parts that the lease holds. `file` includes its delete files."""
-        holding = HeldParts(self.lease, f"{file[0].location} where {condition}")
-        for rows in self._file_parts(wanted, schema, hidden, file, holding.hold):
-            holding.keep(rows)
-        return holding.whole()
-
     def _file_parts(
         self,
         wanted: RowSelection,
         schema: pa.Schema,
         hidden: HiddenPositions,
-        file: tuple[FileLine, Sequence[FileLine]],
+        file: LineWithDeletes,
         hold: Callable[[int], None],
     ) -> Iterator[pa.Table]:
         line, deletes = file
-        visible = cache(partial(_visible_rows, hidden, line, deletes))
+
+        @cache
+        def visible() -> pa.Array | None:
+            masks = [found[line.location] for found in map(hidden, deletes) if line.location in found]
+            return mask_of_visible(reduce(or_, masks) if masks else None, line.count)
+
         with _open_parquet(self.table.files, line.location) as parquet:
             for rows, positions in wanted.parts(parquet, visible, hold):
                 yield _add_places(rows, line, positions).select(schema.names).cast(schema)
 
-    def _open_ahead(self, files: Sequence[tuple[FileLine, Sequence[FileLine]]]) -> None:
-        self.table.files.open_ahead(file.location for line, deletes in files for file in (line, *deletes))
-
-    def _files(self, where: Any) -> list[tuple[FileLine, list[FileLine]]]:
-        """The data files with at least one visible row, each with its delete files."""
+    def _files(self, where: Any) -> list[LineWithDeletes]:
+        """The data files with at least one visible row, each with its delete files. They are opened ahead."""
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
-        files: list[tuple[FileLine, list[FileLine]]] = []
+        files: list[LineWithDeletes] = []
         for line in files_of_scan(jvm, scan, jvm.java.util.HashMap()):
             if line.content == BY_VALUE:
                 raise Unreadable("deletions by equality")
@@ -245,15 +237,16 @@ class LocalRows:
                 raise Unreadable(f"{line.format} in {line.location}")
             else:
                 files.append((line, []))
-        files = [(line, deletes) for line, deletes in files if not _is_hidden(line, deletes)]
+        # A file has at most one vector, which may hide all of its rows.
+        files = [
+            (line, deletes)
+            for line, deletes in files
+            if not any(delete.format == VECTOR and delete.count == line.count for delete in deletes)
+        ]
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
+        self.table.files.open_ahead(file.location for line, deletes in files for file in (line, *deletes))
         return files
-
-
-def _is_hidden(line: FileLine, deletes: Sequence[FileLine]) -> bool:
-    """Whether a file's vector hides all of its rows. A file has at most one vector."""
-    return any(delete.format == VECTOR and delete.count == line.count for delete in deletes)
 
 
 def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) -> Field:
@@ -263,12 +256,6 @@ def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) 
     whole = fields[column[0]]
     parts = [part for part in whole["type"]["fields"] if part["name"] in column[1:]]
     return {**whole, "type": {**whole["type"], "fields": parts}}
-
-
-def _visible_rows(reading: HiddenPositions, line: FileLine, deletes: Sequence[FileLine]) -> pa.Array | None:
-    """A mask of a file's rows that are not deleted, or None if no row is deleted."""
-    positions = [hidden[line.location] for hidden in map(reading, deletes) if line.location in hidden]
-    return mask_of_visible(reduce(or_, positions) if positions else None, line.count)
 
 
 def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], rows: pa.Table) -> Values:

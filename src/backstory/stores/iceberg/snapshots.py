@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from backstory.stores.branches import BRANCH, MAIN
+from backstory.stores.branches import BRANCH, MAIN, ancestors
 from backstory.stores.iceberg.jvm import metadata_json
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 
@@ -101,14 +101,11 @@ class CommitNote:
 def commits(store: IcebergStore, table: IcebergTable) -> list[CommitNote]:
     """Every commit that has not expired, in order, read in one call of Java."""
     metadata = json.loads(metadata_json(store.jvm, table.iceberg))
-    snapshots = {snapshot["snapshot-id"]: snapshot for snapshot in metadata.get("snapshots", ())}
-    ancestors, ancestor = set(), metadata.get("current-snapshot-id")
-    while ancestor in snapshots:
-        ancestors.add(ancestor)
-        ancestor = snapshots[ancestor].get("parent-snapshot-id")
+    known = {one["snapshot-id"]: one for one in metadata.get("snapshots", ())}
+    past = {one["snapshot-id"] for one in ancestors(metadata, metadata.get("current-snapshot-id"))}
     return [
-        CommitNote(name, snapshot.get("sequence-number", 0), snapshot.get("summary", {}), name in ancestors)
-        for name, snapshot in snapshots.items()
+        CommitNote(name, snapshot.get("sequence-number", 0), snapshot.get("summary", {}), name in past)
+        for name, snapshot in known.items()
     ]
 
 

@@ -6,7 +6,7 @@ from few row groups, and most of their columns from even fewer.
 
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import datetime, timedelta
+from datetime import timedelta
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -51,15 +51,15 @@ def matching_groups(file: pq.ParquetFile, fields: Iterable[Field], may_have: May
 
 
 @dataclass(frozen=True, slots=True)
-class InstantBounds:
-    """The least and the greatest instant in a row group."""
+class ValueBounds:
+    """The least and the greatest value in a column of a file, with the field names of statistics."""
 
-    min: datetime
-    max: datetime
-    null_count: int
+    min: Any
+    max: Any
+    null_count: int | None
 
 
-def bounds_of_instants(statistics: Any, type_: str) -> InstantBounds | None:
+def bounds_of_instants(statistics: Any, type_: str) -> ValueBounds | None:
     """The bounds of an instant's column without pandas, or None if its unit is not Iceberg's."""
     if "microseconds" not in str(statistics.logical_type):
         return None
@@ -67,7 +67,7 @@ def bounds_of_instants(statistics: Any, type_: str) -> InstantBounds | None:
     least, greatest = (
         zero + timedelta(microseconds=micros) for micros in (statistics.min_raw, statistics.max_raw)
     )
-    return InstantBounds(least, greatest, statistics.null_count)
+    return ValueBounds(least, greatest, statistics.null_count)
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:

@@ -16,7 +16,14 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from backstory.model.instant import EPOCH
-from backstory.stores.metadata.parquet_files import OF_INSTANTS, Field, Statistics, Values, bounds_of_instants
+from backstory.stores.metadata.parquet_files import (
+    OF_INSTANTS,
+    Field,
+    Statistics,
+    ValueBounds,
+    Values,
+    bounds_of_instants,
+)
 from backstory.stores.metadata.values import scalar
 
 if TYPE_CHECKING:
@@ -111,15 +118,6 @@ def _json_value(value: Any) -> Any:
 _OF_VALUES: Final = ("bucket", "truncate", "identity")
 
 
-@dataclass(frozen=True, slots=True)
-class ValueBounds:
-    """The least and the greatest value in a column of a file, with the field names of statistics."""
-
-    min: Any
-    max: Any
-    null_count: int | None
-
-
 def bounds_of(file: "DataFile", field: Field) -> ValueBounds | None:
     """The bounds of a column, or None if the manifest lacks them or does not support the type.
 
@@ -165,51 +163,37 @@ def _reader(type_: str) -> Callable[[bytes], Any] | None:
     return lambda bound: Decimal(f"{int.from_bytes(bound, 'big', signed=True)}E-{scale}")
 
 
-@dataclass(frozen=True, slots=True)
-class PartitionsOfValue:
-    """The partitions, by spec id and values, that may contain a record's rows.
-
-    For each spec, `wanted` has the indexes of values in a partition, and their required values.
-    """
-
-    wanted: Mapping[int, Sequence[tuple[int, Any]]]
-
-    def may_be_in(self, partition: tuple[int, Sequence[Any]]) -> bool:
-        """Whether a partition may contain rows of the record."""
-        spec, values = partition
-        return all(values[place] == value for place, value in self.wanted.get(spec, ()))
+# For each spec id, the indexes of values in a partition that may contain a record's rows, and these values.
+Partitions = Mapping[int, Sequence[tuple[int, Any]]]
 
 
 def partitions_of(
     specs: Sequence[Mapping[str, Any]], fields: Sequence[Field], values: Mapping[str, Any]
-) -> PartitionsOfValue:
+) -> Partitions:
     """The partitions of rows with these values, according to the specs in a table's metadata."""
-    known = {
-        field["id"]: (field["type"], values[field["name"]]) for field in fields if field["name"] in values
-    }
-    return PartitionsOfValue(
-        {
-            spec["spec-id"]: [
-                (place, _transform(part["transform"], *known[part["source-id"]]))
-                for place, part in enumerate(spec["fields"])
-                if part["source-id"] in known
-                and _is_transformable(part["transform"], known[part["source-id"]][0])
-            ]
-            for spec in specs
-        }
-    )
-
-
-def _is_transformable(transform: str, type_: Any) -> bool:
-    """Whether values of this type can be transformed here as they are for partitions."""
-    return type_ in {"int", "long", "string"} and transform.partition("[")[0] in _OF_VALUES
-
-
-def _transform(transform: str, type_: str, value: Any) -> Any:
     from pyiceberg.transforms import parse_transform
     from pyiceberg.types import LongType, StringType
 
-    return parse_transform(transform).transform(StringType() if type_ == "string" else LongType())(value)
+    known = {
+        field["id"]: (StringType() if field["type"] == "string" else LongType(), values[field["name"]])
+        for field in fields
+        if field["name"] in values and field["type"] in ("int", "long", "string")
+    }
+    partitions: dict[int, list[tuple[int, Any]]] = {}
+    for spec in specs:
+        partitions[spec["spec-id"]] = []
+        for place, part in enumerate(spec["fields"]):
+            if part["source-id"] in known and part["transform"].partition("[")[0] in _OF_VALUES:
+                type_, value = known[part["source-id"]]
+                value_there = parse_transform(part["transform"]).transform(type_)(value)
+                partitions[spec["spec-id"]].append((place, value_there))
+    return partitions
+
+
+def may_be_in_partition(wanted: Partitions, partition: tuple[int, Sequence[Any]]) -> bool:
+    """Whether a partition, given by its spec id and values, may contain rows of the record."""
+    spec, values = partition
+    return all(values[place] == value for place, value in wanted.get(spec, ()))
 
 
 class Search(Protocol):
@@ -310,12 +294,12 @@ class RowSearch:
     columns: Mapping[str, Search]
     fields: Sequence[Field]
     bounds: Mapping[str, SearchBounds]
-    partitions: "PartitionsOfValue"
+    partitions: Partitions
     any_of: bool = False
 
     def may_be_in_file(self, file: "DataFile", partition: Any) -> bool:
         """Whether a file may contain matching rows, according to its manifest."""
-        if not self.partitions.may_be_in(partition):
+        if not may_be_in_partition(self.partitions, partition):
             return False
         fields = {field["name"]: field for field in self.fields}
         return self._may_have(lambda name: bounds_of(file, fields[name]))

@@ -156,7 +156,7 @@ class Dialect(ABC):
         self, target: str, alias: str, assignments: Mapping[str, str], where: str
     ) -> str:
         """The UPDATE of the rows of `target`, with this alias, that meet a condition with subqueries."""
-        values = ",\n  ".join(f"{name} = {value}" for name, value in assignments.items())
+        values = _lines([f"{name} = {value}" for name, value in assignments.items()])
         return f"UPDATE {target} AS {alias}\nSET\n  {values}\nWHERE {where}"
 
     def render_insert_select_guarded(
