@@ -38,6 +38,7 @@ from backstory.spark.versions import (
     package_suffix,
     require_build,
     resolver_folder,
+    spark_home,
     submit_options,
 )
 
@@ -170,14 +171,17 @@ def _resolve(part: Path, packages: Sequence[str], properties: Mapping[str, str])
 
     Returns its output if it fails, or else an empty string.
     """
-    from pyspark.find_spark_home import _find_spark_home
-
     chosen = {name: value for name, value in properties.items() if name in (*_SOURCES, *_OF_JAVA)}
     chosen |= {PACKAGES: ",".join(packages), IVY: str(part)}
-    submit = Path(_find_spark_home(), "bin", "spark-submit")  # type: ignore[no-untyped-call]
     options = f"{_PATIENCE} {os.environ.get('SPARK_SUBMIT_OPTS', '')}".strip()
     with properties_file(chosen) as file:
-        words = [str(submit), *submit_options(), "--properties-file", str(file), *_NOTHING]
+        words = [
+            str(spark_home() / "bin" / "spark-submit"),
+            *submit_options(),
+            "--properties-file",
+            str(file),
+            *_NOTHING,
+        ]
         process = subprocess.run(  # noqa: S603 - Spark's own program
             words,
             env=os.environ | {"SPARK_SUBMIT_OPTS": options},

@@ -34,15 +34,19 @@ def installed_version() -> str:
     return version("pyspark")
 
 
+def spark_home() -> Path:
+    """The folder of the installed Spark."""
+    from pyspark.find_spark_home import _find_spark_home
+
+    return Path(_find_spark_home())  # type: ignore[no-untyped-call]
+
+
 _CORE: Final = re.compile(r"spark-core_([0-9.]+)-([0-9]+(?:\.[0-9]+)*).*\.jar")
 
 
 def installed_build() -> tuple[str, str] | None:
     """The versions of the installed Spark and its Scala, from the name of its jar, or None."""
-    from pyspark.find_spark_home import _find_spark_home
-
-    jars = Path(_find_spark_home(), "jars")  # type: ignore[no-untyped-call]
-    names = (_CORE.fullmatch(jar.name) for jar in jars.glob("spark-core_*.jar"))
+    names = (_CORE.fullmatch(jar.name) for jar in (spark_home() / "jars").glob("spark-core_*.jar"))
     return next(((name[2], name[1]) for name in names if name), None)
 
 
@@ -165,10 +169,7 @@ def own_defaults(environ: Mapping[str, str]) -> str:
     """The lines of Spark's own defaults, for a properties file that replaces them."""
     if not is_before_4():
         return ""
-    from pyspark.find_spark_home import _find_spark_home
-
-    folder = environ.get("SPARK_CONF_DIR") or Path(_find_spark_home(), "conf")  # type: ignore[no-untyped-call]
-    file = Path(folder, DEFAULTS)
+    file = Path(environ.get("SPARK_CONF_DIR") or spark_home() / "conf", DEFAULTS)
     return file.read_text("utf-8") + "\n" if file.is_file() else ""
 
 

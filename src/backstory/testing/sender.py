@@ -205,7 +205,9 @@ def read_copy(
         files = open_files(source, Path(folder), written)
         known = {name: pa.field(name, pa.string()) for name in texts}
         schema, with_commas = files.columns(known)
-        _refuse_lacking_key(path, key, schema.names)
+        if lacking := [name for name in key if name not in schema.names]:
+            message = f"{path} has no column {', '.join(lacking)}."
+            raise UsageError("no-key", message, f"It has {', '.join(schema.names)}.", lacking)
         batches = list(files.batches(schema))
     rows: dict[Key, CopyRow] = {}
     repeated: list[Key] = []
@@ -216,13 +218,6 @@ def read_copy(
         rows[value] = row
     columns = tuple(Column(field.name, _type(field.type)) for field in schema)
     return SourceCopy(tuple(key), columns, rows, repeated, with_commas - set(texts))
-
-
-def _refuse_lacking_key(path: Path, key: Sequence[str], names: Sequence[str]) -> None:
-    if lacking := [name for name in key if name not in names]:
-        raise UsageError(
-            "no-key", f"{path} has no column {', '.join(lacking)}.", f"It has {', '.join(names)}.", lacking
-        )
 
 
 def _type(type_: pa.DataType) -> ColumnType:
@@ -411,7 +406,12 @@ class Sender:
             schema_name=schema,
             table=table,
             keys={str(file.path): file.key for listed in files.values() for file in listed if file.key},
-            file_params=_params(self.encoding),
+            file_params=sdk.FileParams(
+                compression=_COMPRESSIONS[self.encoding.compression],
+                encryption=sdk.Encryption.AES if self.encoding.encrypted else sdk.Encryption.NONE,
+                null_string=self.encoding.null_string,
+                unmodified_string=self.encoding.unmodified_string,
+            ),
             **{kind: [str(file.path) for file in listed] for kind, listed in files.items()},
         )
         self._call("WriteHistoryBatch" if history else "WriteBatch", request)
@@ -547,12 +547,3 @@ def send_pair(sender: Sender, table: TableName, pair: CopyPair, time: datetime |
 
 def _without_start(key: Sequence[str]) -> list[str]:
     return [name for name in key if name != START]
-
-
-def _params(encoding: Encoding) -> sdk.FileParams:
-    return sdk.FileParams(
-        compression=_COMPRESSIONS[encoding.compression],
-        encryption=sdk.Encryption.AES if encoding.encrypted else sdk.Encryption.NONE,
-        null_string=encoding.null_string,
-        unmodified_string=encoding.unmodified_string,
-    )

@@ -27,6 +27,7 @@ from backstory.upkeep.laws.tally import Broken
 from backstory.upkeep.laws.terms import LAWS, Law
 
 Known = TypeVar("Known", bound=TableLike)
+Parsed = TypeVar("Parsed", dict[str, Any], list[Any])
 # The code of the error for a table of unknown layout.
 STRANGE: Final = "unknown-layout"
 # The statuses of a law.
@@ -163,7 +164,7 @@ def _own_names(table: TableLike) -> list[str]:
     names = [] if span is None else [span.start, span.end, span.flag, span.state]
     names += table.shape.layout.required_columns
     if table.shape.layout is Layout.ODF and table.rows:
-        columns = _parse_object(table.properties.get(SYSTEM_COLUMNS))
+        columns = _parse(table.properties.get(SYSTEM_COLUMNS), {}) or {}
         names += [name for name in map(columns.get, REQUIRED) if name]
     if table.shape.layout is Layout.VERSIONS:
         names += [column.name for column in versions_layout.OWN_COLUMNS]
@@ -201,31 +202,24 @@ def _strange_columns(columns: Sequence[Column], own: Sequence[str], layout: Layo
 def _strange_settings(table: TableLike) -> Iterator[str]:
     """The settings of a native table that cannot be parsed, or that name columns that it lacks (V13)."""
     for name in (TRACK, IGNORE, OVERWRITE):
-        named = _parse_list(table.properties.get(name))
+        named = _parse(table.properties.get(name), [])
         if named is None or set(named) - set(table.shape.names):
             yield name
     settled = table.properties.get(SETTLED)
-    interval = _parse_list(settled)
+    interval = _parse(settled, [])
     if interval is None or not _is_interval(interval):
         yield SETTLED
     if (settled is None) != (table.properties.get(versions_layout.MEMORY_SINCE) is None):
         yield versions_layout.MEMORY_SINCE
 
 
-def _parse_object(text: str | None) -> dict[str, Any]:
+def _parse(text: str | None, empty: Parsed) -> Parsed | None:
+    """The object or list in JSON, `empty` without a text, or None for any other text."""
     try:
-        parsed = json.loads(text or "{}")
-    except ValueError:
-        return {}
-    return parsed if isinstance(parsed, dict) else {}
-
-
-def _parse_list(text: str | None) -> list[Any] | None:
-    try:
-        parsed = json.loads(text or "[]")
+        parsed = json.loads(text) if text else empty
     except ValueError:
         return None
-    return parsed if isinstance(parsed, list) else None
+    return parsed if isinstance(parsed, type(empty)) else None
 
 
 def _is_interval(bounds: Sequence[Any]) -> bool:

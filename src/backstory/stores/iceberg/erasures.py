@@ -7,7 +7,7 @@ erasure is deleted. Another property lists the files that erasures may not delet
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import reduce
 from operator import or_
@@ -125,7 +125,7 @@ def search(
     listed = listed_files(table, around.shared)
     existing = {**(listed or {}), **dict(_files_outside(table, named, listed or {}))}
     places, between = places_of(table.iceberg), unfinished_erasure(table).files
-    former = replace(named.past, metadata=named.past.metadata.union(between) - named.now.metadata)
+    former = named.past._replace(metadata=named.past.metadata.union(between) - named.now.metadata)
     own = {location for location in former.all if places.owns(location)}
     past = former.only({location for location in own if listed and bare_location(location) in listed})
     stray = strays(table, existing, around, named.now, past)

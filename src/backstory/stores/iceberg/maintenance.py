@@ -259,8 +259,8 @@ def erase(
         snapshot, rewritten, between = _commit_erasure(store, table, plan, keeping)
         erased = existing(store, table.shape.table)
         after = {bare_location(location) for location in named_files(store, erased).now.all}
-        before = (files.named.now, files.past, own, _metadata_files(between))
-        parts = zip(*map(_parts, before), strict=True)
+        before = (files.named.now, files.past, own, ReachableFiles(metadata=frozenset(between)))
+        parts = zip(*before, strict=True)
         unnamed = ReachableFiles(*(_files_to_delete(part, after, places) for part in parts))
         holding = {bare_location(location) for location in files.holding}
         foreign = _files_left(before, after, holding, places)
@@ -288,14 +288,6 @@ def _clear_mark(table: IcebergTable, foreign: Collection[str]) -> None:
     if existing_files:
         update.set(LEFT, json.dumps(sorted(existing_files)))
     update.commit()
-
-
-def _metadata_files(files: Iterable[str]) -> ReachableFiles:
-    return ReachableFiles(frozenset(), frozenset(), frozenset(), frozenset(files))
-
-
-def _parts(files: ReachableFiles) -> tuple[frozenset[str], ...]:
-    return files.data, files.deletes, files.statistics, files.metadata
 
 
 def _files_to_delete(

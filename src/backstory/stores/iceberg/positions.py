@@ -77,8 +77,7 @@ def positions_by_path(
 
 def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, BitMap64]:
     """The positions by path, including the `_file` and `_pos` of a few more rows."""
-    for file, position in zip(places[FILE].to_pylist(), places[POSITION].to_pylist(), strict=True):
-        positions.setdefault(file, BitMap64()).add(position)
+    add_positions(positions, positions_by_file(places))
     return positions
 
 

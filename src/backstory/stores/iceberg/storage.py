@@ -153,26 +153,22 @@ class ListedFile(NamedTuple):
     written: datetime
 
 
-@dataclass(frozen=True, slots=True)
-class ReachableFiles:
+class ReachableFiles(NamedTuple):
     """Locations of files by kind: `data`, `deletes`, `statistics`, and `metadata` with manifests."""
 
-    data: frozenset[str]
-    deletes: frozenset[str]
-    statistics: frozenset[str]
-    metadata: frozenset[str]
+    data: frozenset[str] = frozenset()
+    deletes: frozenset[str] = frozenset()
+    statistics: frozenset[str] = frozenset()
+    metadata: frozenset[str] = frozenset()
 
     @property
     def all(self) -> frozenset[str]:
         """The locations of every kind."""
-        return self.data | self.deletes | self.statistics | self.metadata
+        return frozenset().union(*self)
 
     def only(self, locations: Collection[str]) -> "ReachableFiles":
         """The files at these locations."""
-        some = frozenset(locations)
-        return ReachableFiles(
-            self.data & some, self.deletes & some, self.statistics & some, self.metadata & some
-        )
+        return ReachableFiles(*(part & frozenset(locations) for part in self))
 
 
 @dataclass(frozen=True, slots=True)

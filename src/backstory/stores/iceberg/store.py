@@ -21,6 +21,7 @@ from backstory.model.types import ColumnType
 from backstory.settings import CATALOG, DRIVER_MEMORY, Settings
 from backstory.spark.java_errors import Py4JError, Py4JJavaError
 from backstory.spark.late_session import LateSpark, activate
+from backstory.spark.session import session_properties
 from backstory.spark.versions import require_known_types
 from backstory.stores import embedded_catalog
 from backstory.stores.branches import (
@@ -463,8 +464,6 @@ def open_store(settings: Settings, catalog: str = CATALOG, *, verbose: bool = Fa
 
 
 def _require_configured(settings: Settings, catalog: str) -> None:
-    from backstory.spark.session import session_properties
-
     setting = f"spark.sql.catalog.{catalog}"
     if setting not in session_properties(settings):
         raise UsageError(

@@ -4,7 +4,7 @@ Small tables are read whole, in Spark's order if wanted. In any table, a few row
 by the least values of a column, or by the commits that moved them.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from operator import itemgetter
@@ -94,9 +94,9 @@ class TableReader:
         sought = searches.columns if isinstance(searches, AnyOf) else searches or {}
         if missing := {*names, *sought} - set(by_name):
             raise Unreadable(f"no column {min(missing)}")
-        schema = pa.schema([(name, arrow_type_of(by_name[name]["type"])) for name in names])
+        wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
         if snapshot is None:
-            return pa.Table.from_batches([], schema)
+            return _Reading(self, wanted, 0).table(())
         if not sought:
             count = number_of_rows(snapshot)
             if count is None or int(count) > (most or MOST_ROWS):
@@ -105,28 +105,18 @@ class TableReader:
         data, deletes = _relevant_files(snapshot, self.opener, search)
         self.opener.open_ahead(file.file_path for file in [*deletes, *data])
         deleted = deleted_positions(deletes, self.opener, {file.file_path for file in data})
-        wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
         if search is not None:
             wanted = replace(
                 wanted, filter_fields=search.fields, choose=search.choose, may_have=search.may_have
             )
-        reading = _Reading(self, wanted, most or MOST_ROWS)
-        try:
-            parts = [part for file in data for part in reading.parts(file, deleted.get(file.file_path))]
-        except TooLarge:
-            raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
+        files = ((file, deleted.get(file.file_path)) for file in data)
+        return _Reading(self, wanted, most or MOST_ROWS).table(files)
 
     def whole_file(self, file: "DataFile", names: Sequence[str]) -> pa.Table:
         """All rows of a file, even deleted ones, with these current columns. Raises the errors of `rows`."""
         by_name = {field["name"]: field for field in self.table.fields}
-        schema = pa.schema([(name, arrow_type_of(by_name[name]["type"])) for name in names])
         wanted = RowSelection([by_name[name] for name in names], partition_ids(self.table.metadata))
-        try:
-            parts = _Reading(self, wanted, file.record_count).parts(file, None)
-        except TooLarge:
-            raise Unreadable("more than the memory may hold") from None
-        return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
+        return _Reading(self, wanted, file.record_count).table([(file, None)])
 
 
 @dataclass(slots=True)
@@ -139,8 +129,16 @@ class _Reading:
     rows: int = 0
     size: int = 0
 
-    def parts(self, file: "DataFile", deleted: "BitMap64 | None") -> list[pa.Table]:
-        """The wanted rows of a file, except deleted rows."""
+    def table(self, files: "Iterable[tuple[DataFile, BitMap64 | None]]") -> pa.Table:
+        """The wanted rows of files, except the deleted rows at these positions."""
+        schema = pa.schema([(field["name"], arrow_type_of(field["type"])) for field in self.wanted.fields])
+        try:
+            parts = [part for file, deleted in files for part in self._parts(file, deleted)]
+        except TooLarge:
+            raise Unreadable("more than the memory may hold") from None
+        return pa.concat_tables([part.cast(schema) for part in parts] or [pa.Table.from_batches([], schema)])
+
+    def _parts(self, file: "DataFile", deleted: "BitMap64 | None") -> list[pa.Table]:
         if file.file_format.value != "PARQUET" or file.key_metadata is not None:
             raise Unreadable(f"rows in {file.file_format.value}")
         held = HeldParts(self.files.lease, file.file_path)
