@@ -32,7 +32,6 @@ from backstory.stores.iceberg.erasures import (
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import rewrite_group
 from backstory.stores.iceberg.literals import column
-from backstory.stores.iceberg.positions import ROWS
 from backstory.stores.iceberg.scripts import (
     TASKS_OPTION,
     commit_expiry,
@@ -395,15 +394,9 @@ def _files_to_rewrite(
     A delete file contains the paths and partitions of data files, often of several. If these may contain
     values of the record, no delete file may remain.
     """
-    rows, hidden = set[str](), set[str]()
-    latest = ""
-    for line in files_of_scan(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap()):
-        if line.content == ROWS:
-            latest = line.location
-            rows.add(latest)
-        else:
-            hidden.add(latest)
-    with_record = rows & set(holding)
+    scanned = files_of_scan(store.jvm, table.iceberg.newScan(), store.jvm.java.util.HashMap())
+    with_record = {line.location for line, _ in scanned} & set(holding)
+    hidden = {line.location for line, deletes in scanned if deletes}
     every = bool(with_record) and bool(hidden) and _is_partitioned_by_users(table)
     return (with_record | hidden if every else with_record), every
 

@@ -29,7 +29,9 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import metadata_rows, rows_of_tasks
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.scripts import (
+    ROWS,
     FileLine,
+    ScannedFile,
     files_between,
     files_of_commit,
     files_of_scan,
@@ -111,7 +113,6 @@ def _pack(batches: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
         yield pa.record_batch({"file": pa.array(list(positions)), "positions": pa.array(packed, pa.binary())})
 
 
-ROWS: Final = "DATA"
 BY_VALUE: Final = "EQUALITY_DELETES"
 VECTOR: Final = "PUFFIN"
 
@@ -159,13 +160,18 @@ def touched_files(commits: Iterable[FilesOfCommit], hidden: HiddenPositions) -> 
 
 
 def moves_by_file(
-    files_before: Sequence[FileLine],
+    files_before: Sequence[ScannedFile],
     commits: Iterable[FilesOfCommit],
     wanted: Collection[str],
     hidden: HiddenPositions,
 ) -> dict[str, list[Move]]:
     """The moves in each wanted data file. `files_before` are the table's files before the first commit."""
-    states = _states_before(files_before)
+    states = {
+        line.location: _FileState(
+            line.count, True, {(each.location, each.offset): _require_positional(each) for each in deletes}
+        )
+        for line, deletes in files_before
+    }
     moves: dict[str, list[Move]] = {}
     for commit in commits:
         changes = _lines_by_file(commit, wanted, hidden)
@@ -182,17 +188,6 @@ def moves_by_file(
                     positions.run_optimize()
                     moves.setdefault(location, []).append(Move(commit.number, sign, positions))
     return moves
-
-
-def _states_before(files_before: Sequence[FileLine]) -> dict[str, _FileState]:
-    states: dict[str, _FileState] = {}
-    for line in files_before:
-        if line.content == ROWS:
-            states[line.location] = _FileState(line.count, there=True)
-            latest = states[line.location]
-        else:
-            latest.deletes[line.location, line.offset] = _require_positional(line)
-    return states
 
 
 def _lines_by_file(
@@ -420,7 +415,7 @@ def moved_rows(
         files_before = [] if scan is None else files_of_scan(store.jvm, scan, files, wanted)
         moves = moves_by_file(files_before, changes, wanted, hidden)
         sizes = {line.location: line for change in changes for line in change.lines} | {
-            line.location: line for line in files_before
+            line.location: line for line, _ in files_before
         }
         groups = {
             location: _groups(table, location, sizes[location].size, sizes[location].count, moved)

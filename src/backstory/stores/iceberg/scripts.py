@@ -5,12 +5,14 @@ Each script is called once for many files and returns lines of text.
 
 from base64 import b64encode
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from backstory.spark.versions import rewrites_by_options
 from backstory.stores.iceberg.jvm import ICEBERG, iceberg, script
 
+# The content of a data file.
+ROWS: Final = "DATA"
 # The option by which Iceberg's reader finds staged tasks.
 TASKS_OPTION: Final = "scan-task-set-id"
 _SCAN: Final = {"scan": f"{ICEBERG}.TableScan", "locations": "java.util.Set"}
@@ -72,52 +74,6 @@ try {{
 }} finally {{ tasks.close(); }}
 return text.toString();
 """
-_BETWEEN: Final = f"""
-StringBuilder text = new StringBuilder();
-java.util.Map old = new java.util.HashMap();
-{ICEBERG}.io.CloseableIterable tasks = before.planFiles();
-try {{
-  for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
-    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
-    old.put((({ICEBERG}.DataFile) task.file()).location(), task);
-  }}
-}} finally {{ tasks.close(); }}
-tasks = after.planFiles();
-try {{
-  for (java.util.Iterator each = tasks.iterator(); each.hasNext();) {{
-    {ICEBERG}.FileScanTask task = ({ICEBERG}.FileScanTask) each.next();
-    {ICEBERG}.FileScanTask was =
-      ({ICEBERG}.FileScanTask) old.remove((({ICEBERG}.DataFile) task.file()).location());
-    java.util.Map removed = new java.util.HashMap();
-    java.util.List lists = new java.util.ArrayList();
-    if (was == null) lists.add(task.file());
-    else for (java.util.Iterator more = was.deletes().iterator(); more.hasNext();) {{
-      {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
-      removed.put(hiding.location() + " " + hiding.contentOffset(), hiding);
-    }}
-    for (java.util.Iterator more = task.deletes().iterator(); more.hasNext();) {{
-      {ICEBERG}.DeleteFile hiding = ({ICEBERG}.DeleteFile) more.next();
-      if (removed.remove(hiding.location() + " " + hiding.contentOffset()) == null) lists.add(hiding);
-    }}
-    String sign = "+";
-    for (java.util.Iterator more = lists.iterator(); more.hasNext();) {{
-      {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) more.next();
-      {_TELL}
-    }}
-    sign = "-";
-    for (java.util.Iterator more = removed.values().iterator(); more.hasNext();) {{
-      {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) more.next();
-      {_TELL}
-    }}
-  }}
-}} finally {{ tasks.close(); }}
-for (java.util.Iterator each = old.values().iterator(); each.hasNext();) {{
-  String sign = "-";
-  {ICEBERG}.ContentFile file = ({ICEBERG}.ContentFile) (Object) (({ICEBERG}.FileScanTask) each.next()).file();
-  {_TELL}
-}}
-return text.toString();
-"""
 # Spark splits a task before it plans, so a task with chosen row groups returns only their splits.
 _TASKS: Final = f"""
 java.util.List tasks = new java.util.ArrayList();
@@ -177,6 +133,10 @@ class FileLine:
     first_row: int | None = None
 
 
+# A data file, and its delete files.
+ScannedFile = tuple[FileLine, list[FileLine]]
+
+
 def scan_tasks_of(jvm: Any, table: Any, locations: Iterable[str]) -> dict[str, Any]:
     """Iceberg's scan tasks for the data files at these locations, without files that no longer exist."""
     ask = script(jvm, _PLAN, "java.util.Map", **_SCAN)
@@ -190,17 +150,37 @@ def files_of_commit(jvm: Any, table: Any, snapshot: int, files: Any) -> list[Fil
     return _file_lines(text)
 
 
+def files_of_scan(
+    jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None
+) -> list[ScannedFile]:
+    """The data files of a scan, all or only the ones at `locations`, each with its delete files."""
+    ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
+    wanted = None if locations is None else _java_set(jvm, locations)
+    return with_deletes(_file_lines(ask(scan, wanted, files)))
+
+
+def with_deletes(lines: Iterable[FileLine]) -> list[ScannedFile]:
+    """The data files in these lines, each with the delete files that follow it."""
+    scanned: list[ScannedFile] = []
+    for line in lines:
+        if line.content == ROWS:
+            scanned.append((line, []))
+        else:
+            scanned[-1][1].append(line)
+    return scanned
+
+
 def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> list[FileLine]:
     """The files added and removed between two snapshots, with any commits in between."""
-    scan = f"{ICEBERG}.TableScan"
-    ask = script(jvm, _BETWEEN, "java.lang.String", before=scan, after=scan, files="java.util.Map")
-    return _file_lines(ask(table.newScan().useSnapshot(before), table.newScan().useSnapshot(after), files))
-
-
-def files_of_scan(jvm: Any, scan: Any, files: Any, locations: Iterable[str] | None = None) -> list[FileLine]:
-    """The data files of a scan, all or only those at `locations`, each followed by its delete files."""
-    ask = script(jvm, _STANDING, "java.lang.String", **_SCAN, files="java.util.Map")
-    return _file_lines(ask(scan, None if locations is None else _java_set(jvm, locations), files))
+    scans = (table.newScan().useSnapshot(snapshot) for snapshot in (before, after))
+    old, new = ({file[0].location: file for file in files_of_scan(jvm, scan, files)} for scan in scans)
+    lines = [replace(line, sign="-") for location, (line, _) in old.items() if location not in new]
+    for location, (line, deletes) in new.items():
+        former = old[location][1] if location in old else []
+        lines += [] if location in old else [replace(line, sign="+")]
+        lines += [replace(each, sign="+") for each in deletes if each not in former]
+        lines += [replace(each, sign="-") for each in former if each not in deletes]
+    return lines
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:

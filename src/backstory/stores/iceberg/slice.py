@@ -31,9 +31,9 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.frames import FIELD_IDS, frame_of, keeps_row_ids
 from backstory.stores.iceberg.jvm import scan_where
 from backstory.stores.iceberg.literals import column, instant, literals, quote
-from backstory.stores.iceberg.positions import BY_VALUE, ROWS, VECTOR, HiddenPositions, hidden_positions
+from backstory.stores.iceberg.positions import BY_VALUE, VECTOR, HiddenPositions, hidden_positions
 from backstory.stores.iceberg.schema import fields_of
-from backstory.stores.iceberg.scripts import FileLine, files_of_scan
+from backstory.stores.iceberg.scripts import FileLine, ScannedFile, files_of_scan
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.metadata.parquet_files import (
     ChooseRows,
@@ -64,8 +64,6 @@ MOST_FILES: Final = 1_000
 BY_PLACE: Final = 1 << 17
 # The columns of a row's place; a file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
-# A data file, and its delete files.
-LineWithDeletes = tuple[FileLine, list[FileLine]]
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
 
@@ -98,7 +96,7 @@ class LocalRows:
         selection, schema, condition = self._selection(names, filter_columns, choose, values, where, may_have)
         hidden = hidden_positions(self.table)
 
-        def read(file: LineWithDeletes) -> list[pa.Table]:
+        def read(file: ScannedFile) -> list[pa.Table]:
             holding = HeldParts(self.lease, f"{file[0].location} where {condition}")
             for rows in self._file_parts(selection, schema, hidden, file, holding.hold):
                 holding.keep(rows)
@@ -209,7 +207,7 @@ class LocalRows:
         wanted: RowSelection,
         schema: pa.Schema,
         hidden: HiddenPositions,
-        file: LineWithDeletes,
+        file: ScannedFile,
         hold: Callable[[int], None],
     ) -> Iterator[pa.Table]:
         line, deletes = file
@@ -223,26 +221,19 @@ class LocalRows:
             for rows, positions in wanted.parts(parquet, visible, hold):
                 yield _add_places(rows, line, positions).select(schema.names).cast(schema)
 
-    def _files(self, where: Any) -> list[LineWithDeletes]:
+    def _files(self, where: Any) -> list[ScannedFile]:
         """The data files with at least one visible row, each with its delete files. They are opened ahead."""
         jvm, iceberg = self.store.jvm, self.table.iceberg
         scan = iceberg.newScan() if where is None else scan_where(jvm, iceberg, where)
-        files: list[LineWithDeletes] = []
-        for line in files_of_scan(jvm, scan, jvm.java.util.HashMap()):
-            if line.content == BY_VALUE:
+        files: list[ScannedFile] = []
+        for line, deletes in files_of_scan(jvm, scan, jvm.java.util.HashMap()):
+            if any(delete.content == BY_VALUE for delete in deletes):
                 raise Unreadable("deletions by equality")
-            if line.content != ROWS:
-                files[-1][1].append(line)
-            elif line.format != "PARQUET":
+            if line.format != "PARQUET":
                 raise Unreadable(f"{line.format} in {line.location}")
-            else:
-                files.append((line, []))
-        # A file has at most one vector, which may hide all of its rows.
-        files = [
-            (line, deletes)
-            for line, deletes in files
-            if not any(delete.format == VECTOR and delete.count == line.count for delete in deletes)
-        ]
+            # A file has at most one vector, which may hide all of its rows.
+            if not any(delete.format == VECTOR and delete.count == line.count for delete in deletes):
+                files.append((line, deletes))
         if len(files) > MOST_FILES:
             raise Unreadable(f"{len(files)} files")
         self.table.files.open_ahead(file.location for line, deletes in files for file in (line, *deletes))
