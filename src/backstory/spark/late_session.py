@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any, cast
 from backstory.settings import Settings
 from backstory.spark.java_errors import Py4JError
 from backstory.spark.process import is_forked
-from backstory.spark.session import session_properties, start_java, start_session
 from backstory.spark.versions import sessions_class
 
 if TYPE_CHECKING:
@@ -71,6 +70,8 @@ class LateSpark:
     """
 
     def __init__(self, settings: Settings, *, verbose: bool = False) -> None:
+        from backstory.spark.session import session_properties, start_java
+
         self._settings = settings
         self._verbose = verbose
         self._lock = RLock()
@@ -85,6 +86,8 @@ class LateSpark:
     @property
     def session(self) -> "SparkSession":
         """The session, started if necessary. Raises the errors of `start_session`."""
+        from backstory.spark.session import start_session
+
         with self._lock:
             if self.started is None:
                 self._lazy_context.uninstall()

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import closing, contextmanager, suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any
 
 from backstory.errors import Failed, UsageError
 from backstory.settings import CATALOG_FILE, Settings
@@ -30,6 +30,7 @@ from backstory.spark.launch import (
     use_class_archive,
 )
 from backstory.spark.process import allow_interrupts, let_pandas_in
+from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.spark.versions import spark_home
 
 if TYPE_CHECKING:
@@ -48,19 +49,6 @@ CREATE TABLE IF NOT EXISTS iceberg_namespace_properties (
   property_value VARCHAR(1000), PRIMARY KEY (catalog_name, namespace, property_key));
 """
 EXISTING = 2  # SQLite opens only existing files, for reading and writing
-
-# In another zone naive times shift, and two instants in summer time have the same text. Without ANSI mode a
-# value that does not fit is NULL, and two values have the same hash. Columns may differ only by case. Cached
-# rows are collected in the heap in batches of this size, however wide they are. Compressing them takes longer
-# than writing and reading them.
-EXACT: Final = "spark.sql.caseSensitive"
-OUR_SETTINGS: Final = {
-    "spark.sql.session.timeZone": "UTC",
-    "spark.sql.ansi.enabled": "true",
-    EXACT: "true",
-    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
-    "spark.sql.inMemoryColumnarStorage.compressed": "false",
-}
 
 # In-process Spark on one machine, for a laptop or a small server.
 DEFAULTS = {

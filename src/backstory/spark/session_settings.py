@@ -6,13 +6,12 @@ from dataclasses import dataclass, field
 from functools import wraps
 from inspect import isfunction
 from threading import Lock
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 from backstory.errors import UsageError
 from backstory.spark.connect import refuse_java, session_id
 from backstory.spark.java_errors import Py4JError
 from backstory.spark.late_session import LateSpark
-from backstory.spark.session import EXACT, OUR_SETTINGS
 from backstory.spark.versions import naming_columns
 
 if TYPE_CHECKING:
@@ -20,6 +19,18 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 Of = TypeVar("Of")
+# In another zone naive times shift, and two instants in summer time have the same text. Without ANSI mode a
+# value that does not fit is NULL, and two values have the same hash. Columns may differ only by case. Cached
+# rows are collected in the heap in batches of this size, however wide they are. Compressing them takes longer
+# than writing and reading them.
+EXACT: Final = "spark.sql.caseSensitive"
+OUR_SETTINGS: Final = {
+    "spark.sql.session.timeZone": "UTC",
+    "spark.sql.ansi.enabled": "true",
+    EXACT: "true",
+    "spark.sql.inMemoryColumnarStorage.batchSize": "1000",
+    "spark.sql.inMemoryColumnarStorage.compressed": "false",
+}
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Final
 from pyspark.errors import PySparkException
 
 from backstory.model.table import TableName
-from backstory.spark.session import OUR_SETTINGS
+from backstory.spark.session_settings import OUR_SETTINGS
 from backstory.stores.connect.store import ConnectStore
 from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.literals import quote, text_literal
