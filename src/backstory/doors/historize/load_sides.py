@@ -46,17 +46,8 @@ from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.dialects import DuckDB
 from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years, open_duckdb
+from backstory.strategies.scd2 import terms as scd2
 from backstory.strategies.scd2.plan import earlier_columns
-from backstory.strategies.scd2.terms import (
-    BASE,
-    IN_SCOPE,
-    LIVE,
-    OPEN,
-    STAGED,
-    Flag,
-    LoadTerms,
-    counts_of_same,
-)
 
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
@@ -83,7 +74,7 @@ def local_stage_side(work: SparkWork) -> LocalSide | None:
     if read is None:
         return None
     local, key = replace(work.load, dialect=DuckDB()), work.load.dataset.key
-    values = {**local.base_values(ROWS_ALIAS, ()), LIVE: "TRUE" + local.live(ROWS_ALIAS)}
+    values = {**local.base_values(ROWS_ALIAS, ()), scd2.LIVE: "TRUE" + local.live(ROWS_ALIAS)}
 
     def read_columns(names: Sequence[str]) -> SideRows:
         needed = business_keys(work.load.dataset) if {*names} == {key} else columns
@@ -181,14 +172,14 @@ def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
     return {each.name: each.input or each.name for each in columns}
 
 
-def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
+def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
     """The settings of a load. `newest` is the latest start or end in its history."""
     load, rules = work.load, work.load.dataset.historization
     columns = user_columns(load.dataset)
     compared = [*columns, *foreign_keys(load.dataset)]
     texts = [each for each in columns if each.datatype is Datatype.STRING and each.max_length]
     dating = rules.effective_dating
-    return LoadTerms(
+    return scd2.LoadTerms(
         key=load.dataset.key,
         business=tuple(each.name for each in business_keys(load.dataset)),
         mirrored={each.name: each.input or each.name for each in load.mirrored_columns},
@@ -207,7 +198,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> LoadTerms:
     )
 
 
-def _deletion_flag(work: SparkWork) -> Flag | None:
+def _deletion_flag(work: SparkWork) -> scd2.Flag | None:
     """The flag for base rows that are missing from the stage, or None if such rows are deleted."""
     load, soft = work.load, work.load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete" or work.run.skip_base:
@@ -216,17 +207,19 @@ def _deletion_flag(work: SparkWork) -> Flag | None:
     column = next(each for each in user_columns(load.dataset) if each.name == soft.column)
     value = local.dialect.cast_expression(local.text(soft.deleted_values[0]), local.dialect.type_of(column))
     flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: value})
-    live = compute_locally(work, flagged, {LIVE: "TRUE" + local.live(ROWS_ALIAS)})
-    return Flag(soft.column, flagged[soft.column][0].as_py(), soft.deleted_at, live[LIVE][0].as_py())
+    live = compute_locally(work, flagged, {scd2.LIVE: "TRUE" + local.live(ROWS_ALIAS)})
+    return scd2.Flag(
+        soft.column, flagged[soft.column][0].as_py(), soft.deleted_at, live[scd2.LIVE][0].as_py()
+    )
 
 
 def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, Side]:
     """The sides of a load, with the flags that its plan needs. There is no stage if the base is kept."""
     if work.run.skip_base:
-        sides = {BASE: _kept_base_side(work, base)}
+        sides = {scd2.BASE: _kept_base_side(work, base)}
     else:
-        sides = {STAGED: _stage_side(work, base), BASE: _base_side(work, base)}
-    return sides | {OPEN: _open_side(work, hist)}
+        sides = {scd2.STAGED: _stage_side(work, base), scd2.BASE: _base_side(work, base)}
+    return sides | {scd2.OPEN: _open_side(work, hist)}
 
 
 def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
@@ -256,7 +249,7 @@ def pruned_versions(work: SparkWork) -> "DataFrame | None":
     return work.store.spark.table(work.store.sql_name(TableName(work.load.schema, work.load.archive.table)))
 
 
-def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "DataFrame":
+def earlier_versions(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms) -> "DataFrame":
     """The closed versions, including archived versions, with the columns that a plan needs.
 
     Times of archived versions are NULL, because these versions ended long before the load.
@@ -270,7 +263,7 @@ def earlier_versions(work: SparkWork, hist: TablePlan, terms: LoadTerms) -> "Dat
     return rows
 
 
-def read_earlier(work: SparkWork, hist: TablePlan, terms: LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
+def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: pa.ChunkedArray) -> pa.Table:
     """The closed versions of these records, read by the driver if it can, or else by Spark."""
     ended, searched = ColumnRole.ENDED, {terms.key: keys.combine_chunks()}
     if work.load.archive is None and hist.table is not None and hist.as_stored:
@@ -335,7 +328,7 @@ class _StoredRows:
 
 
 def _stage_side(work: SparkWork, base: TablePlan) -> Side:
-    schema = side_schema(base, [*work.load.base_values("s", ())], [], LIVE)
+    schema = side_schema(base, [*work.load.base_values("s", ())], [], scd2.LIVE)
 
     def frame() -> "DataFrame":
         return stage_frame(work).alias("r").select(*map(quote, schema.names[:-1]), _live_column(work, "r"))
@@ -343,20 +336,24 @@ def _stage_side(work: SparkWork, base: TablePlan) -> Side:
     return Side(schema, frame, lambda _lease, _met: local_stage_side(work), *_size_and_count(work))
 
 
-def load_sift(terms: LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
+def load_sift(terms: scd2.LoadTerms, sides: Mapping[str, Side]) -> SiftTerms:
     """The columns by which rows of stage, base and history are compared."""
-    base = ComparedSide(BASE, [ROW_HASH], [ROW_HASH], LIVE)
-    pairs = [(base, ComparedSide(OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
-    if STAGED in sides:
-        staged = ComparedSide(STAGED, terms.compared, terms.needed, lengths=terms.lengths)
-        pairs.insert(0, (staged, ComparedSide(BASE, terms.compared, ())))
+    base = ComparedSide(scd2.BASE, [ROW_HASH], [ROW_HASH], scd2.LIVE)
+    pairs = [(base, ComparedSide(scd2.OPEN, [ROW_HASH], [ROW_HASH, ColumnRole.STARTED]))]
+    if scd2.STAGED in sides:
+        staged = ComparedSide(scd2.STAGED, terms.compared, terms.needed, lengths=terms.lengths)
+        pairs.insert(0, (staged, ComparedSide(scd2.BASE, terms.compared, ())))
     return SiftTerms(pairs, _same_counts)
 
 
 def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
     """The counts in a plan for rows that are the same on all sides."""
-    counts = counts_of_same(OPEN, rows[OPEN].rows)
-    return counts if STAGED not in rows else {**counts, **counts_of_same(BASE, rows[STAGED].rows)}
+    counts = scd2.counts_of_same(scd2.OPEN, rows[scd2.OPEN].rows)
+    return (
+        counts
+        if scd2.STAGED not in rows
+        else {**counts, **scd2.counts_of_same(scd2.BASE, rows[scd2.STAGED].rows)}
+    )
 
 
 def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
@@ -368,8 +365,8 @@ def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
         ColumnRole.ROW_HASH,
     ]
     names = list(dict.fromkeys(names))
-    schema = side_schema(base, names, [], LIVE)
-    rows = _StoredRows(work, base, schema, {LIVE: True})
+    schema = side_schema(base, names, [], scd2.LIVE)
+    rows = _StoredRows(work, base, schema, {scd2.LIVE: True})
 
     def frame() -> "DataFrame":
         return base.rows.alias("r").select(*map(column, names), _live_column(work, "r"))
@@ -382,7 +379,7 @@ def _base_side(work: SparkWork, base: TablePlan) -> Side:
     load, places = work.load, ids_of(base)
     names = base.into.names if _flags_deleted(work) else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
-    flags = {LIVE: True, IN_SCOPE: load.deletes_base}
+    flags = {scd2.LIVE: True, scd2.IN_SCOPE: load.deletes_base}
     rows = _StoredRows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
     needs_spark = base.has_rows and (load.live("v") or (load.deletes_base and load.delete_scope))
 
@@ -400,7 +397,7 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     dating = load.dataset.historization.effective_dating
     dated = [dating.column] if dating else []
     names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated])
-    flags = {IN_SCOPE: load.closes_deleted}
+    flags = {scd2.IN_SCOPE: load.closes_deleted}
     schema = side_schema(hist, [*names], [*PLACE_SCHEMA, *places], *flags)
     rows = _StoredRows(work, hist, schema, flags, open=True)
     needs_spark = (
@@ -473,7 +470,7 @@ def _size_of(table: IcebergTable | None) -> int:
 
 
 def _live_column(work: SparkWork, alias: str) -> "Column":
-    return work.sql("TRUE" + work.load.live(alias)).alias(LIVE)
+    return work.sql("TRUE" + work.load.live(alias)).alias(scd2.LIVE)
 
 
 def _flags_deleted(work: SparkWork) -> bool:
@@ -487,11 +484,11 @@ def _base_scope(work: SparkWork) -> "Column":
     load = work.load
     scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
     live = load.live("v") if _flags_deleted(work) else ""
-    return work.sql(f"({scope or 'TRUE'}){live}" if load.deletes_base else "FALSE").alias(IN_SCOPE)
+    return work.sql(f"({scope or 'TRUE'}){live}" if load.deletes_base else "FALSE").alias(scd2.IN_SCOPE)
 
 
 def _versions_scope(work: SparkWork) -> "Column":
     """A condition for whether a deletion may close an open version."""
     load = work.load
     scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
-    return work.sql(scope or "TRUE").alias(IN_SCOPE)
+    return work.sql(scope or "TRUE").alias(scd2.IN_SCOPE)

@@ -31,26 +31,8 @@ from backstory.stores.sql.columns import Datatype
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import LOAD_TIMESTAMP
 from backstory.strategies.part_plan import PlanSums
+from backstory.strategies.scd2 import terms as scd2
 from backstory.strategies.scd2.statements import closing_conditions
-from backstory.strategies.scd2.terms import (
-    BASE,
-    BASE_TWICE,
-    BEGINS_EARLY,
-    DELETED,
-    EARLIER_DATE,
-    ENDS_EARLY,
-    LIVE_TWICE,
-    LONG,
-    NEVER_BEGAN,
-    NO_HASH,
-    NO_KEY,
-    NULL,
-    OPEN,
-    OPEN_TWICE,
-    STAGE_TWICE,
-    counted_match,
-    sampled_keys,
-)
 
 REMEDIES = {
     "NULL_KEY": "Load the base again; every row needs its key.",
@@ -331,16 +313,16 @@ def _refuse_stage(load: Load, sums: PlanSums) -> None:
     names = [each.name for each in user_columns(load.dataset)]
     for name in names:
         code = "NULL_KEY" if name in keys else "NULL_VALUE"
-        _refuse(code, f"{name} is NULL in {{rows}} of the stage.", sums, NULL + name)
+        _refuse(code, f"{name} is NULL in {{rows}} of the stage.", sums, scd2.NULL + name)
     for name in names:
-        _refuse("VALUE_TOO_LONG", f"{name} is too long in {{rows}} of the stage.", sums, LONG + name)
-    _refuse("DUPLICATE_KEY", "Rows of the stage share a business key.", sums, STAGE_TWICE)
+        _refuse("VALUE_TOO_LONG", f"{name} is too long in {{rows}} of the stage.", sums, scd2.LONG + name)
+    _refuse("DUPLICATE_KEY", "Rows of the stage share a business key.", sums, scd2.STAGE_TWICE)
 
 
 def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]) -> None:
     dataset = load.dataset
-    _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, BASE_TWICE)
-    match = counted_match(BASE, sums.counts)
+    _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, scd2.BASE_TWICE)
+    match = scd2.counted_match(scd2.BASE, sums.counts)
     appeared, _, vanished, kept, _ = match.sizes
     if appeared and (vanished or kept) and (keys := moved_keys()):
         raise rejection("KEYS_CHANGED", KEYS_CHANGED, keys)
@@ -353,28 +335,30 @@ def _refuse_base(load: Load, sums: PlanSums, moved_keys: Callable[[], list[str]]
 def _refuse_history(load: Load, sums: PlanSums) -> None:
     """The checks P1 to P4, P6 and P7 on the history, from the counts of a plan."""
     dataset, rules = load.dataset, load.dataset.historization
-    _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, NO_KEY)
-    _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, NO_HASH)
-    _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, LIVE_TWICE)
-    _refuse("MULTIPLE_OPEN", "Keys have more than one open version.", sums, OPEN_TWICE)
-    _refuse("spoilt-table", NO_BEGINNING, sums, NEVER_BEGAN)
-    match = counted_match(OPEN, sums.counts)
+    _refuse("NULL_KEY", f"{{rows}} of the base have no {dataset.key}.", sums, scd2.NO_KEY)
+    _refuse("NULL_ROW_HASH", "{rows} of the base have no row_hash.", sums, scd2.NO_HASH)
+    _refuse("DUPLICATE_KEY", f"Rows of the base share {dataset.key}.", sums, scd2.LIVE_TWICE)
+    _refuse("MULTIPLE_OPEN", "Keys have more than one open version.", sums, scd2.OPEN_TWICE)
+    _refuse("spoilt-table", NO_BEGINNING, sums, scd2.NEVER_BEGAN)
+    match = scd2.counted_match(scd2.OPEN, sums.counts)
     if match.stored and not match.delivered and not rules.allow_empty_snapshot:
         raise rejection("EMPTY_SNAPSHOT", f"The base {dataset.name} is empty.")
     if many := mass_delete(rules, match.sizes[2], match.stored):
-        raise rejection("MASS_DELETE", many, sampled_keys(sums, DELETED))
+        raise rejection("MASS_DELETE", many, scd2.sampled_keys(sums, scd2.DELETED))
     if rules.effective_dating:
         dated = rules.effective_dating.column
-        _refuse("LATE_EFFECTIVE", f"Changed rows have an earlier {dated} than before.", sums, EARLIER_DATE)
+        _refuse(
+            "LATE_EFFECTIVE", f"Changed rows have an earlier {dated} than before.", sums, scd2.EARLIER_DATE
+        )
 
 
 def refuse_late(sums: PlanSums) -> None:
     """P5: raise Refused if a record that changes has a version at the load's instant or later."""
-    for fault in (ENDS_EARLY, BEGINS_EARLY):
+    for fault in (scd2.ENDS_EARLY, scd2.BEGINS_EARLY):
         _refuse("NON_MONOTONIC_TIMESTAMP", LATE, sums, fault)
 
 
 def _refuse(code: str, message: str, sums: PlanSums, fault: str) -> None:
     if count := sums.counts.get(fault, 0):
         rows = f"{count} row{'' if count == 1 else 's'}"
-        raise rejection(code, message.replace("{rows}", rows), sampled_keys(sums, fault))
+        raise rejection(code, message.replace("{rows}", rows), scd2.sampled_keys(sums, fault))

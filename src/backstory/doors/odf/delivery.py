@@ -13,18 +13,8 @@ from backstory.doors.odf import committing
 from backstory.doors.odf.batch import DeliveredSide, delivered_side, expected_columns, refuse_failed
 from backstory.doors.odf.columns import arrow_schema, declared_schema, typed_columns
 from backstory.doors.odf.file_rows import prepare_file, read_batch
+from backstory.doors.odf.manifest import events as odf
 from backstory.doors.odf.manifest.dataset import DatasetSource
-from backstory.doors.odf.manifest.events import (
-    Append,
-    ChangelogStream,
-    Ledger,
-    Merge,
-    OnLate,
-    SetPollingSource,
-    SnapshotMerge,
-    UpsertStream,
-    Validation,
-)
 from backstory.doors.odf.preprocess import keeps_order, refuse_failing_rows, run_query
 from backstory.doors.odf.receipts import COUNTS, DatasetReceipt, Head, PullRun, fetch_hash
 from backstory.doors.odf.registry import RegisteredDataset
@@ -138,10 +128,10 @@ def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
     merge, time, last = file.source.merge, file.fetched.event_time, head.snapshot_time
     if time is None and file.after is None:
         time, last = file.run.system_time, head.system_time
-    if not isinstance(merge, SnapshotMerge) or time is None or last is None or time >= last:
+    if not isinstance(merge, odf.SnapshotMerge) or time is None or last is None or time >= last:
         return []
     message = f"The snapshot of {iso(time)} is older than the last one, of {iso(last)}."
-    if merge.on_late_snapshot is OnLate.ERROR:
+    if merge.on_late_snapshot is odf.OnLate.ERROR:
         raise Refused("late-snapshot", message, "Ingest snapshots in order, or set onLateSnapshot: warn.")
     return [message]
 
@@ -149,8 +139,12 @@ def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
 def refuse_lost_order(file: committing.DatasetFile) -> None:
     """Raise UsageError if a query loses the order of arrival, which upserts and changelogs need (D13)."""
     merge = file.source.merge
-    ordered = isinstance(merge, UpsertStream) and merge.sequence_column
-    if file.source.preprocess is None or ordered or not isinstance(merge, UpsertStream | ChangelogStream):
+    ordered = isinstance(merge, odf.UpsertStream) and merge.sequence_column
+    if (
+        file.source.preprocess is None
+        or ordered
+        or not isinstance(merge, odf.UpsertStream | odf.ChangelogStream)
+    ):
         return
     if file.frame is not None and not keeps_order(file.frame):
         raise UsageError(
@@ -263,12 +257,12 @@ def _read(
     """
     run.stage("Preparing data")
     folder = Path(resources.enter_context(tempfile.TemporaryDirectory(prefix="backstory-odf-")))
-    steps = source.prepare if isinstance(source, SetPollingSource) else ()
+    steps = source.prepare if isinstance(source, odf.SetPollingSource) else ()
     logs = committing.cache_of(store, dataset.name)
     ready = prepare_file(fetched.path, fetched.name, steps, folder, rights=run.rights, logs=logs)
     run.stage("Reading data")
     content = None
-    if isinstance(source.merge, ChangelogStream) and source.merge.validation is Validation.STRICT:
+    if isinstance(source.merge, odf.ChangelogStream) and source.merge.validation is odf.Validation.STRICT:
         with ready.path.open("rb") as file:
             content = hashlib.file_digest(file, "sha3_256").hexdigest()
     declared = declared_schema(source.read)
@@ -367,12 +361,12 @@ def _change(
         yield None
 
 
-def _terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
+def _terms_of(merge: odf.Merge, time: str, encoding: EventEncoding | None, *, timed: bool) -> EventTerms:
     """The settings of a merge.
 
     `time` is the event-time column. `timed` is whether the source supplies the event time.
     """
-    if isinstance(merge, Append):
+    if isinstance(merge, odf.Append):
         return EventTerms(Strategy.APPEND, encoding=encoding)
     position = merge.primary_key.index(time) if time in merge.primary_key else None
     key = tuple(name for name in merge.primary_key if name != time)
@@ -383,11 +377,11 @@ def _terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed:
         "encoding": encoding,
     }
     match merge:
-        case Ledger():
+        case odf.Ledger():
             if position is None and timed and merge.event_time_in_key:
                 common["time_at"] = 0
             terms = EventTerms(Strategy.LEDGER, **common, on_conflict=merge.on_conflict)
-        case SnapshotMerge():
+        case odf.SnapshotMerge():
             watched = merge.compare_columns or None  # an empty list also means all columns
             terms = EventTerms(
                 Strategy.SNAPSHOT,
@@ -396,10 +390,10 @@ def _terms_of(merge: Merge, time: str, encoding: EventEncoding | None, *, timed:
                 compare_time=watched is None or time in watched,
                 max_retract=merge.max_retract,
             )
-        case UpsertStream():
+        case odf.UpsertStream():
             terms = EventTerms(Strategy.UPSERT, **common, sequence=merge.sequence_column)
-        case ChangelogStream():
-            strict = merge.validation is Validation.STRICT
+        case odf.ChangelogStream():
+            strict = merge.validation is odf.Validation.STRICT
             terms = EventTerms(Strategy.CHANGELOG, **common, strict=strict)
     return terms
 

@@ -74,56 +74,26 @@ class LoadTerms:
 # Kinds of rows: rows that are added to the base, and its own rows that get a flag; the base's rows that begin
 # versions; versions that end, and versions that begin, still without keys; places of rows that are removed.
 BASE_ADDED, FLAGGED, BASE_REMOVED = "base added", "flagged", "base removed"
-
-
 CHANGED, APPEARED, ENDS, BEGINS, HIST_REMOVED = "changed", "appeared", "ends", "begins", "history removed"
-
-
 PLACES: Final = (BASE_REMOVED, HIST_REMOVED)
-
-
 # Rows that are both added to the base and begin versions, if this is true for all rows. They are stored once.
 BOTH: Final = "base added and appeared"
-
-
 # The business keys of records that are added to the base, and of records missing from its stage.
 ADDED_KEYS, REMOVED_KEYS = "added keys", "removed keys"
-
-
 # Faults for which a load is refused, as counts and keys: of a column of the stage, and of rows.
 NULL, LONG = "null ", "long "
-
-
 STAGE_TWICE, BASE_TWICE = "stage twice", "base twice"
-
-
 NO_KEY, NO_HASH, LIVE_TWICE, OPEN_TWICE = "no key", "no hash", "live twice", "open twice"
-
-
 NEVER_BEGAN: Final = "never began"
-
-
 EARLIER_DATE, ENDS_EARLY, BEGINS_EARLY = "earlier date", "ends early", "begins early"
-
-
 # Records that changed while their hash stayed the same, by column.
 UNSEEN: Final = "unseen "
-
-
 # Records that appear and had versions before, and records whose change an interrupted load had begun.
 SEEN, INTERRUPTED = "seen before", "interrupted before"
-
-
 DELETED: Final = "deleted"
-
-
 _OUTCOMES: Final = ("appeared", "changed", "vanished", "kept", "same")
-
-
 # The column of samples.
 _TEXT: Final = "key"
-
-
 # Up to ten keys are sampled from this many rows.
 SAMPLED_ROWS: Final = 100
 

@@ -26,28 +26,7 @@ from backstory.stores.iceberg.literals import column, instant, literal, micros_o
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.port import DISORDER
-from backstory.strategies.shape_changes.operations import (
-    Add,
-    AddInHistory,
-    DeleteBefore,
-    DropInHistory,
-    EndBefore,
-    FillFlag,
-    FlagBefore,
-    HistoryToLive,
-    LiveToHistory,
-    Operation,
-    Reshape,
-    Rewriting,
-    SetValue,
-    SoftDeleteToLive,
-    ToHistory,
-    TooEarly,
-    ToSoftDelete,
-    Touching,
-    Value,
-    ValuesOf,
-)
+from backstory.strategies.shape_changes import operations
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -159,7 +138,7 @@ def live_to_history(rows: DataFrame, start: int) -> DataFrame:
 
 
 @singledispatch
-def change_of(store: port.Store, table: port.StoredTable, operation: Operation) -> Change | None:
+def change_of(store: port.Store, table: port.StoredTable, operation: operations.Operation) -> Change | None:
     """The Change for an operation, or None if there is nothing to do.
 
     Raises TooEarly if an open version starts after the change. Raises Refused if values do not fit a new
@@ -169,61 +148,61 @@ def change_of(store: port.Store, table: port.StoredTable, operation: Operation) 
 
 
 @change_of.register(IcebergStore)
-def _on_iceberg(store: IcebergStore, table: IcebergTable, operation: Operation) -> Change | None:
-    if isinstance(operation, Reshape):
+def _on_iceberg(store: IcebergStore, table: IcebergTable, operation: operations.Operation) -> Change | None:
+    if isinstance(operation, operations.Reshape):
         return _reshape(store, table, operation)
-    if isinstance(operation, Rewriting):
+    if isinstance(operation, operations.Rewriting):
         rows = _rewrite_rows(rows_with_ids(store, table), operation)
         return Change(added=rows, into=operation.into, whole=True, count_as="rewritten")
     return _touch_rows(store, table, operation)
 
 
-def _rewrite_rows(rows: DataFrame, operation: Rewriting) -> DataFrame:
+def _rewrite_rows(rows: DataFrame, operation: operations.Rewriting) -> DataFrame:
     match operation:
-        case Add(column=added, value=value):
+        case operations.Add(column=added, value=value):
             return rows.withColumn(added.name, _value(value, added))
-        case ToHistory(flag=flag, now=now):
+        case operations.ToHistory(flag=flag, now=now):
             newest = newest_sync(rows).collect()[0].newest if SYNCED in rows.columns else None
             return to_history(rows, flag, micros_of(now) if newest is None else newest)
-        case ToSoftDelete(into=into, flag=flag):
+        case operations.ToSoftDelete(into=into, flag=flag):
             return to_soft_delete(rows, into.key, flag)
-        case SoftDeleteToLive(flag=flag):
+        case operations.SoftDeleteToLive(flag=flag):
             return soft_delete_to_live(rows, flag)
-        case HistoryToLive(into=into, keep_deleted=keep_deleted):
+        case operations.HistoryToLive(into=into, keep_deleted=keep_deleted):
             return history_to_live(rows, into.key, keep_deleted=keep_deleted)
-        case LiveToHistory(now=now):
+        case operations.LiveToHistory(now=now):
             return live_to_history(rows, micros_of(now))
 
 
-def _touch_rows(store: IcebergStore, table: IcebergTable, operation: Touching) -> Change | None:
+def _touch_rows(store: IcebergStore, table: IcebergTable, operation: operations.Touching) -> Change | None:
     match operation:
-        case SetValue(column=changed, value=value):
+        case operations.SetValue(column=changed, value=value):
             new_value = _value(value, changed)
             return update_where(store, table, differs(changed.name, new_value), {changed.name: new_value})
-        case AddInHistory() | DropInHistory():
+        case operations.AddInHistory() | operations.DropInHistory():
             return _change_in_history(store, table, operation)
-        case DeleteBefore(synced, before):
+        case operations.DeleteBefore(synced, before):
             return delete_where(store, table, column(synced) < instant(micros_of(before)))
-        case FlagBefore(synced, before, flag):
+        case operations.FlagBefore(synced, before, flag):
             unflagged = ~column(flag).eqNullSafe(lit(True))
             old = column(synced) < instant(micros_of(before))
             return update_where(store, table, old & unflagged, {flag: lit(True)})
-        case EndBefore(synced, before):
+        case operations.EndBefore(synced, before):
             end = instant(micros_of(before))
             ended = {ACTIVE: lit(False), END: end}
             return update_where(store, table, (column(synced) < end) & column(ACTIVE), ended)
-        case FillFlag(flag):
+        case operations.FillFlag(flag):
             return update_where(store, table, column(flag).isNull(), {flag: lit(False)})
 
 
 def _change_in_history(
-    store: IcebergStore, table: IcebergTable, operation: AddInHistory | DropInHistory
+    store: IcebergStore, table: IcebergTable, operation: operations.AddInHistory | operations.DropInHistory
 ) -> Change | None:
     name, time = operation.column.name, micros_of(operation.time)
-    into = operation.into if isinstance(operation, AddInHistory) else None
+    into = operation.into if isinstance(operation, operations.AddInHistory) else None
     if not _has_open_versions(store, table, time):
         return Change(into=into) if into else None
-    if isinstance(operation, AddInHistory):
+    if isinstance(operation, operations.AddInHistory):
         value, where = _value(operation.value, operation.column), None
     else:
         value, where = lit(None).cast(spark_type(operation.column.type)), column(name).isNotNull()
@@ -239,11 +218,11 @@ def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> b
         return False
     counts = newest_open_start(rows_of(store, table)).collect()[0]
     if counts.newest is not None and counts.newest > time:
-        raise TooEarly
+        raise operations.TooEarly
     return bool(counts.open)
 
 
-def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Change:
+def _reshape(store: IcebergStore, table: IcebergTable, operation: operations.Reshape) -> Change:
     """Change only the schema if the stored values can stay as they are. Otherwise rewrite the rows."""
     into, new_types, by = operation.into, operation.retyped_columns, operation.unique_by
     if not table.rows or (not new_types and by is None):
@@ -261,8 +240,8 @@ def _reshape(store: IcebergStore, table: IcebergTable, operation: Reshape) -> Ch
     return Change(added=rows, into=into, whole=True, count_as="rewritten", properties=marks)
 
 
-def _value(value: Value, of: TableColumn) -> Column:
+def _value(value: operations.Value, of: TableColumn) -> Column:
     """The value as a Spark expression of the column's type."""
-    if isinstance(value, ValuesOf):
+    if isinstance(value, operations.ValuesOf):
         return column(value.column)
     return literal(value.value).cast(spark_type(of.type))
