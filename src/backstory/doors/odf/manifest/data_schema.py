@@ -8,7 +8,8 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from typing import Annotated, Any, Final, Literal, Self, get_args
+from inspect import get_annotations
+from typing import TYPE_CHECKING, Annotated, Any, Final, Literal, Self, get_args
 
 from pydantic import (
     BaseModel,
@@ -36,11 +37,28 @@ def _kind_is_required(schema: dict[str, Any]) -> None:
 
 
 class ManifestPart(BaseModel):
-    """A part of the document: frozen, and unknown fields are an error."""
+    """A part of the document: frozen, and unknown fields are an error.
+
+    A class with a `kind` has it as its first field, in any of three spellings.
+    """
 
     model_config = ConfigDict(
         extra="forbid", frozen=True, alias_generator=to_camel, json_schema_extra=_kind_is_required
     )
+
+    def __init_subclass__(cls, *, kind: str = "", **options: Any) -> None:
+        super().__init_subclass__(**options)
+        if kind:
+            cls.__annotations__ = {
+                "kind": Annotated[Literal[kind], any_case(kind)],
+                **get_annotations(cls),
+            }
+            setattr(cls, "kind", kind)  # noqa: B010 - pydantic makes it a field
+
+    if TYPE_CHECKING:
+
+        @property
+        def kind(self) -> str: ...
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,29 +184,23 @@ class Unit(StrEnum):
 TimeUnit = Annotated[Unit, any_case_of(Unit)]
 
 
-class Binary(ManifestPart):
+class Binary(ManifestPart, kind="Binary"):
     """Bytes."""
 
-    kind: Annotated[Literal["Binary"], any_case("Binary")] = "Binary"
     fixed_length: Annotated[int, Field(ge=0)] | None = None
 
 
-class Bool(ManifestPart):
+class Bool(ManifestPart, kind="Bool"):
     """True or false."""
 
-    kind: Annotated[Literal["Bool"], any_case("Bool")] = "Bool"
 
-
-class Date(ManifestPart):
+class Date(ManifestPart, kind="Date"):
     """A day."""
 
-    kind: Annotated[Literal["Date"], any_case("Date")] = "Date"
 
-
-class Decimal(ManifestPart):
+class Decimal(ManifestPart, kind="Decimal"):
     """An exact number."""
 
-    kind: Annotated[Literal["Decimal"], any_case("Decimal")] = "Decimal"
     precision: Annotated[int, Field(ge=1, le=38)]
     scale: Annotated[int, Field(ge=0, le=38)]
 
@@ -199,134 +211,101 @@ class Decimal(ManifestPart):
         return self
 
 
-class Duration(ManifestPart):
+class Duration(ManifestPart, kind="Duration"):
     """A span of time."""
 
-    kind: Annotated[Literal["Duration"], any_case("Duration")] = "Duration"
     unit: TimeUnit = Unit.MILLISECOND
 
 
-class Float16(ManifestPart):
+class Float16(ManifestPart, kind="Float16"):
     """A 16-bit floating-point number."""
 
-    kind: Annotated[Literal["Float16"], any_case("Float16")] = "Float16"
 
-
-class Float32(ManifestPart):
+class Float32(ManifestPart, kind="Float32"):
     """A 32-bit floating-point number."""
 
-    kind: Annotated[Literal["Float32"], any_case("Float32")] = "Float32"
 
-
-class Float64(ManifestPart):
+class Float64(ManifestPart, kind="Float64"):
     """A 64-bit floating-point number."""
 
-    kind: Annotated[Literal["Float64"], any_case("Float64")] = "Float64"
 
-
-class Int8(ManifestPart):
+class Int8(ManifestPart, kind="Int8"):
     """An 8-bit integer."""
 
-    kind: Annotated[Literal["Int8"], any_case("Int8")] = "Int8"
 
-
-class Int16(ManifestPart):
+class Int16(ManifestPart, kind="Int16"):
     """A 16-bit integer."""
 
-    kind: Annotated[Literal["Int16"], any_case("Int16")] = "Int16"
 
-
-class Int32(ManifestPart):
+class Int32(ManifestPart, kind="Int32"):
     """A 32-bit integer."""
 
-    kind: Annotated[Literal["Int32"], any_case("Int32")] = "Int32"
 
-
-class Int64(ManifestPart):
+class Int64(ManifestPart, kind="Int64"):
     """A 64-bit integer."""
 
-    kind: Annotated[Literal["Int64"], any_case("Int64")] = "Int64"
 
-
-class UInt8(ManifestPart):
+class UInt8(ManifestPart, kind="UInt8"):
     """An unsigned 8-bit integer."""
 
-    kind: Annotated[Literal["UInt8"], any_case("UInt8")] = "UInt8"
 
-
-class UInt16(ManifestPart):
+class UInt16(ManifestPart, kind="UInt16"):
     """An unsigned 16-bit integer."""
 
-    kind: Annotated[Literal["UInt16"], any_case("UInt16")] = "UInt16"
 
-
-class UInt32(ManifestPart):
+class UInt32(ManifestPart, kind="UInt32"):
     """An unsigned 32-bit integer."""
 
-    kind: Annotated[Literal["UInt32"], any_case("UInt32")] = "UInt32"
 
-
-class UInt64(ManifestPart):
+class UInt64(ManifestPart, kind="UInt64"):
     """An unsigned 64-bit integer."""
 
-    kind: Annotated[Literal["UInt64"], any_case("UInt64")] = "UInt64"
 
-
-class Null(ManifestPart):
+class Null(ManifestPart, kind="Null"):
     """Only NULL."""
 
-    kind: Annotated[Literal["Null"], any_case("Null")] = "Null"
 
-
-class String(ManifestPart):
+class String(ManifestPart, kind="String"):
     """Text."""
 
-    kind: Annotated[Literal["String"], any_case("String")] = "String"
 
-
-class Time(ManifestPart):
+class Time(ManifestPart, kind="Time"):
     """A time of day."""
 
-    kind: Annotated[Literal["Time"], any_case("Time")] = "Time"
     unit: TimeUnit = Unit.MILLISECOND
 
 
-class Timestamp(ManifestPart):
+class Timestamp(ManifestPart, kind="Timestamp"):
     """An instant."""
 
-    kind: Annotated[Literal["Timestamp"], any_case("Timestamp")] = "Timestamp"
     unit: TimeUnit = Unit.MILLISECOND
     timezone: str | None = "UTC"
 
 
-class List(ManifestPart):
+class List(ManifestPart, kind="List"):
     """Values of one type."""
 
-    kind: Annotated[Literal["List"], any_case("List")] = "List"
     item_type: "DataType"
     fixed_length: Annotated[int, Field(ge=0)] | None = None
 
 
-class Map(ManifestPart):
+class Map(ManifestPart, kind="Map"):
     """Values by key."""
 
-    kind: Annotated[Literal["Map"], any_case("Map")] = "Map"
     key_type: "DataType"
     value_type: "DataType"
     keys_sorted: bool | None = None
 
 
-class Option(ManifestPart):
+class Option(ManifestPart, kind="Option"):
     """A value that may be missing."""
 
-    kind: Annotated[Literal["Option"], any_case("Option")] = "Option"
     inner: "DataType"
 
 
-class Struct(ManifestPart):
+class Struct(ManifestPart, kind="Struct"):
     """Fields in one value."""
 
-    kind: Annotated[Literal["Struct"], any_case("Struct")] = "Struct"
     fields_: "tuple[DataField, ...]" = Field(alias="fields")
 
 

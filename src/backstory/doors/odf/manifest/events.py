@@ -42,25 +42,21 @@ class MergeStrategy(ManifestPart):
     encoding: Annotated[EventEncoding, any_case_of(EventEncoding)] | None = None
 
 
-class Append(MergeStrategy):
+class Append(MergeStrategy, kind="Append"):
     """Every delivered row is added."""
 
-    kind: Annotated[Literal["Append"], any_case("Append")] = "Append"
 
-
-class Ledger(MergeStrategy):
+class Ledger(MergeStrategy, kind="Ledger"):
     """Events; rows with a new key are added."""
 
-    kind: Annotated[Literal["Ledger"], any_case("Ledger")] = "Ledger"
     primary_key: tuple[str, ...]
     event_time_in_key: bool = True
     on_conflict: Annotated[OnConflict, any_case_of(OnConflict)] = OnConflict.IGNORE
 
 
-class SnapshotMerge(MergeStrategy):
+class SnapshotMerge(MergeStrategy, kind="Snapshot"):
     """Full copies; their changes are added. The last four fields belong to older versions (R11)."""
 
-    kind: Annotated[Literal["Snapshot"], any_case("Snapshot")] = "Snapshot"
     primary_key: tuple[str, ...]
     compare_columns: tuple[str, ...] | None = None
     max_retract: Annotated[float, Field(ge=0, le=1)] | None = None
@@ -71,18 +67,16 @@ class SnapshotMerge(MergeStrategy):
     obsv_removed: str | None = None
 
 
-class UpsertStream(MergeStrategy):
+class UpsertStream(MergeStrategy, kind="UpsertStream"):
     """Rows in the order of their arrival: the last one of each key counts."""
 
-    kind: Annotated[Literal["UpsertStream"], any_case("UpsertStream")] = "UpsertStream"
     primary_key: tuple[str, ...]
     sequence_column: str | None = None
 
 
-class ChangelogStream(MergeStrategy):
+class ChangelogStream(MergeStrategy, kind="ChangelogStream"):
     """Events with their operations: additions, retractions and corrections."""
 
-    kind: Annotated[Literal["ChangelogStream"], any_case("ChangelogStream")] = "ChangelogStream"
     primary_key: tuple[str, ...]
     validation: Annotated[Validation, any_case_of(Validation)] = Validation.STRICT
 
@@ -127,30 +121,23 @@ def _with_a_group(pattern: str) -> str:
     return pattern
 
 
-class FromMetadata(ManifestPart):
+class FromMetadata(ManifestPart, kind="FromMetadata"):
     """The time in the source's metadata: the caching headers, or the file's modification time."""
 
-    kind: Annotated[Literal["FromMetadata"], any_case("FromMetadata")] = "FromMetadata"
 
-
-class FromSystemTime(ManifestPart):
+class FromSystemTime(ManifestPart, kind="FromSystemTime"):
     """The time of the run."""
 
-    kind: Annotated[Literal["FromSystemTime"], any_case("FromSystemTime")] = "FromSystemTime"
 
-
-class FromPath(ManifestPart):
+class FromPath(ManifestPart, kind="FromPath"):
     """The time in a file's path: group 1 of the pattern, in a format of strftime or of Java."""
 
-    kind: Annotated[Literal["FromPath"], any_case("FromPath")] = "FromPath"
     pattern: Annotated[str, AfterValidator(_with_a_group)]
     timestamp_format: str = "%Y-%m-%d"
 
 
-class Forever(ManifestPart):
+class Forever(ManifestPart, kind="Forever"):
     """Never fetch a source again after it was ingested once."""
-
-    kind: Annotated[Literal["Forever"], any_case("Forever")] = "Forever"
 
 
 EventTime = Annotated[FromMetadata | FromSystemTime | FromPath, ByKind("event time", short=True)]
@@ -177,10 +164,9 @@ class Header(ManifestPart):
     value: str
 
 
-class Url(ManifestPart):
+class Url(ManifestPart, kind="Url"):
     """One resource: `http`, `https`, `ftp` or `file`; a relative path starts at the manifest's folder."""
 
-    kind: Annotated[Literal["Url"], any_case("Url")] = "Url"
     url: str
     event_time: EventTime | None = None
     cache: Caching | None = None
@@ -188,10 +174,9 @@ class Url(ManifestPart):
     refetch: Annotated[Refetch, any_case_of(Refetch)] | None = None
 
 
-class FilesGlob(ManifestPart):
+class FilesGlob(ManifestPart, kind="FilesGlob"):
     """Files of this machine. Each file is a separate delivery."""
 
-    kind: Annotated[Literal["FilesGlob"], any_case("FilesGlob")] = "FilesGlob"
     path: str
     event_time: EventTime | None = None
     cache: Caching | None = None
@@ -206,10 +191,9 @@ class EnvironmentVariable(ManifestPart):
     value: str | None = None
 
 
-class Container(ManifestPart):
+class Container(ManifestPart, kind="Container"):
     """A program in a container; parsed, and refused when pulled (decision O12)."""
 
-    kind: Annotated[Literal["Container"], any_case("Container")] = "Container"
     image: str
     command: tuple[str, ...] = ()
     args: tuple[str, ...] = ()
@@ -231,10 +215,9 @@ class Topic(ManifestPart):
     qos: Annotated[Quality, any_case_of(Quality)] = Quality.AT_MOST_ONCE
 
 
-class Mqtt(ManifestPart):
+class Mqtt(ManifestPart, kind="Mqtt"):
     """Messages of a broker; parsed, and refused when pulled (decision O12)."""
 
-    kind: Annotated[Literal["Mqtt"], any_case("Mqtt")] = "Mqtt"
     host: str
     port: int
     topics: tuple[Topic, ...] = Field(min_length=1)
@@ -242,10 +225,9 @@ class Mqtt(ManifestPart):
     password: str | None = None
 
 
-class EthereumLogs(ManifestPart):
+class EthereumLogs(ManifestPart, kind="EthereumLogs"):
     """Logs of a blockchain; parsed, and refused when pulled (decision O12). `EvmLogs` is the newer name."""
 
-    kind: Annotated[Literal["EthereumLogs"], any_case("EthereumLogs")] = "EthereumLogs"
     chain_id: Annotated[int, Field(ge=0)] | None = None
     node_url: str | None = None
     filter: str | None = None
@@ -258,10 +240,8 @@ class EthereumLogs(ManifestPart):
         return self
 
 
-class EvmLogs(EthereumLogs):
+class EvmLogs(EthereumLogs, kind="EvmLogs"):
     """The newer name of EthereumLogs."""
-
-    kind: Annotated[Literal["EvmLogs"], any_case("EvmLogs")] = "EvmLogs"  # type: ignore[assignment]
 
 
 Fetch = Annotated[Url | FilesGlob | Container | Mqtt | EthereumLogs | EvmLogs, ByKind("fetch")]
@@ -274,18 +254,16 @@ class FileCompression(StrEnum):
     ZIP = "Zip"
 
 
-class Decompress(ManifestPart):
+class Decompress(ManifestPart, kind="Decompress"):
     """Unpack a file; `subPath` names the entry of a zip and may be a glob."""
 
-    kind: Annotated[Literal["Decompress"], any_case("Decompress")] = "Decompress"
     format: Annotated[FileCompression, any_case_of(FileCompression)]
     sub_path: str | None = None
 
 
-class Pipe(ManifestPart):
+class Pipe(ManifestPart, kind="Pipe"):
     """A program that reads the bytes and writes the result, without a shell (decision O12)."""
 
-    kind: Annotated[Literal["Pipe"], any_case("Pipe")] = "Pipe"
     command: tuple[str, ...] = Field(min_length=1)
 
 
@@ -314,13 +292,12 @@ class Reader(ManifestPart):
     unknown_fields: Annotated[UnknownFields, any_case_of(UnknownFields)] = UnknownFields.IGNORE
 
 
-class Csv(Reader):
+class Csv(Reader, kind="Csv"):
     """Comma-separated values; the options after `multiLine` were removed from the format (lint L9).
 
     Quoted values may contain line breaks, whatever the value of `multiLine` (decision O26).
     """
 
-    kind: Annotated[Literal["Csv"], any_case("Csv")] = "Csv"
     separator: str = ","
     encoding: str = "utf8"
     quote: str = '"'
@@ -341,48 +318,39 @@ class Csv(Reader):
     negative_inf: str | None = None
 
 
-class Json(Reader):
+class Json(Reader, kind="Json"):
     """An array of objects, at the root or at a dotted path."""
 
-    kind: Annotated[Literal["Json"], any_case("Json")] = "Json"
     sub_path: str | None = None
     date_format: str = "rfc3339"
     timestamp_format: str = "rfc3339"
     encoding: str = "utf8"
 
 
-class NdJson(Reader):
+class NdJson(Reader, kind="NdJson"):
     """One object in each line."""
 
-    kind: Annotated[Literal["NdJson"], any_case("NdJson")] = "NdJson"
     date_format: str = "rfc3339"
     timestamp_format: str = "rfc3339"
     encoding: str = "utf8"
 
 
-class GeoJson(Reader):
+class GeoJson(Reader, kind="GeoJson"):
     """A FeatureCollection."""
 
-    kind: Annotated[Literal["GeoJson"], any_case("GeoJson")] = "GeoJson"
 
-
-class NdGeoJson(Reader):
+class NdGeoJson(Reader, kind="NdGeoJson"):
     """One feature in each line."""
 
-    kind: Annotated[Literal["NdGeoJson"], any_case("NdGeoJson")] = "NdGeoJson"
 
-
-class EsriShapefile(Reader):
+class EsriShapefile(Reader, kind="EsriShapefile"):
     """A zip with one shapefile; with several, `subPath` selects one."""
 
-    kind: Annotated[Literal["EsriShapefile"], any_case("EsriShapefile")] = "EsriShapefile"
     sub_path: str | None = None
 
 
-class Parquet(Reader):
+class Parquet(Reader, kind="Parquet"):
     """A Parquet file; a schema selects columns by name and converts their types."""
-
-    kind: Annotated[Literal["Parquet"], any_case("Parquet")] = "Parquet"
 
 
 Read = Annotated[
@@ -404,10 +372,9 @@ class TemporalTable(ManifestPart):
     primary_key: tuple[str, ...]
 
 
-class Sql(ManifestPart):
+class Sql(ManifestPart, kind="Sql"):
     """SQL over the table `input`."""
 
-    kind: Annotated[Literal["Sql"], any_case("Sql")] = "Sql"
     engine: str = "spark"
     version: str | None = None
     query: str | None = None
@@ -421,10 +388,9 @@ Preprocess = Annotated[Sql, ByKind("preprocess")]
 ColumnName = Annotated[str, StringConstraints(min_length=1)]
 
 
-class SetPollingSource(ManifestPart):
+class SetPollingSource(ManifestPart, kind="SetPollingSource"):
     """A source from which pulls fetch data."""
 
-    kind: Annotated[Literal["SetPollingSource"], any_case("SetPollingSource")] = "SetPollingSource"
     fetch: Fetch
     prepare: tuple[Prepare, ...] = ()
     read: Read
@@ -432,53 +398,44 @@ class SetPollingSource(ManifestPart):
     merge: Merge
 
 
-class AddPushSource(ManifestPart):
+class AddPushSource(ManifestPart, kind="AddPushSource"):
     """A source that accepts pushed files."""
 
-    kind: Annotated[Literal["AddPushSource"], any_case("AddPushSource")] = "AddPushSource"
     source_name: str = "default"
     read: Read
     preprocess: Preprocess | None = None
     merge: Merge
 
 
-class DisablePollingSource(ManifestPart):
+class DisablePollingSource(ManifestPart, kind="DisablePollingSource"):
     """Stop fetching from the polling source."""
 
-    kind: Annotated[Literal["DisablePollingSource"], any_case("DisablePollingSource")] = (
-        "DisablePollingSource"
-    )
 
-
-class DisablePushSource(ManifestPart):
+class DisablePushSource(ManifestPart, kind="DisablePushSource"):
     """Stop accepting files for a push source."""
 
-    kind: Annotated[Literal["DisablePushSource"], any_case("DisablePushSource")] = "DisablePushSource"
     source_name: str
 
 
-class SetVocab(ManifestPart):
+class SetVocab(ManifestPart, kind="SetVocab"):
     """The names of the system columns."""
 
-    kind: Annotated[Literal["SetVocab"], any_case("SetVocab")] = "SetVocab"
     offset_column: ColumnName = "offset"
     operation_type_column: ColumnName = "op"
     system_time_column: ColumnName = "system_time"
     event_time_column: ColumnName = "event_time"
 
 
-class SetInfo(ManifestPart):
+class SetInfo(ManifestPart, kind="SetInfo"):
     """A description of the dataset."""
 
-    kind: Annotated[Literal["SetInfo"], any_case("SetInfo")] = "SetInfo"
     description: str | None = None
     keywords: tuple[str, ...] | None = None
 
 
-class SetLicense(ManifestPart):
+class SetLicense(ManifestPart, kind="SetLicense"):
     """The licence of the data."""
 
-    kind: Annotated[Literal["SetLicense"], any_case("SetLicense")] = "SetLicense"
     short_name: str
     name: str
     website_url: str
@@ -492,27 +449,24 @@ class Attachment(ManifestPart):
     content: str
 
 
-class Embedded(ManifestPart):
+class Embedded(ManifestPart, kind="Embedded"):
     """Texts within the manifest."""
 
-    kind: Annotated[Literal["Embedded"], any_case("Embedded")] = "Embedded"
     items: tuple[Attachment, ...]
 
 
 Attachments = Annotated[Embedded, ByKind("attachments")]
 
 
-class SetAttachments(ManifestPart):
+class SetAttachments(ManifestPart, kind="SetAttachments"):
     """Texts that belong to the dataset."""
 
-    kind: Annotated[Literal["SetAttachments"], any_case("SetAttachments")] = "SetAttachments"
     attachments: Attachments
 
 
-class SetDataSchema(ManifestPart):
+class SetDataSchema(ManifestPart, kind="SetDataSchema"):
     """The dataset's columns."""
 
-    kind: Annotated[Literal["SetDataSchema"], any_case("SetDataSchema")] = "SetDataSchema"
     schema_: DataSchema = Field(alias="schema")
 
     @model_validator(mode="before")
@@ -523,10 +477,9 @@ class SetDataSchema(ManifestPart):
         return written
 
 
-class SetTransform(ManifestPart):
+class SetTransform(ManifestPart, kind="SetTransform"):
     """The transformation of a derivative dataset; refused."""
 
-    kind: Annotated[Literal["SetTransform"], any_case("SetTransform")] = "SetTransform"
     inputs: tuple[Any, ...] = ()
     transform: Any = None
 
