@@ -6,7 +6,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.formats.delivered import rows_as
 from backstory.model.change import Change, Note
 from backstory.stores.iceberg.data_files import write_rows
@@ -17,7 +17,7 @@ BY_TEST = Note("test", "")
 
 
 def commit(store, table, change, note=BY_TEST):
-    return deliver_once(store, TableChange([], note, lambda: (table, change)))
+    return commit_change(store, table, change, note)
 
 
 def make(store, shape):

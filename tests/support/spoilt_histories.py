@@ -1,6 +1,6 @@
 """Histories with many records, each of which breaks one law or none: one table for all laws."""
 
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.formats.memory import Memory
 from backstory.model.change import Change, Note
 from backstory.model.versions_layout import RECORDED
@@ -108,4 +108,4 @@ def recorded(store, table, at):
     """A commit that records its time."""
     note = Note("native", "", {RECORDED: at})
     found = existing(store, table)
-    deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))
+    commit_change(store, found, Change(snapshot=True), note)

@@ -5,7 +5,7 @@ from histories_as_text import written
 from lakes import lake
 from spoilt_histories import FIVETRAN, HIST, LIVE, VERSIONS, broken, checked_twice, recorded
 
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.errors import Failed, UsageError
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
@@ -111,7 +111,7 @@ def test_every_law_of_a_log(store):
     spark.sql(f"INSERT INTO {name} SELECT o, op, {told}, k FROM VALUES {EVENTS} AS t(o, op, k, at)")
     note = Note("odf", "", {"backstory.odf.watermark": "1970-01-01T00:00:05Z"})
     found = existing(store, TableName("spoilt", "log"))
-    deliver_once(store, TableChange([], note, lambda: (found, Change(snapshot=True))))
+    commit_change(store, found, Change(snapshot=True), note)
 
     told = broken(checked_twice(store, TableName("spoilt", "log")))
 

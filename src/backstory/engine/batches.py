@@ -6,7 +6,7 @@ columns.
 """
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
@@ -55,30 +55,20 @@ _PLACE: Final = {"kind": pa.int8(), "file": pa.int32(), "row": pa.int64(), "know
 _SPARK_PLACE: Final = "kind tinyint, file int, row bigint, known binary, mended string"
 
 
-class DecodedBatch(Protocol):
-    """The decoded rows of a batch. They can be planned against stored rows."""
+@dataclass(frozen=True, slots=True)
+class DecodedBatch:
+    """The decoded rows of a batch, by kind, with the repairs that readers made to values.
 
-    @property
-    def keys(self) -> pa.Table:
-        """The key columns of every row, including repeated keys."""
+    `keys` are the key columns of every row, including repeated keys. `since` is an instant in microseconds:
+    versions that ended before it are not read. None means that all are read. `plan` plans the actions of the
+    batch on stored rows.
+    """
 
-    @property
-    def since(self) -> int | None:
-        """An instant in microseconds: versions that ended before it are not read.
-
-        None means that all are read.
-        """
-
-    @property
-    def mended(self) -> Mended:
-        """The repairs that readers made to values."""
-
-    @property
-    def rows(self) -> Mapping[str, Rows]:
-        """The rows by kind."""
-
-    def plan(self, stored: pa.Table) -> Actions:
-        """Plan the actions of the batch on these stored rows."""
+    rows: Mapping[str, Rows]
+    mended: Mended
+    keys: pa.Table
+    since: int | None
+    plan: Callable[[pa.Table], Actions]
 
 
 class Shipment(Protocol):
@@ -355,45 +345,34 @@ def deliver_batch(store: Store, delivered: BatchFiles) -> Commit:
 
     A delivery whose token is the newest token of the table is a repetition, and writes nothing.
     """
-    return deliver(store, BatchDelivery(delivered))
+    return deliver(store, [delivered.table], partial(_open_plan, delivered))
 
 
-@dataclass(frozen=True, slots=True)
-class BatchDelivery:
-    """The files as a delivery of one table."""
+@contextmanager
+def _open_plan(delivered: BatchFiles, store: Store) -> Iterator[Plan[Commit]]:
+    """Read and plan the files, on the driver or in Spark's tasks."""
+    table = require_layout(existing(store, delivered.table), *delivered.layouts)
+    with ExitStack() as stack:
+        with delivered.refuse_changes():
+            with time_stage("digest"):
+                note = Note(delivered.door, delivered.token(table))
+            if note.token == table.newest_token:
+                yield Plan(table, None, note, lambda _: Commit(None, {}))
+                return
+            sides = BatchSides(store, table, delivered.batch(table), stack)
+            with time_stage("plan"), translate_faults(delivered.table):
+                planned = stack.enter_context(run_plan(sides.terms()))
+        sums = planned.sums
+        disorder = sums.counts.pop(OUT_OF_ORDER, 0)
+        counts = with_mended(sums.counts, sides.mended)
 
-    delivered: BatchFiles
+        def receipt(committed: Commit | None) -> Commit:
+            log_mended(sides.mended)
+            return Commit(None if committed is None else committed.snapshot_id, counts)
 
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The table that the files change."""
-        return [self.delivered.table]
-
-    @contextmanager
-    def open_plan(self, store: Store) -> Iterator[Plan[Commit]]:
-        """Read and plan the files, on the driver or in Spark's tasks."""
-        table = require_layout(existing(store, self.delivered.table), *self.delivered.layouts)
-        with ExitStack() as stack:
-            with self.delivered.refuse_changes():
-                with time_stage("digest"):
-                    note = Note(self.delivered.door, self.delivered.token(table))
-                if note.token == table.newest_token:
-                    yield Plan(table, None, note, lambda _: Commit(None, {}))
-                    return
-                sides = BatchSides(store, table, self.delivered.batch(table), stack)
-                with time_stage("plan"), translate_faults(self.delivered.table):
-                    planned = stack.enter_context(run_plan(sides.terms()))
-            sums = planned.sums
-            disorder = sums.counts.pop(OUT_OF_ORDER, 0)
-            counts = with_mended(sums.counts, sides.mended)
-
-            def receipt(committed: Commit | None) -> Commit:
-                log_mended(sides.mended)
-                return Commit(None if committed is None else committed.snapshot_id, counts)
-
-            change = None
-            if sums.added[REMOVED] or sums.added[ADDED]:
-                marks = {DISORDER: "true"} if disorder else {}
-                removed, added = planned.places(REMOVED, table), planned.rows(ADDED)
-                change = Change(counts, removed, added, properties=marks)
-            yield Plan(table, change, note, receipt)
+        change = None
+        if sums.added[REMOVED] or sums.added[ADDED]:
+            marks = {DISORDER: "true"} if disorder else {}
+            removed, added = planned.places(REMOVED, table), planned.rows(ADDED)
+            change = Change(counts, removed, added, properties=marks)
+        yield Plan(table, change, note, receipt)

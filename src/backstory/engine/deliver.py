@@ -4,11 +4,11 @@ After a conflict with another writer, the delivery is planned again. Deliveries 
 refused.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, ExitStack, nullcontext
 from dataclasses import dataclass
 from tempfile import gettempdir
-from typing import Final, Generic, Protocol, TypeVar
+from typing import Final, Generic, TypeVar
 
 import structlog
 from tenacity import (
@@ -140,7 +140,6 @@ def refuse_archived(table: StoredTable | None, change: Change | None) -> None:
 
 
 Place = TypeVar("Place", bound=Store)
-Place_contra = TypeVar("Place_contra", bound=Store, contravariant=True)
 
 
 @dataclass(frozen=True, slots=True)
@@ -158,49 +157,52 @@ class Plan(Generic[Result]):
     dry_run: bool = False
 
 
-class Delivery(Protocol[Place_contra, Result]):
-    """A delivery of a door, for a kind of store."""
-
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The tables that this process locks during the delivery."""
-
-    def open_plan(self, store: Place_contra) -> AbstractContextManager[Plan[Result]]:
-        """The plan against the current tables, as a context. Raises Refused if the result would be wrong."""
+OpenPlan = Callable[[Place], AbstractContextManager[Plan[Result]]]
 
 
-@dataclass(frozen=True, slots=True)
-class TableChange:
-    """A change of one table as a delivery. `plan` returns the current table and its change."""
+def deliver(store: Place, tables: Sequence[TableName], open_plan: OpenPlan[Place, Result]) -> Result:
+    """Plan and commit a delivery of a door: one commit, or none if nothing changes.
 
-    tables: Sequence[TableName]
-    note: Note
-    plan: Callable[[], tuple[StoredTable | None, Change | None]]
-    dry_run: bool = False
-
-    @contextmanager
-    def open_plan(self, _store: Store) -> Iterator[Plan[Commit | None]]:
-        """The plan, whose receipt is the commit."""
-        table, change = self.plan()
-        yield Plan(table, change, self.note, lambda committed: committed, self.dry_run)
-
-
-def deliver(store: Place, delivery: Delivery[Place, Result]) -> Result:
-    """Plan and commit the delivery: one commit, or none if nothing changes.
-
-    After a conflict with another writer, it is planned again on the newer table, for up to two minutes.
-    Raises TryAgain after that, and for a full disk.
+    `open_plan` makes the plan against the current tables, as a context. It raises Refused if the result would
+    be wrong. This process locks the tables during the delivery. After a conflict with another writer, the
+    delivery is planned again on the newer table, for up to two minutes. Raises TryAgain after that, and for a
+    full disk.
     """
-    with translate_disk_errors(", ".join(map(str, delivery.tables))):
-        return attempt(store, delivery.tables, lambda: deliver_once(store, delivery))
+    with translate_disk_errors(", ".join(map(str, tables))):
+        return attempt(store, tables, lambda: deliver_once(store, open_plan))
 
 
-def deliver_once(store: Place, delivery: Delivery[Place, Result]) -> Result:
+def deliver_once(store: Place, open_plan: OpenPlan[Place, Result]) -> Result:
     """Plan and commit once, for a caller that holds the locks and counts the attempts."""
     with announce_later(), ExitStack() as stack:
         with note_seconds("plan"):
-            plan = stack.enter_context(delivery.open_plan(store))
+            plan = stack.enter_context(open_plan(store))
         return carry_out(store, plan)
+
+
+def deliver_change(
+    store: Store,
+    tables: Sequence[TableName],
+    note: Note,
+    plan: Callable[[], tuple[StoredTable | None, Change | None]],
+    *,
+    dry_run: bool = False,
+) -> Commit | None:
+    """Deliver the change of one table. `plan` returns the current table and its change."""
+    return deliver(store, tables, lambda _: nullcontext(_plan_change(*plan(), note, dry_run=dry_run)))
+
+
+def commit_change(
+    store: Store, table: StoredTable | None, change: Change | None, note: Note, *, dry_run: bool = False
+) -> Commit | None:
+    """Commit the change of a table once, for a caller that counts the attempts."""
+    return deliver_once(store, lambda _: nullcontext(_plan_change(table, change, note, dry_run=dry_run)))
+
+
+def _plan_change(
+    table: StoredTable | None, change: Change | None, note: Note, *, dry_run: bool
+) -> Plan[Commit | None]:
+    return Plan(table, change, note, lambda committed: committed, dry_run)
 
 
 def carry_out(store: Store, plan: Plan[Result]) -> Result:

@@ -8,7 +8,7 @@ contains the newest block, so that the state of a dataset is found without a Spa
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import nullcontext
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from hashlib import sha3_256
@@ -212,32 +212,19 @@ def log_of(dataset: TableName) -> TableName:
     return TableName(dataset.schema, dataset.name + SUFFIX)
 
 
-@dataclass(frozen=True, slots=True)
-class LogDelivery:
-    """The blocks of a dataset that are missing from its log, as a delivery to the log."""
-
-    dataset: IcebergTable
-
-    @property
-    def tables(self) -> list[TableName]:
-        """The log's table name."""
-        return [log_of(self.dataset.shape.table)]
-
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[None]]:
-        """Append the blocks in one commit. Create the log if it is missing."""
-        shape = Shape(self.tables[0], COLUMNS, (NUMBER,), Layout.ODF_LOG)
-        log = load(store, shape.table)
-        if log is not None:
-            require_layout(log, shape.layout)
-        missing = _missing_blocks(store, self.dataset, log)
-        if not missing:
-            yield Plan(log, None, Note(DOOR, ""), lambda _: None)
-            return
-        newest, counts = missing[-1], {"inserted": len(missing)}
-        rows = rows_as(shape.columns, list(map(row_of, missing)))
-        note = Note(DOOR, newest.hash, {**newest.properties(), LOGGED: str(newest.sequence)})
-        yield Plan(log, Change(counts, added=rows, into=None if log else shape), note, lambda _: None)
+def plan_log(store: IcebergStore, dataset: IcebergTable) -> Plan[None]:
+    """The plan that appends the blocks that a dataset's log lacks. It creates the log if it is missing."""
+    shape = Shape(log_of(dataset.shape.table), COLUMNS, (NUMBER,), Layout.ODF_LOG)
+    log = load(store, shape.table)
+    if log is not None:
+        require_layout(log, shape.layout)
+    missing = _missing_blocks(store, dataset, log)
+    if not missing:
+        return Plan(log, None, Note(DOOR, ""), lambda _: None)
+    newest, counts = missing[-1], {"inserted": len(missing)}
+    rows = rows_as(shape.columns, list(map(row_of, missing)))
+    note = Note(DOOR, newest.hash, {**newest.properties(), LOGGED: str(newest.sequence)})
+    return Plan(log, Change(counts, added=rows, into=None if log else shape), note, lambda _: None)
 
 
 def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
@@ -246,7 +233,7 @@ def bring_up_to_date(store: IcebergStore, table: IcebergTable) -> None:
     The function locks the log, and starts again if another process committed first.
     """
     if next(snapshots(table), None) is not None:
-        deliver(store, LogDelivery(table))
+        deliver(store, [log_of(table.shape.table)], lambda _: nullcontext(plan_log(store, table)))
 
 
 def newest_block(store: IcebergStore, table: IcebergTable) -> Block | None:

@@ -15,7 +15,7 @@ from typing import Any, Final, Literal, Protocol, TypeVar
 
 import pyarrow as pa
 
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.engine.run_context import FILES, RUN
 from backstory.errors import BackstoryError, Refused, TryAgain, UsageError
 from backstory.formats.delivered import rows_as
@@ -177,7 +177,7 @@ def _append(store: IcebergStore, project: Project, rows: Sequence[Mapping[str, A
         into = None if log is not None or free is None else replace(_SHAPE, table=free)
         return log, Change({"inserted": len(rows)}, added=rows_as(_SHAPE.columns, rows), into=into)
 
-    deliver(store, TableChange(PLACES, Note(DOOR, ""), plan))
+    deliver_change(store, PLACES, Note(DOOR, ""), plan)
 
 
 def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str | None) -> Mapping[str, Any]:

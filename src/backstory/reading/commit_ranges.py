@@ -235,9 +235,9 @@ def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, ve
 def _commit(
     store: IcebergStore, name: TableName, plan: Callable[[], tuple[IcebergTable, Change | None]]
 ) -> None:
-    from backstory.engine.deliver import TableChange, deliver
+    from backstory.engine.deliver import deliver_change
 
-    deliver(store, TableChange([name], _NOTE, plan))
+    deliver_change(store, [name], _NOTE, plan)
 
 
 def _change(table: IcebergTable, cursor: str, version: int, snapshot: int) -> Change | None:

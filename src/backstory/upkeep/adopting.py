@@ -8,7 +8,7 @@ import json
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.errors import Refused, UsageError, option
 from backstory.model.change import Change, Note
 from backstory.model.layout import BITEMPORAL, SYSTEM_TIMES, Layout
@@ -58,7 +58,7 @@ def adopt(
     changed = any(set_properties.get(name) != value for name, value in properties.items())
     if changed:
         change = Change(properties=properties)
-        deliver(store, TableChange([table], Note("native", ""), lambda: (table_found, change), dry_run))
+        deliver_change(store, [table], Note("native", ""), lambda: (table_found, change), dry_run=dry_run)
     return Adopted(str(table), wanted.value, list(names), changed)
 
 

@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from types import MappingProxyType
 from typing import Final
 
-from backstory.engine.deliver import ARCHIVED, TableChange, deliver
+from backstory.engine.deliver import ARCHIVED, deliver_change
 from backstory.errors import Refused
 from backstory.model.change import Change, Note
 from backstory.model.change_feed import CURSOR_TAG
@@ -83,7 +83,7 @@ def archive_history(
 
 def _carry_out(store: IcebergStore, table: TableName, change: Change) -> None:
     tables = [table, *([change.into.table] if change.into else [])]
-    deliver(store, TableChange(tables, Note("native", ""), lambda: (existing(store, table), change)))
+    deliver_change(store, tables, Note("native", ""), lambda: (existing(store, table), change))
 
 
 def _require_alone(store: IcebergStore, table: TableName, archive: TableName | None) -> IcebergTable:

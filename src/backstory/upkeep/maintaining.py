@@ -15,7 +15,7 @@ from typing import Final, Literal
 from pyspark.sql import Column, Window
 from pyspark.sql import functions as sf
 
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.engine.run_context import AUTHOR, NOTE, remark_properties
 from backstory.engine.upkeep import compact, expire
 from backstory.errors import BackstoryError, TryAgain, UsageError
@@ -192,7 +192,7 @@ def settle(store: IcebergStore, name: TableName, bounds: Bounds, *, dry_run: boo
     carried = carried_properties(existing(store, name))
     properties = {name: value for name, value in carried.items() if name not in _NOTED}
     note = Note("native", carried[TOKEN], properties)
-    deliver(store, TableChange([name], note, plan, dry_run))
+    deliver_change(store, [name], note, plan, dry_run=dry_run)
     return removed[0]
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.model.change import COUNTS, Change, Note, Tag
 from backstory.model.receipt import Receipt
 from backstory.model.table import TableName
@@ -65,7 +65,7 @@ def open_branch(store: IcebergStore, table: TableName, branch: str, *, dry_run: 
             return now, None
         return now, Change(tags={branch: Tag(newest.id)})
 
-    deliver(store, TableChange((table,), Note(DOOR, ""), plan))
+    deliver_change(store, [table], Note(DOOR, ""), plan)
     return replace(store, branch=branch)
 
 
@@ -125,7 +125,7 @@ def _remove_branch(
         number = len(commits)
         return stored, replace(change, counts=_sum_counts(commits))
 
-    committed = deliver(store, TableChange((table,), Note(DOOR, ""), plan))
+    committed = deliver_change(store, [table], Note(DOOR, ""), plan)
     assert committed is not None
     newest = newest_snapshot(existing(store, table))
     assert newest is not None

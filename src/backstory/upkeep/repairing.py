@@ -73,7 +73,7 @@ def repair(store: IcebergStore, table: TableName, *, apply: bool = False) -> Rep
     `backstory.repair` contains the broken laws and the number of repaired records and rows. Raises UsageError
     for event logs and tables without versions, which cannot be repaired.
     """
-    return deliver(store, _Repairing(table, apply=apply))
+    return deliver(store, [table], _Repairing(table, apply=apply).open_plan)
 
 
 def repair_small(files: TableReader) -> Repair:
@@ -88,11 +88,6 @@ def repair_small(files: TableReader) -> Repair:
 class _Repairing:
     table: TableName
     apply: bool
-
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The table to repair."""
-        return [self.table]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Repair]]:

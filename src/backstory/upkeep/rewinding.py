@@ -17,7 +17,7 @@ from pyspark.sql import Column, DataFrame
 from pyspark.sql.functions import greatest, unix_micros
 from pyspark.sql.functions import max as newest
 
-from backstory.engine.deliver import Plan, TableChange, attempt, deliver, deliver_once
+from backstory.engine.deliver import Plan, attempt, commit_change, deliver
 from backstory.engine.plans import PlanTerms
 from backstory.engine.runner import run_plan
 from backstory.engine.sides import Side
@@ -155,7 +155,7 @@ def _roll_back_one(store: IcebergStore, table: IcebergTable, time: datetime, *, 
 
 
 def _commit(store: IcebergStore, table: IcebergTable, change: Change | None, note: Note) -> Any:
-    return deliver_once(store, TableChange([], note, lambda: (table, change)))
+    return commit_change(store, table, change, note)
 
 
 def _split_commits(
@@ -248,7 +248,7 @@ def rewind(store: IcebergStore, table: TableName, time: datetime, *, apply: bool
     """
     layout = existing(store, table).shape.layout
     if layout is Layout.VERSIONS:
-        return deliver(store, _Rewinding(table, time, dry_run=not apply))
+        return deliver(store, [table], _Rewinding(table, time, dry_run=not apply).open_plan)
     return roll_back(store, table, time, apply=apply)
 
 
@@ -257,11 +257,6 @@ class _Rewinding:
     table: TableName
     time: datetime
     dry_run: bool
-
-    @property
-    def tables(self) -> list[TableName]:
-        """The table to rewind."""
-        return [self.table]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Rewound]]:

@@ -8,7 +8,7 @@ import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
-from functools import cached_property
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -17,6 +17,7 @@ import pyarrow.compute as pc
 
 from backstory.doors.fivetran.definitions import DOOR, LAYOUTS, columns_from, key_from, refuse_foreign
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
+from backstory.engine.batches import DecodedBatch
 from backstory.errors import Refused
 from backstory.formats.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
@@ -28,7 +29,6 @@ from backstory.model.types import ColumnType
 from backstory.stores.port import StoredTable
 from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals
-from backstory.strategies.actions import Actions
 
 
 @dataclass(frozen=True, slots=True)
@@ -112,54 +112,6 @@ class RequestFiles:
         return [(kind, file) for kind in KINDS for file in getattr(self, kind)]
 
 
-@dataclass(frozen=True)
-class LiveChange:
-    """The decoded rows of a WriteBatch request."""
-
-    delivery: live_rows.LiveDelivery
-    mended: Mended
-    rows: Mapping[str, Rows]
-    since: None = None
-
-    @cached_property
-    def keys(self) -> pa.Table:
-        """The key columns of all rows."""
-        rows = self.delivery
-        return _key_columns(rows.key, rows.replace.values, rows.update.values, rows.delete)
-
-    def plan(self, stored: pa.Table) -> Actions:
-        """Plan the change of a table without history (see `strategies.live_rows`)."""
-        return live_rows.plan_live_rows(stored, self.delivery)
-
-
-@dataclass(frozen=True)
-class HistoryChange:
-    """The decoded rows of a WriteHistoryBatch request."""
-
-    delivery: intervals.HistoryDelivery
-    mended: Mended
-    rows: Mapping[str, Rows]
-
-    @property
-    def since(self) -> int | None:
-        """The earliest time in the batch, in microseconds."""
-        return self.delivery.first_instant()
-
-    @cached_property
-    def keys(self) -> pa.Table:
-        """The key columns of all rows."""
-        rows = self.delivery
-        return _key_columns(rows.key, rows.earliest, rows.replace.values, rows.update.values, rows.delete)
-
-    def plan(self, stored: pa.Table) -> Actions:
-        """Plan the change of a history table (see `strategies.versions`)."""
-        return intervals.plan_versions(stored, self.delivery)
-
-
-def _key_columns(key: Sequence[str], *tables: pa.Table) -> pa.Table:
-    return pa.concat_tables([table.select(key) for table in tables])
-
-
 @dataclass(frozen=True, slots=True)
 class Batch:
     """The files of a request as rows of its table.
@@ -215,7 +167,7 @@ class Batch:
         """Every file with its kind."""
         return self.files.parts
 
-    def decode(self, lease: MemoryLease) -> LiveChange | HistoryChange:
+    def decode(self, lease: MemoryLease) -> DecodedBatch:
         """All rows of the files.
 
         Raises Refused for an unreadable file, and TooLarge if the lease is exceeded.
@@ -229,36 +181,23 @@ class Batch:
             yield self._check_rows(kind, file, rows, first).align(arrow_schema(self.types))
             first += rows.count
 
-    def change(self, rows: Mapping[str, Rows]) -> LiveChange | HistoryChange:
+    def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
         """The change that rows of each kind describe.
 
         The rows have all columns of the table, or at least the required ones.
         """
         by_kind = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
         mended = sum((part.mended for part in by_kind.values()), Mended())
+        keys = pa.concat_tables([part.values.select(self.key) for part in by_kind.values()])
+        earliest, replace, update, delete = by_kind.values()
         if not self.keeps_history:
-            return LiveChange(
-                live_rows.LiveDelivery(
-                    key=self.key,
-                    columns=self.requested,
-                    replace=by_kind["replace"],
-                    update=by_kind["update"],
-                    delete=by_kind["delete"].values.select(self.key),
-                ),
-                mended,
-                by_kind,
-            )
-        return HistoryChange(
-            intervals.HistoryDelivery(
-                key=self.key,
-                earliest=by_kind["earliest"].values,
-                replace=by_kind["replace"],
-                update=by_kind["update"],
-                delete=by_kind["delete"].values,
-            ),
-            mended,
-            by_kind,
-        )
+            deleted = delete.values.select(self.key)
+            live = live_rows.LiveDelivery(self.key, self.requested, replace, update, deleted)
+            plan = partial(live_rows.plan_live_rows, delivery=live)
+            return DecodedBatch(by_kind, mended, keys, None, plan)
+        history = intervals.HistoryDelivery(self.key, earliest.values, replace, update, delete.values)
+        plan = partial(intervals.plan_versions, delivery=history)
+        return DecodedBatch(by_kind, mended, keys, history.first_instant(), plan)
 
     def _needed_columns(self, kind: str) -> tuple[frozenset[str], str | None]:
         """The columns to read from files of a kind, and the time column that must have values."""

@@ -11,7 +11,7 @@ import structlog
 from backstory.doors.fivetran import definitions
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.errors import Refused
 from backstory.formats.values.cells import UnreadableCell, parse
 from backstory.model.change import NOTHING, Change, Note
@@ -439,10 +439,8 @@ def migrate(
         _on_pair(where, details, request, rename_table)
     elif entity == "drop_table":
         table = where.table(details.schema, details.table)
-        drop = TableChange(
-            [table], _note(table, details), lambda: drop_table(where.store, table, confirmed=request)
-        )
-        deliver(where.store, drop)
+        note = _note(table, details)
+        deliver_change(where.store, [table], note, lambda: drop_table(where.store, table, confirmed=request))
     elif entity == "table_sync_mode_migration" and (change := mode_change(request, live_modes=live_modes)):
         _on_table(where, details, lambda subject: change(subject, request))
     else:
@@ -471,7 +469,7 @@ def _on_table(
         definitions.refuse_foreign(stored.shape)
         return stored, change(Subject(where.store, stored))
 
-    deliver(where.store, TableChange([table], _note(table, details), plan))
+    deliver_change(where.store, [table], _note(table, details), plan)
 
 
 def _on_pair(
@@ -480,7 +478,7 @@ def _on_pair(
     source = where.table(details.schema, request.from_table)
     target = where.table(details.schema, request.to_table)
     pair = TablePair(where.store, source, target)
-    deliver(where.store, TableChange([source, target], _note(target, details), lambda: plan(pair)))
+    deliver_change(where.store, [source, target], _note(target, details), lambda: plan(pair))
 
 
 def _note(table: TableName, details: sdk.MigrationDetails) -> Note:

@@ -35,7 +35,7 @@ from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
 from backstory.engine.batches import deliver_batch
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.errors import BackstoryError, Failed, Refused, TryAgain, UsageError
 from backstory.formats.batch_file import Format
 from backstory.model.change import Change
@@ -92,11 +92,11 @@ def _try_writing(target: NamedStore) -> None:
     name = TableName(target.schema("backstory_test"), f"test_{uuid.uuid4().hex[:8]}")
     key = Column("id", ColumnType(Kind.LONG))
     shape = Shape(name, (key,), ("id",), Layout.FIVETRAN_LIVE)
-    deliver(store, TableChange([name], note("test"), lambda: (None, Change(into=shape))))
+    deliver_change(store, [name], note("test"), lambda: (None, Change(into=shape)))
     try:
         rows = pa.table({"id": pa.array([1], pa.int64())})
         added = Change({"inserted": 1}, added=rows)
-        deliver(store, TableChange([name], note("test"), lambda: (existing(store, name), added)))
+        deliver_change(store, [name], note("test"), lambda: (existing(store, name), added))
         if read_slice(store, existing(store, name), rows).num_rows != 1:
             raise Failed(
                 "lost-row",
@@ -104,7 +104,7 @@ def _try_writing(target: NamedStore) -> None:
                 "Check that the server can read and write the catalog's storage.",
             )
     finally:
-        deliver(store, TableChange([name], note("test"), lambda: (load(store, name), Change(dropped=True))))
+        deliver_change(store, [name], note("test"), lambda: (load(store, name), Change(dropped=True)))
 
 
 STATUS_BYTES = 8000
@@ -247,7 +247,7 @@ class Destination(DestinationConnectorServicer):
                 raise table_exists(table)
             return None, Change(into=shape)
 
-        deliver(where.store, TableChange([table], note("create", table), plan))
+        deliver_change(where.store, [table], note("create", table), plan)
         return sdk.CreateTableResponse(success=True)
 
     @handle_errors(sdk.AlterTableResponse)

@@ -6,7 +6,7 @@ from datetime import timedelta
 from backstory.doors.fivetran import definitions
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.instant import EPOCH
@@ -36,7 +36,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
     commit_note = definitions.note(
         "alter", table, definition.SerializeToString(deterministic=True).hex(), drop_columns
     )
-    return deliver(store, TableChange([table], commit_note, plan)) is not None
+    return deliver_change(store, [table], commit_note, plan) is not None
 
 
 def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
@@ -133,7 +133,7 @@ def truncate(store: Store, request: Truncation) -> int | None:
         return table, change_of(store, table, _operation(table, request))
 
     commit_note = definitions.note("truncate", request.table, request.synced, request.before, request.deleted)
-    receipt = deliver(store, TableChange([request.table], commit_note, plan))
+    receipt = deliver_change(store, [request.table], commit_note, plan)
     return None if receipt is None else receipt.snapshot_id
 
 

@@ -15,7 +15,7 @@ from backstory.doors.historize import runs
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.spark_tables import BASE, DOOR, RECEIPT, TIMESTAMP, token_of
 from backstory.doors.historize.stage import column_type
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.formats.delivered import rows_as
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import EPOCH, iso, parse_instant
@@ -72,7 +72,7 @@ def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None
         added = rows_as(into.columns, rows)
         return log, Change({"inserted": len(rows)}, added=added, into=into if is_new else None)
 
-    deliver(store, TableChange([LOG], Note(DOOR, ""), plan))
+    deliver_change(store, [LOG], Note(DOOR, ""), plan)
     for name in (runs.RUNS, runs.STEPS) if is_new else ():
         columns = [Column(each.name, column_type(each)) for each in runs.TABLES[name]]
         create_view(store, TableName(runs.META, name), columns, _query_of(store, name), {OF: str(LOG)})

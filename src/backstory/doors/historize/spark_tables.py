@@ -26,7 +26,7 @@ from backstory.doors.historize.stage import (
     read_stage,
     refuse_stage_type,
 )
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.errors import Refused
 from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import iso
@@ -156,7 +156,7 @@ class SparkWork:
         if table is not None and change is not None and change.added is not None:
             hashes = hashes_to_record(self.store, self.load, table, self.base)
             change = replace(change, properties={**change.properties, **hashes})
-        return deliver_once(self.store, TableChange([], note, lambda: (table, change), self.run.dry_run))
+        return commit_change(self.store, table, change, note, dry_run=self.run.dry_run)
 
 
 # A larger stage file, in bytes, is read by an executor.

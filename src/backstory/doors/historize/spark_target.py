@@ -38,7 +38,7 @@ from backstory.doors.historize.spark_tables import (
 )
 from backstory.doors.historize.sql_load import label_changes, new_label
 from backstory.doors.historize.stage import no_stage
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.model.change import TOKEN, Change, Note
 from backstory.model.instant import iso, parse_instant
@@ -256,7 +256,7 @@ def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | Non
 def _commit(store: IcebergStore, table: IcebergTable, change: Change, **more: str) -> int | None:
     """Commit a change. Returns the id of the snapshot, or None if there is no new snapshot."""
     note = Note(DOOR, "", more)
-    built = deliver_once(store, TableChange([table.shape.table], note, lambda: (table, change)))
+    built = commit_change(store, table, change, note)
     return built.snapshot_id if built else None
 
 

@@ -21,9 +21,9 @@ from backstory.doors.native.evolution import delivered_columns, new_table
 from backstory.doors.native.options import SnapshotRequest
 from backstory.doors.native.refusals import keys_of, refuse_empty, refuse_null_keys
 from backstory.doors.native.snapshot import DOOR, in_few_files
-from backstory.engine.deliver import TableChange, deliver
+from backstory.engine.deliver import deliver_change
 from backstory.errors import MAX_KEYS, Refused, UsageError
-from backstory.model.change import Change, Commit, Note
+from backstory.model.change import Change, Note
 from backstory.model.instant import iso
 from backstory.model.layout import (
     BITEMPORAL,
@@ -113,7 +113,7 @@ def import_history(
 
         note = Note(DOOR, f"{BITEMPORAL} {origin}", {RECORDED: iso(recorded)})
         is_new = load(store, into) is None
-        commit: Commit | None = deliver(store, TableChange([into], note, plan, dry_run))
+        commit = deliver_change(store, [into], note, plan, dry_run=dry_run)
     committed = commit is not None and commit.snapshot_id is not None
     return Imported(
         str(table),

@@ -60,7 +60,8 @@ def snapshot(store: IcebergStore, source: Any, request: SnapshotRequest) -> Answ
         _rows(source, store, partial(load, place, request.into), request) as rows,
     ):
         request = evolve(request, begun=rows.instant or request.begun)
-        return deliver(place, NativeSnapshot(with_types(rows, request.new_types), request))
+        copy = NativeSnapshot(with_types(rows, request.new_types), request)
+        return deliver(place, [request.into], copy.open_plan)
 
 
 def apply(
@@ -85,7 +86,8 @@ def apply(
         rows, row_request = messages
         # Times as strings are in UTC if they have no offset.
         zoned = isinstance(source, SourceFiles) and source.format != "parquet"
-        return deliver(place, NativeFeed(rows, row_request, zoned, batch))
+        feed = NativeFeed(rows, row_request, zoned, batch)
+        return deliver(place, [request.into], feed.open_plan)
 
 
 def _place(store: IcebergStore, request: DeliveryRequest) -> IcebergStore:

@@ -198,11 +198,6 @@ class NativeSnapshot:
     source: SourceRows
     request: SnapshotRequest
 
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The only table that the copy changes."""
-        return [self.request.into]
-
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
         """The plan against the table's current state.

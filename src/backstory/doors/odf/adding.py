@@ -25,7 +25,7 @@ from backstory.doors.odf.registry import (
     refuse_repeated,
 )
 from backstory.doors.odf.sides import log_schema
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.errors import BackstoryError, UsageError
 from backstory.journal.chain import DOOR, canonical
 from backstory.model.change import Change, Note
@@ -159,7 +159,7 @@ def _deliver(
 ) -> None:
     """Commit without retries, because the manifest was checked against this state of the table."""
     note = Note(DOOR, wanted.manifest_hash)
-    deliver_once(store, TableChange([wanted.name], note, lambda: (table, change), dry_run))
+    commit_change(store, table, change, note, dry_run=dry_run)
 
 
 def _key(dataset: Dataset) -> tuple[str, ...]:

@@ -2,10 +2,11 @@
 
 import hashlib
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import date, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
@@ -184,50 +185,40 @@ def deliver_file(
         file = committing.DatasetFile(
             store, source, fetched, after, run, token, rows, frame, declared, content, dataset
         )
-        receipt, committed = deliver(store, FileDelivery(name, file))
+        receipt, committed = deliver(store, [name], partial(_open_plan, file))
         if committed:
             committing.write_log(store, name)
         return receipt, committed
 
 
-@dataclass(frozen=True, slots=True)
-class FileDelivery:
-    """A file as a delivery of its dataset. The result is the receipt, and whether there was a commit."""
+@contextmanager
+def _open_plan(
+    file: committing.DatasetFile, store: IcebergStore
+) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
+    """Plan the delivery against the current dataset.
 
-    name: TableName
-    file: committing.DatasetFile
+    The result is the receipt, and whether there was a commit.
+    """
+    dataset = file.dataset()
+    head = committing.head_to_extend(store, dataset)
+    note = committing.note_of(file)
+    if _is_outrun(file, dataset, head) or _has_run(file, dataset):
+        unchanged = _receipt(dataset, head, head.system_time)
+        yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
+        return
+    now = file.run.system_time
+    notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
+    if head.system_time is not None and now < head.system_time:
+        newest = f"{iso(head.system_time)}, the newest one of the dataset"
+        notes.append(f"The system time {iso(now)} was raised to {newest}.")
+        now = head.system_time
+    with _compare(committing.Ingestion(file, dataset, head, now)) as (change, receipt):
+        receipt_with_notes = replace(receipt, notes=(*notes, *receipt.notes))
 
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The dataset's table name."""
-        return [self.name]
+        def finish(committed: Commit | None) -> tuple[DatasetReceipt, bool]:
+            return receipt_with_notes, committed is not None
 
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[tuple[DatasetReceipt, bool]]]:
-        """Plan the delivery against the current dataset."""
-        file, dataset = self.file, self.file.dataset()
-        head = committing.head_to_extend(store, dataset)
-        note = committing.note_of(file)
-        if _is_outrun(file, dataset, head) or _has_run(file, dataset):
-            unchanged = _receipt(dataset, head, head.system_time)
-            yield Plan(dataset.table, None, note, lambda _: (unchanged, False))
-            return
-        now = file.run.system_time
-        notes = [] if dataset.table is None else list(dataset.table.foreign_writes)
-        if head.system_time is not None and now < head.system_time:
-            notes.append(
-                f"The system time {iso(now)} was raised to {iso(head.system_time)}, the newest one of the "
-                "dataset."
-            )
-            now = head.system_time
-        ingestion = committing.Ingestion(file, dataset, head, now)
-        with _compare(ingestion) as (change, receipt):
-            receipt_with_notes = replace(receipt, notes=(*notes, *receipt.notes))
-
-            def finish(committed: Commit | None) -> tuple[DatasetReceipt, bool]:
-                return receipt_with_notes, committed is not None
-
-            yield Plan(dataset.table, change, note, finish, file.run.dry_run)
+        yield Plan(dataset.table, change, note, finish, file.run.dry_run)
 
 
 @contextmanager

@@ -96,7 +96,10 @@ def _pull(
         warn_of_secrets(dataset)
         head = committing.head_to_extend(store, dataset)
         if request.set_watermark is not None:
-            return _set_watermark(store, dataset, request.set_watermark, run)
+            if dataset.table is None:
+                raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
+            plan = partial(_plan_watermark, dataset.name, request.set_watermark, run)
+            return deliver(store, [dataset.name], plan)
         poll = ask(dataset, _poll_context(store, dataset, head), request, run)
     if isinstance(poll, DatasetReceipt):
         return poll
@@ -146,64 +149,43 @@ def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iter
         yield receipt
 
 
-def _set_watermark(
-    store: IcebergStore, dataset: RegisteredDataset, watermark: datetime, run: PullRun
-) -> DatasetReceipt:
-    """Set the watermark manually, without a poll. It may only move forward (decision O20)."""
-    if dataset.table is None:
-        raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
-    return deliver(store, WatermarkDelivery(dataset.name, watermark, run))
+@contextmanager
+def _plan_watermark(
+    name: TableName, watermark: datetime, run: PullRun, store: IcebergStore
+) -> Iterator[Plan[DatasetReceipt]]:
+    """Plan a block without rows for a watermark that was set manually.
 
-
-@dataclass(frozen=True, slots=True)
-class WatermarkDelivery:
-    """A watermark that was set manually, as a delivery of its dataset."""
-
-    name: TableName
-    watermark: datetime
-    run: PullRun
-
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The dataset's table name."""
-        return [self.name]
-
-    @contextmanager
-    def open_plan(self, store: IcebergStore) -> Iterator[Plan[DatasetReceipt]]:
-        """Plan a block without rows. There is no change if the watermark is the same."""
-        dataset = registry.reload(store, self.name)
-        head, watermark, name = (
-            committing.head_to_extend(store, dataset),
-            self.watermark,
-            dataset.dataset.name,
+    It may only move forward (decision O20). There is no change if the watermark is the same.
+    """
+    dataset = registry.reload(store, name)
+    head = committing.head_to_extend(store, dataset)
+    if head.watermark is not None and watermark < head.watermark:
+        raise Refused(
+            "watermark-back",
+            f"The watermark of {dataset.dataset.name} is already {iso(head.watermark)}.",
+            "A watermark only moves forward.",
         )
-        if head.watermark is not None and watermark < head.watermark:
-            raise Refused(
-                "watermark-back",
-                f"The watermark of {name} is already {iso(head.watermark)}.",
-                "A watermark only moves forward.",
-            )
-        by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
-        no_file = FetchedFile(Path(), "--set-watermark", None, None)
-        file = committing.DatasetFile(
-            store, by_hand, no_file, None, self.run, None, None, None, False, None, lambda: dataset
+    by_hand = AddPushSource(sourceName="watermark", read=Csv(), merge=Append())  # type: ignore[call-arg]
+    no_file = FetchedFile(Path(), "--set-watermark", None, None)
+    file = committing.DatasetFile(
+        store, by_hand, no_file, None, run, None, None, None, False, None, lambda: dataset
+    )
+    if watermark == head.watermark:
+        unchanged = unchanged_receipt(dataset, head)
+        yield Plan(dataset.table, None, committing.note_of(file), lambda _: unchanged)
+        return
+    now = max(filter(None, (run.system_time, head.system_time)))
+    ingestion = committing.Ingestion(file, dataset, head, now)
+    change = committing.block_change(ingestion, committing.event_of(ingestion, 0, watermark))
+
+    def finish(committed: Commit | None) -> DatasetReceipt:
+        if committed is not None:
+            committing.write_log(store, dataset.name)
+        return DatasetReceipt(
+            dataset.dataset.name, "updated", watermark=watermark, system_time=now, before=head.watermark
         )
-        if watermark == head.watermark:
-            unchanged = unchanged_receipt(dataset, head)
-            yield Plan(dataset.table, None, committing.note_of(file), lambda _: unchanged)
-            return
-        now = max(filter(None, (self.run.system_time, head.system_time)))
-        ingestion = committing.Ingestion(file, dataset, head, now)
-        change = committing.block_change(ingestion, committing.event_of(ingestion, 0, watermark))
 
-        def finish(committed: Commit | None) -> DatasetReceipt:
-            if committed is not None:
-                committing.write_log(store, dataset.name)
-            return DatasetReceipt(
-                name, "updated", watermark=watermark, system_time=now, before=head.watermark
-            )
-
-        yield Plan(dataset.table, change, committing.note_of(file), finish, self.run.dry_run)
+    yield Plan(dataset.table, change, committing.note_of(file), finish, run.dry_run)
 
 
 FORMATS = {

@@ -2,7 +2,7 @@
 
 import hashlib
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from datetime import timedelta
@@ -89,11 +89,6 @@ class NativeFeed:
     request: ApplyRequest
     zoned: bool = False
     batch: StreamBatch | None = None
-
-    @property
-    def tables(self) -> Sequence[TableName]:
-        """The only table that the feed changes."""
-        return [self.request.into]
 
     @contextmanager
     def open_plan(self, store: IcebergStore) -> Iterator[Plan[Answer]]:
