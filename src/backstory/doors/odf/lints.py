@@ -8,7 +8,6 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from enum import StrEnum
-from functools import partial
 from typing import Any, Final
 from urllib.parse import parse_qsl, urlsplit
 
@@ -140,60 +139,45 @@ class _LintedSource:
     """A source with its columns, as input of the lints."""
 
     dataset: Dataset
-    path: DocumentPath
     source: DatasetSource
     columns: Columns | None
-
-    def error(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """A lint for a mistake in a part of the source."""
-        return self._lint(code, Level.ERROR, path, message, remedy)
-
-    def warning(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """A lint for a probable mistake in a part of the source."""
-        return self._lint(code, Level.WARNING, path, message, remedy)
-
-    def note(self, code: str, path: DocumentPath, message: str, remedy: str) -> Lint:
-        """A lint for a fact that authors should know."""
-        return self._lint(code, Level.NOTE, path, message, remedy)
-
-    def _lint(self, code: str, level: Level, place: DocumentPath, message: str, remedy: str) -> Lint:
-        path = (*self.path, *place)
-        return Lint(code, level, message, self.dataset.line(path), self.dataset.place(path), remedy)
 
     @property
     def key(self) -> tuple[str, ...]:
         """The columns of the primary key, or an empty tuple for Append."""
-        merge = self.source.merge
-        return () if isinstance(merge, odf.Append) else merge.primary_key
+        return odf.key_of(self.source.merge)
 
 
-def no_output(_path: DocumentPath, _source: DatasetSource) -> None:
-    """Return None, because the columns after preprocess are not known."""
+# The place of a finding within its source, its message, and a remedy.
+Finding = tuple[DocumentPath, str, str]
 
 
-def lints(dataset: Dataset, output: Output = no_output) -> list[Lint]:
+def lints(dataset: Dataset, output: Output = lambda *_: None) -> list[Lint]:
     """The lints of a dataset, in the order of its sources.
 
     `output` returns the columns after preprocess. If they are unknown, declared schemas are used.
     """
     findings = []
     for path, source in dataset.sources():
-        subject = _LintedSource(dataset, path, source, batch_columns(dataset, source, output(path, source)))
-        findings += [lint for look in LOOKS for lint in look(subject)]
+        subject = _LintedSource(dataset, source, batch_columns(dataset, source, output(path, source)))
+        findings += [
+            _lint(dataset, code, level, (*path, *place), message, remedy)
+            for code, (level, look) in LOOKS.items()
+            for place, message, remedy in look(subject)
+        ]
     return findings + secrets(dataset)
+
+
+def _lint(dataset: Dataset, code: str, level: Level, path: DocumentPath, message: str, remedy: str) -> Lint:
+    return Lint(code, level, message, dataset.line(path), dataset.place(path), remedy)
 
 
 def secrets(dataset: Dataset) -> list[Lint]:
     """The lint L11: an error for each secret in the manifest."""
+    why = "and everybody who may read the table can read it"
+    remedy = "Replace it with ${NAME}, set the variable NAME where backstory runs, and change the secret."
     return [
-        Lint(
-            "L11",
-            Level.ERROR,
-            f"the manifest contains {what}, and everybody who may read the table can read it",
-            dataset.line(path),
-            dataset.place(path),
-            "Replace it with ${NAME}, set the variable NAME where backstory runs, and change the secret.",
-        )
+        _lint(dataset, "L11", Level.ERROR, path, f"the manifest contains {what}, {why}", remedy)
         for path, what in literal_secrets(dataset.document)
     ]
 
@@ -205,21 +189,20 @@ def refuse_errors(findings: Iterable[Lint]) -> None:
             raise UsageError(f"lint-{lint.code}", f"{lint.place}: {lint.message}.", lint.remedy)
 
 
-def _l1(subject: _LintedSource) -> Iterator[Lint]:
+def _l1(subject: _LintedSource) -> Iterator[Finding]:
     merge, event_time = subject.source.merge, subject.dataset.vocab.event_time_column
     if not isinstance(merge, odf.Ledger) or merge.event_time_in_key or subject.columns is None:
         return
     if event_time in subject.columns.names and event_time not in merge.primary_key:
-        yield subject.warning(
-            "L1",
+        lost = "a second event of the same key is never added"
+        yield (
             ("merge", "primaryKey"),
-            f"the key leaves out the event time {event_time}, so a second event of the same key is never "
-            "added",
+            f"the key leaves out the event time {event_time}, so {lost}",
             f"Add {event_time} to the key, or remove eventTimeInKey.",
         )
 
 
-def _l2(subject: _LintedSource) -> Iterator[Lint]:
+def _l2(subject: _LintedSource) -> Iterator[Finding]:
     if subject.columns is None:
         return
     vocab = subject.dataset.vocab
@@ -229,8 +212,7 @@ def _l2(subject: _LintedSource) -> Iterator[Lint]:
     )
     for path, name in _merge_columns(subject):
         if name not in subject.columns.names and name not in optional_names:
-            yield subject.error(
-                "L2",
+            yield (
                 ("merge", *path),
                 f"there is no column {name!r} in {subject.columns.origin}",
                 nearest_name(name, subject.columns.names),
@@ -251,111 +233,110 @@ def _merge_columns(subject: _LintedSource) -> Iterator[tuple[DocumentPath, str]]
         yield ("kind",), subject.dataset.vocab.operation_type_column
 
 
-def _l3(subject: _LintedSource) -> Iterator[Lint]:
-    lint = partial(subject.error, "L3")
+def _l3(subject: _LintedSource) -> Iterator[Finding]:
     if not subject.key and not isinstance(subject.source.merge, odf.Append):
-        yield lint(
-            ("merge", "primaryKey"), "the primary key is empty", "Name the columns that identify a row."
-        )
+        yield (("merge", "primaryKey"), "the primary key is empty", "Name the columns that identify a row.")
     for number, name in enumerate(subject.key):
         if name in subject.key[:number]:
-            yield lint(("merge", "primaryKey", number), f"the key names {name} twice", "Remove one of them.")
+            yield (("merge", "primaryKey", number), f"the key names {name} twice", "Remove one of them.")
 
 
-def _l4(subject: _LintedSource) -> Iterator[Lint]:
+def _l4(subject: _LintedSource) -> Iterator[Finding]:
     merge = subject.source.merge
     for number, name in enumerate((isinstance(merge, odf.SnapshotMerge) and merge.compare_columns) or ()):
         if name in subject.key:
-            yield subject.warning(
-                "L4",
+            yield (
                 ("merge", "compareColumns", number),
                 f"compareColumns names the key column {name}, but only rows with the same key are compared",
                 f"Remove {name} from compareColumns.",
             )
 
 
-def _l5(subject: _LintedSource) -> Iterator[Lint]:
+def _l5(subject: _LintedSource) -> Iterator[Finding]:
     if isinstance(subject.source, odf.AddPushSource) and isinstance(subject.source.merge, odf.SnapshotMerge):
-        yield subject.warning(
-            "L5",
+        yield (
             ("merge", "kind"),
             "each push is a whole snapshot; records that it omits count as deleted",
             "Push whole copies, or use upsertStream.",
         )
 
 
-def _l6(subject: _LintedSource) -> Iterator[Lint]:
+def _l6(subject: _LintedSource) -> Iterator[Finding]:
     optional = subject.columns.optional if subject.columns else frozenset()
     for number, name in enumerate(subject.key):
         if name in optional:
-            yield subject.warning(
-                "L6",
+            yield (
                 ("merge", "primaryKey", number),
                 f"the key column {name} is optional, but a NULL in it refuses the batch",
                 REQUIRED,
             )
     event_time = subject.dataset.vocab.event_time_column
     if event_time in optional and event_time not in subject.key:
-        yield subject.warning(
-            "L6",
+        yield (
             ("merge",),
             f"the event-time column {event_time} is optional; the time of the delivery replaces a NULL",
             REQUIRED,
         )
 
 
-def _l7(subject: _LintedSource) -> Iterator[Lint]:
+def _l7(subject: _LintedSource) -> Iterator[Finding]:
     event_time = subject.dataset.vocab.event_time_column
     field = subject.columns.field(event_time) if subject.columns else None
     if field is not None and not may_be_event_time(field):
-        yield subject.error(
-            "L7",
+        yield (
             (),
             f"the event-time column {event_time} is {field.type}, which is not a time",
             "Cast it to a date or a timestamp in preprocess.",
         )
 
 
-def _l8(subject: _LintedSource) -> Iterator[Lint]:
+def _l8(subject: _LintedSource) -> Iterator[Finding]:
     source = subject.source
     if not isinstance(source, odf.SetPollingSource) or not isinstance(source.merge, odf.SnapshotMerge):
         return
     if isinstance(source.fetch, odf.Url) and source.fetch.event_time is None:
-        yield subject.note(
-            "L8",
+        yield (
             ("fetch",),
             "the event time of a snapshot is its Last-Modified time, or the time of the run if it has none",
             "Set eventTime to choose one.",
         )
 
 
-def _l9(subject: _LintedSource) -> Iterator[Lint]:
-    lint = partial(subject.warning, "L9")
+def _l9(subject: _LintedSource) -> Iterator[Finding]:
     merge, read = subject.source.merge, subject.source.read
     for name, (attribute, _) in OLD_FIELDS.items():
         if getattr(merge, attribute, None) is not None:
-            yield lint(
-                ("merge", name), f"{name} belongs to older versions", "Remove it: it repeats the default."
-            )
+            yield (("merge", name), f"{name} belongs to older versions", "Remove it: it repeats the default.")
     if read.ddl_schema is not None:
-        yield lint(("read", "ddlSchema"), "ddlSchema is the older form of a schema", "Use schema.")
+        yield (("read", "ddlSchema"), "ddlSchema is the older form of a schema", "Use schema.")
     for name, about in type(read).model_fields.items():
         if name in read.model_fields_set and about.alias in REMOVED:
             option = about.alias
-            yield lint(("read", option), f"{option} was removed from Csv", f"Instead: {REMOVED[option]}.")
+            yield (("read", option), f"{option} was removed from Csv", f"Instead: {REMOVED[option]}.")
 
 
-def _l10(subject: _LintedSource) -> Iterator[Lint]:
+def _l10(subject: _LintedSource) -> Iterator[Finding]:
     if subject.columns is None or not subject.columns.of_batch:
         return
     for name in subject.columns.names:
         if name in reserved_names(subject.dataset.vocab, subject.source.merge):
-            yield subject.error(
-                "L10",
+            yield (
                 subject.columns.path_of(name),
                 f"the column {name!r} has the name of a system column",
                 "Rename it in preprocess, or rename the system column with setVocab.",
             )
 
 
-LOOKS: Final = (_l1, _l2, _l3, _l4, _l5, _l6, _l7, _l8, _l9, _l10)
+# The lints by code, each with its level: a mistake, a probable mistake, or a fact that authors should know.
+LOOKS: Final[Mapping[str, tuple[Level, Callable[[_LintedSource], Iterator[Finding]]]]] = {
+    "L1": (Level.WARNING, _l1),
+    "L2": (Level.ERROR, _l2),
+    "L3": (Level.ERROR, _l3),
+    "L4": (Level.WARNING, _l4),
+    "L5": (Level.WARNING, _l5),
+    "L6": (Level.WARNING, _l6),
+    "L7": (Level.ERROR, _l7),
+    "L8": (Level.NOTE, _l8),
+    "L9": (Level.WARNING, _l9),
+    "L10": (Level.ERROR, _l10),
+}
