@@ -8,14 +8,14 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from itertools import chain
+from functools import partial
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
 import pyarrow as pa
 import structlog
 
-from backstory.engine.spill import Spill
+from backstory.engine.spill import Spill, drain
 from backstory.formats.memory import Memory, MemoryLease, TooLarge, typed_size
 from backstory.stores.table_files import read_ahead
 from backstory.strategies.keys import key_numbers, key_parts
@@ -45,48 +45,43 @@ def parts_by_key(
     *,
     spills: bool = True,
     spread: bool = False,
+    depth: int = 0,
 ) -> Iterator[Mapping[str, pa.Table]]:
     """The rows of the sides in one or more parts.
 
     All rows of a key are in the same part. Bytes are counted while rows are read. Rows that exceed the lease
     are spilled; with `spread` all rows are spilled. A part's rows are released when the next part is
-    requested. Raises TooLarge if a part of the deepest level is too large. Without `spills`, raises it also
-    if the lease cannot hold all rows.
+    requested. `depth` is the number of earlier divisions. Raises TooLarge if a part of the deepest level is
+    too large. Without `spills`, raises it also if the lease cannot hold all rows.
     """
-    yield from _parts(sides, key, lease, depth=0, spills=spills, spread=spread)
-
-
-def _parts(
-    sides: Mapping[str, SideRows],
-    key: Sequence[str],
-    lease: MemoryLease,
-    *,
-    depth: int,
-    spills: bool,
-    spread: bool,
-) -> Iterator[Mapping[str, pa.Table]]:
     tables_by_side: dict[str, list[pa.Table]] = {name: [] for name in sides}
     reading = {name: iter(side.tables()) for name, side in sides.items()}
     try:
         if not spread and _hold(reading, tables_by_side, lease):
-            yield {name: _concat_side(side, tables_by_side.pop(name)) for name, side in sides.items()}
+            yield {
+                name: pa.concat_tables(
+                    [side.schema.empty_table(), *tables_by_side.pop(name)]
+                ).unify_dictionaries()
+                for name, side in sides.items()
+            }
             return
     finally:
-        _release(lease, sides)
+        for name in sides:
+            lease.hold(name, 0)
     if depth == DEEPEST or (depth == 0 and not spills):
         raise TooLarge
     with ExitStack() as stack:
         spill = Spill(stack)
         for name, tables in reading.items():
-            for table in chain(_drain(tables_by_side[name]), tables):
+            for table in drain(tables_by_side[name], tables):
                 _spread(spill, name, table, key, depth)
         if depth == 0:
             LOG.info("more rows than driver-memory holds: planned in parts", parts=PARTS)
         for part in range(PARTS):
             part_sides = {
-                name: SideRows(side.schema, _reader(spill, (name, part))) for name, side in sides.items()
+                name: SideRows(side.schema, partial(spill.rows, (name, part))) for name, side in sides.items()
             }
-            yield from _parts(part_sides, key, lease, depth=depth + 1, spills=True, spread=False)
+            yield from parts_by_key(part_sides, key, lease, depth=depth + 1)
             for name in sides:
                 spill.drop((name, part))
 
@@ -119,26 +114,6 @@ def _spread(spill: Spill, name: str, rows: pa.Table, key: Sequence[str], depth: 
         spill.put((name, part), sorted_rows.slice(ends[part], ends[part + 1] - ends[part]))
 
 
-def _reader(spill: Spill, name: tuple[str, int]) -> Callable[[], Iterator[pa.Table]]:
-    return lambda: spill.rows(name)
-
-
-def _concat_side(side: SideRows, tables: Sequence[pa.Table]) -> pa.Table:
-    return pa.concat_tables([side.schema.empty_table(), *tables]).unify_dictionaries()
-
-
-def _drain(tables: list[pa.Table]) -> Iterator[pa.Table]:
-    """Yield the tables, and remove each from the list."""
-    tables.reverse()
-    while tables:
-        yield tables.pop()
-
-
-def _release(lease: MemoryLease, sides: Iterable[str]) -> None:
-    for name in sides:
-        lease.hold(name, 0)
-
-
 @dataclass(frozen=True, slots=True)
 class LocalSide:
     """Rows of a side that the driver reads from files or memory.
@@ -156,11 +131,6 @@ class LocalSide:
     is_empty: bool = False
 
 
-def no_local_rows(_lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-    """The `local` function of a side that only Spark reads."""
-    return None
-
-
 @dataclass(frozen=True, slots=True)
 class Side:
     """The rows of one side of a plan.
@@ -175,16 +145,28 @@ class Side:
 
     schema: pa.Schema
     frame: "Callable[[], DataFrame]"
-    local: Callable[[MemoryLease, LocalSide | None], LocalSide | None] = no_local_rows
+    local: Callable[[MemoryLease, LocalSide | None], LocalSide | None] = lambda *_: None
     size: int | None = None
     count: int | None = None
     meets: str | None = None
     repeatable: bool = False
 
 
+def columnar_side(
+    schema: pa.Schema, read: Callable[[pa.Schema], Iterable[pa.Table]], *, is_empty: bool = False
+) -> LocalSide:
+    """A side whose columns can be read separately. `read` returns the rows in some of the columns."""
+
+    def columns(names: Sequence[str]) -> SideRows:
+        part = pa.schema([field for field in schema if field.name in names])
+        return SideRows(part, partial(read, part))
+
+    return LocalSide(columns(schema.names), columns=columns, is_empty=is_empty)
+
+
 def empty_side(schema: pa.Schema) -> LocalSide:
     """A side without rows."""
-    return LocalSide(SideRows(schema, lambda: ()), is_empty=True)
+    return columnar_side(schema, lambda _: (), is_empty=True)
 
 
 # The number of steps whose rows may be in memory: rows read ahead, and rows made from them.

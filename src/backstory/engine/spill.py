@@ -10,7 +10,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
 from functools import partial
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, BinaryIO, Final, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -18,6 +18,8 @@ from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 
 from backstory.formats.memory import MemoryLease, TooLarge
 from backstory.model.change import RowBatches
+
+Rows = TypeVar("Rows", pa.Table, pa.RecordBatch)
 
 NONCE, LENGTH = 12, 8
 # Bytes in each write: larger buffers would be allocated page by page each time.
@@ -149,6 +151,14 @@ def rows_of_buffers(
     if not any(buffer.count for buffer in buffers):
         return None
     return RowBatches(tables) if any(buffer.is_spilled for buffer in buffers) else pa.concat_tables(tables())
+
+
+def drain(first: list[Rows], more: Iterable[Rows]) -> Iterator[Rows]:
+    """Yield the rows in a list, removing each from it, and then the further rows."""
+    first.reverse()
+    while first:
+        yield first.pop()
+    yield from more
 
 
 def combine_tables(tables: Iterable[pa.Table], count: int) -> Iterator[pa.Table]:

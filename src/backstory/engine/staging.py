@@ -14,6 +14,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 
+from backstory.engine.spill import drain
 from backstory.formats.batch_file import BatchFile, Stamp, require_unchanged
 from backstory.formats.memory import TooLarge, unpacked_size
 from backstory.formats.produced import ProducedRows
@@ -198,7 +199,7 @@ def stage_or_hold(
         frame = with_void_columns(frame_of(store, table), rows.schema)
         return StagedRows(frame, max(1, table.nbytes), lambda names: [table.select(names)])
     frame = with_void_columns(
-        _write_or_send(store, _drain(buffered, batches), schema, folder, stack), rows.schema
+        _write_or_send(store, drain(buffered, batches), schema, folder, stack), rows.schema
     )
     path = folder / STAGED
     return rows_of_staged_file(frame, path) if path.exists() else StagedRows(frame)
@@ -258,18 +259,10 @@ def send_rows(
             break
     else:
         return frame_of(store, pa.Table.from_batches(buffered, schema))
-    files = [BatchFile(path) for path in _write_parts(_drain(buffered, batches), schema, folder, size)]
+    files = [BatchFile(path) for path in _write_parts(drain(buffered, batches), schema, folder, size)]
     lease.hold(str(folder), 0)
     shipped = stack.enter_context(ship_files(store, [("rows", file) for file in files]))
     return parquet_frame(store, shipped, schema)
-
-
-def _drain(buffered: list[pa.RecordBatch], more: Iterator[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Yield the buffered batches, removing each from the list, and then the further batches."""
-    buffered.reverse()
-    while buffered:
-        yield buffered.pop()
-    yield from more
 
 
 def _write_parts(

@@ -5,8 +5,7 @@ Spark reads the other sides, and reads all sides in tasks.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from typing import TYPE_CHECKING, Final
@@ -25,7 +24,7 @@ from backstory.doors.historize.spark_tables import (
     stage_rows_and_load_columns,
 )
 from backstory.doors.historize.stage import Stage, column_type, stage_batches
-from backstory.engine.sides import LocalSide, Side, SideRows
+from backstory.engine.sides import LocalSide, Side, SideRows, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.spill import combine_tables
 from backstory.formats.batch_file import Format
@@ -278,53 +277,38 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: 
         return arrow_of(rows_of_keys(work.store, earlier_versions(work, hist, terms), pa.table(searched)))
 
 
-@dataclass(frozen=True, slots=True)
-class _StoredRows:
-    """Columns of all rows of a table, or of its open versions, with positions and constant `flags`."""
+def _stored_rows(
+    work: SparkWork, plan: TablePlan, schema: pa.Schema, flags: Mapping[str, bool], *, open_: bool = False
+) -> LocalSide | None:
+    """Columns of all rows of a table, or of its open versions, with positions and constant `flags`.
 
-    work: SparkWork
-    plan: TablePlan
-    schema: pa.Schema
-    flags: Mapping[str, bool]
-    open: bool = False
+    The driver reads them from files. Returns None if Spark must read them.
+    """
+    if plan.table is None or not plan.has_rows:
+        return empty_side(schema)
+    read = partial(_stored_tables, work, plan.table, flags, open_)
+    return columnar_side(schema, read) if plan.as_stored else None
 
-    def side(self) -> LocalSide | None:
-        """The rows read from files, or None if Spark must read them."""
-        if self.plan.has_rows and not self.plan.as_stored:
-            return None
-        return LocalSide(
-            self._columns(self.schema.names), columns=self._columns, is_empty=not self.plan.has_rows
-        )
 
-    def _columns(self, names: Sequence[str]) -> SideRows:
-        schema = pa.schema([each for each in self.schema if each.name in names])
-        return SideRows(schema, partial(self.tables, schema))
-
-    def tables(self, schema: pa.Schema) -> Iterator[pa.Table]:
-        """These columns of the rows, in batches."""
-        if not self.plan.has_rows:
-            return
-        ended = ColumnRole.ENDED
-        is_open, where = (
-            ((lambda rows: pc.is_null(rows[ended])), is_null(ended)) if self.open else (None, None)
-        )
-        names = [each for each in schema.names if each not in self.flags]
-        with self._read() as rows:
-            for batch in rows.batches(names, [ended] if self.open else [], is_open, where=where):
-                yield self._with_flags(batch, schema)
-
-    @contextmanager
-    def _read(self) -> Iterator[LocalRows]:
-        assert self.plan.table is not None
-        with self.work.store.memory.lease() as lease:
-            yield LocalRows(self.work.store, self.plan.table, lease)
-
-    def _with_flags(self, rows: pa.Table, schema: pa.Schema) -> pa.Table:
-        columns = {
-            name: pa.repeat(self.flags[name], len(rows)) if name in self.flags else rows[name]
-            for name in schema.names
-        }
-        return pa.table(columns).cast(schema)
+def _stored_tables(
+    work: SparkWork,
+    table: IcebergTable,
+    flags: Mapping[str, bool],
+    open_: bool,  # noqa: FBT001
+    schema: pa.Schema,
+) -> Iterator[pa.Table]:
+    names, ended = [name for name in schema.names if name not in flags], ColumnRole.ENDED
+    with work.store.memory.lease() as lease:
+        rows = LocalRows(work.store, table, lease)
+        if open_:
+            batches = rows.batches(names, [ended], lambda part: pc.is_null(part[ended]), where=is_null(ended))
+        else:
+            batches = rows.batches(names)
+        for batch in batches:
+            columns = (
+                pa.repeat(flags[name], len(batch)) if name in flags else batch[name] for name in schema.names
+            )
+            yield pa.table([*columns], names=schema.names).cast(schema)
 
 
 def _stage_side(work: SparkWork, base: TablePlan) -> Side:
@@ -366,7 +350,7 @@ def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
     ]
     names = list(dict.fromkeys(names))
     schema = side_schema(base, names, [], scd2.LIVE)
-    rows = _StoredRows(work, base, schema, {scd2.LIVE: True})
+    rows = _stored_rows(work, base, schema, {scd2.LIVE: True})
 
     def frame() -> "DataFrame":
         return base.rows.alias("r").select(*map(column, names), _live_column(work, "r"))
@@ -380,7 +364,7 @@ def _base_side(work: SparkWork, base: TablePlan) -> Side:
     names = base.into.names if _flags_deleted(work) else base.wanted.names
     compared = [name for name in base.wanted.names if name not in LOAD_COLUMNS]
     flags = {scd2.LIVE: True, scd2.IN_SCOPE: load.deletes_base}
-    rows = _StoredRows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
+    rows = _stored_rows(work, base, side_schema(base, compared, [*PLACE_SCHEMA, *places], *flags), flags)
     needs_spark = base.has_rows and (load.live("v") or (load.deletes_base and load.delete_scope))
 
     def frame() -> "DataFrame":
@@ -399,7 +383,7 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
     names = dict.fromkeys([load.dataset.key, ColumnRole.ROW_HASH, ColumnRole.STARTED, *dated])
     flags = {scd2.IN_SCOPE: load.closes_deleted}
     schema = side_schema(hist, [*names], [*PLACE_SCHEMA, *places], *flags)
-    rows = _StoredRows(work, hist, schema, flags, open=True)
+    rows = _stored_rows(work, hist, schema, flags, open_=True)
     needs_spark = (
         hist.has_rows and load.closes_deleted and hist_scope(load.dataset, load.hist, load.dialect, "v")
     )
@@ -415,15 +399,14 @@ def _open_side(work: SparkWork, hist: TablePlan) -> Side:
 def _stored_side(
     schema: pa.Schema,
     frame: "Callable[[], DataFrame]",
-    rows: _StoredRows | None,
+    rows: LocalSide | None,
     plan: TablePlan,
     whole: Callable[[MemoryLease, pa.Table], pa.Table] | None = None,
 ) -> Side:
     """A side made from a table. The driver reads `rows`; if they are None, Spark must read the frame."""
 
     def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
-        side = None if rows is None else rows.side()
-        return side if side is None or whole is None else replace(side, whole=partial(whole, lease))
+        return rows if rows is None or whole is None else replace(rows, whole=partial(whole, lease))
 
     count = 0 if plan.table is None else plan.table.rows
     return Side(schema, frame, local, _size_of(plan.table), count)

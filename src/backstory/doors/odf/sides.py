@@ -23,7 +23,7 @@ from backstory.doors.odf.manifest.events import OBSERVED
 from backstory.doors.odf.registry import LogColumns, RegisteredDataset
 from backstory.engine.plans import PlanResult, PlanTerms
 from backstory.engine.runner import run_plan
-from backstory.engine.sides import LocalSide, Side, SideRows, empty_side
+from backstory.engine.sides import LocalSide, Side, columnar_side, empty_side
 from backstory.engine.sift import ComparedSide, RowCounts, SiftTerms
 from backstory.engine.staging import StagedRows
 from backstory.formats.memory import MemoryLease, TooLarge, unpacked_size
@@ -186,9 +186,9 @@ def logged_tables(
     store: IcebergStore,
     table: IcebergTable,
     columns: LogColumns,
-    schema: pa.Schema,
     keys: pa.Table | None,
     lease: MemoryLease,
+    schema: pa.Schema,
 ) -> Iterator[pa.Table]:
     """The log as tables of a side with this schema.
 
@@ -308,12 +308,7 @@ class LogMerge:
         read, taken = self.read, self.delivered.taken
         if read is None or read.tables is None or taken is None:
             return None
-
-        def columns(names: Sequence[str]) -> SideRows:
-            schema = pa.schema([field for field in self.schema if field.name in names])
-            return SideRows(schema, partial(side_tables, read, taken, schema))
-
-        return LocalSide(columns(self.schema.names), columns=columns)
+        return columnar_side(self.schema, partial(side_tables, read, taken))
 
     @property
     def _key_names(self) -> set[str]:
@@ -339,12 +334,8 @@ class LogMerge:
         if keys is not None and not len(keys):
             return empty_side(self.schema)
         keys = None if keys is None else self._searchable(keys)
-
-        def columns_of_log(names: Sequence[str]) -> SideRows:
-            schema = pa.schema([field for field in self.schema if field.name in names])
-            return SideRows(schema, partial(logged_tables, self.store, table, columns, schema, keys, lease))
-
-        return LocalSide(columns_of_log(self.schema.names), columns=columns_of_log)
+        read = partial(logged_tables, self.store, table, columns, keys, lease)
+        return columnar_side(self.schema, read)
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
         """The keys of all delivered rows, or None if they exceed the memory."""
