@@ -1,6 +1,5 @@
 """The switch: on the driver if it can hold the rows, otherwise in Spark's tasks, with a logged reason."""
 
-from contextlib import contextmanager
 from types import SimpleNamespace
 
 import pytest
@@ -29,10 +28,9 @@ class Ways:
 
         return plan
 
-    @contextmanager
-    def tasks(self):
-        yield "tasks"
-        self.ended.append("tasks")
+    def tasks(self, kept):
+        kept.callback(self.ended.append, "tasks")
+        return "tasks"
 
 
 def test_what_the_driver_may_hold_is_planned_there():

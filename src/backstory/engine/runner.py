@@ -34,17 +34,20 @@ def plan_here_or_in_tasks(
     store: Store,
     table: TableName,
     here: Callable[[ExitStack], Planned | None],
-    tasks: Callable[[], AbstractContextManager[Planned]],
+    tasks: Callable[[ExitStack], Planned],
 ) -> Iterator[Planned]:
     """The plan that `here` makes, or else `tasks`, as a context.
 
     A log line gives the reason for tasks. `here` returns None or raises TooLarge if the driver cannot plan.
-    Its rows in memory and spilled rows are released with its stack.
+    The rows that a plan holds are released with its stack.
     """
-    reason = NO_MEMORY
+    plan, reason = None, NO_MEMORY
     if store.memory.most:
         with ExitStack() as kept:
-            plan, reason = _try_driver(here, kept)
+            try:
+                plan, reason = here(kept), NOT_HERE
+            except TooLarge:
+                reason = TOO_LARGE
             if plan is not None:
                 note_way(DRIVER)
                 yield plan
@@ -53,29 +56,14 @@ def plan_here_or_in_tasks(
         raise needs_java(f"A delivery that Spark's tasks plan ({reason})")
     LOG.info(IN_TASKS, table=str(table), reason=reason)
     note_way(TASKS)
-    with tasks() as plan:
-        yield plan
+    with ExitStack() as kept:
+        yield tasks(kept)
 
 
-def _try_driver(here: Callable[[ExitStack], Planned | None], kept: ExitStack) -> tuple[Planned | None, str]:
-    try:
-        return here(kept), NOT_HERE
-    except TooLarge:
-        return None, TOO_LARGE
-
-
-@contextmanager
-def run_plan(terms: PlanTerms) -> Iterator[PlanResult]:
+def run_plan(terms: PlanTerms) -> AbstractContextManager[PlanResult]:
     """The plan of a delivery, as a context: from the driver if its memory suffices, else from Spark's tasks.
 
     A log line gives the reason for tasks. Raises Refused if the plan refuses the delivery.
     """
-    here, tasks = partial(plan_on_driver, terms), partial(_run_tasks, terms)
-    with plan_here_or_in_tasks(terms.store, terms.table, here, tasks) as plan:
-        yield plan
-
-
-@contextmanager
-def _run_tasks(terms: PlanTerms) -> Iterator[PlanResult]:
-    with ExitStack() as kept:
-        yield plan_in_tasks(terms, kept)
+    here, tasks = partial(plan_on_driver, terms), partial(plan_in_tasks, terms)
+    return plan_here_or_in_tasks(terms.store, terms.table, here, tasks)

@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import AbstractContextManager, ExitStack, nullcontext
+from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
@@ -355,9 +355,9 @@ def unwrap_feed(
         lease = resources.enter_context(store.memory.lease())
         return unwrap_here(store, messages.table(lease), request, key)
 
-    def tasks() -> AbstractContextManager[FeedRows]:
-        with translate_faults(request.into):  # this reads the types of all messages, in tasks
-            return nullcontext(unwrap_in_tasks(messages.frame(), request, key))
+    def tasks(_resources: ExitStack) -> FeedRows:
+        with translate_faults(into):  # this reads the types of all messages, in tasks
+            return unwrap_in_tasks(messages.frame(), request, key)
 
     return plan_here_or_in_tasks(store, request.into, here, tasks)
 
