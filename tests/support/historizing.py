@@ -142,10 +142,10 @@ class Place:
         try:
             yield target
         finally:
-            target.close()
+            target._engine.close()
 
     def close(self) -> None:
-        self.target.close()
+        self.target._engine.close()
 
     # SQL
 

@@ -257,7 +257,7 @@ def test_random_loads(place, part):
     loads = Counter()
     if place.name == "duckdb" and part > 1:
         place.sql("SET threads = 1")  # small tables are loaded faster so; two parts have every thread
-    place.target._registry.ensure("hist_run")
+    place.target._ensure("hist_run")
     place.sql(place.dialect.render_create_schema_if_not_exists("rawcore"))
     seed = part * 1000
     while (left := LOADS // PARTS - loads.total()) > 0:

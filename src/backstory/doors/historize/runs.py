@@ -24,6 +24,7 @@ from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, UNCHANGE
 
 META = "meta"
 LOADS, RUNS, STEPS = "load_run_log", "hist_run", "hist_step_log"
+COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
 LEASE_MINUTES = 10
 LONGEST_ERROR = 1_500
 
@@ -193,7 +194,6 @@ class Target(ABC):
     """The warehouse or database that holds the tables and runs the loads."""
 
     dialect: Dialect
-    system: ClassVar[str] = ""
     # Whether runs that changed nothing are logged.
     logs_unchanged: ClassVar[bool] = True
 
@@ -221,9 +221,8 @@ class Target(ABC):
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
         """The latest start or end in the first of these tables that exists."""
 
-    @abstractmethod
-    def register(self, run: LoadRun) -> None:
-        """Register a run before its load starts."""
+    def register(self, run: LoadRun) -> None:  # noqa: B027 - the commits of a warehouse register its runs
+        """Register a run before its load starts, unless commits are the registry."""
 
     @abstractmethod
     def load(
@@ -231,9 +230,8 @@ class Target(ABC):
     ) -> LoadOutcome:
         """Load base, schema and history, and commit, except in a dry run. Raises Refused with a code."""
 
-    @abstractmethod
-    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:
-        """Register the end of a failed run."""
+    def register_failure(self, run: LoadRun, error: BackstoryError) -> None:  # noqa: B027 - the same
+        """Register the end of a failed run, unless commits are the registry."""
 
     @abstractmethod
     def log_rows(self, loads: Sequence[LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
@@ -242,10 +240,6 @@ class Target(ABC):
     @abstractmethod
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         """Add rows to a log table."""
-
-    @abstractmethod
-    def close(self) -> None:
-        """Release the target's connection."""
 
 
 log = structlog.get_logger()

@@ -108,7 +108,6 @@ def _fields(name: str) -> str:
 UNDONE = "backstory.undone"
 # The latest start or end in a history, in the commit of its last load.
 NEWEST = "backstory.newest"
-COUNTS = ("closed_changed", "closed_deleted", "inserted_changed", "inserted_new")
 
 
 def first_of(store: IcebergStore, schema: str, names: Sequence[str]) -> IcebergTable | None:
@@ -223,7 +222,7 @@ def _find_logged_run(
 
 def _last_that_wrote(success: DataFrame, until: str) -> datetime | None:
     """The instant of the last run up to `until` that began or ended versions."""
-    written = reduce(add, (col(name) for name in COUNTS)) > 0
+    written = reduce(add, (col(name) for name in runs.COUNTS)) > 0
     earlier = success.where(written & (column("load_timestamp") <= lit(until).cast("timestamp")))
     latest = earlier.orderBy(column("load_timestamp").desc()).select("receipt").take(1)
     return parse_instant(json.loads(latest[0]["receipt"])["load_timestamp"]) if latest else None
@@ -238,10 +237,7 @@ def _has_versions(
     """
     instant = lit(iso(wrote_at or until)).cast("timestamp")
     rows = store.spark.table(store.sql_name(hist.shape.table))
+    started, ended = column(ColumnRole.STARTED), column(ColumnRole.ENDED)
     if wrote_at:
-        return bool(
-            rows.where((column(ColumnRole.STARTED) == instant) | (column(ColumnRole.ENDED) == instant)).take(
-                1
-            )
-        )
-    return bool(rows.where(column(ColumnRole.STARTED) <= instant).take(1)) or not rows.take(1)
+        return bool(rows.where((started == instant) | (ended == instant)).take(1))
+    return bool(rows.where(started <= instant).take(1)) or not rows.take(1)

@@ -303,9 +303,6 @@ class SparkTarget(runs.Target):
     def place(self) -> str:
         return runs.place_name(self._store.address)
 
-    def close(self) -> None:
-        """Do nothing, because the session belongs to the caller."""
-
     def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
         return types_of(self._store, TableName(schema, table))
 
@@ -325,12 +322,6 @@ class SparkTarget(runs.Target):
             if table is not None:
                 return newest_of(self._store, table)
         return None
-
-    def register(self, run: runs.LoadRun) -> None:
-        """Do nothing, because the commits are the registry."""
-
-    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
-        """Do nothing, because a load without a commit is not registered."""
 
     def load(
         self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]

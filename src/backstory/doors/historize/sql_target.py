@@ -19,21 +19,49 @@ from backstory.stores.sql.engine import Engine
 from backstory.upkeep.pruning import in_utc
 
 
-class Registry:
-    """The registry of runs and the logs: tables of the schema `meta`, written in the open transaction."""
+class _TakenBack(Exception):
+    """The end of a dry run. It rolls the transaction back."""
 
-    def __init__(self, dialect: Dialect, engine: Engine) -> None:
+
+class SqlTarget(runs.Target):
+    """A database as a target, reached through an engine.
+
+    The registry of runs and the logs are tables of the schema `meta`, written in the open transaction.
+    """
+
+    def __init__(self, dialect: Dialect, engine: Engine, pepper: str) -> None:
         self.dialect = dialect
         self._engine = engine
+        if dialect.secret_reference("pepper"):
+            engine.bind_secret("pepper", pepper)
+        self._pepper = dialect.secret_reference("pepper") or dialect.string_literal(pepper)
 
-    def find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
+    @property
+    def place(self) -> str:
+        return runs.place_name(self._engine.address or self.dialect.DIALECT_NAME)
+
+    def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
+        return self._engine.introspect_table(schema, table)
+
+    @contextmanager
+    def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
+        with self._engine.lock(f"backstory {runs.dataset_key(schema, dataset)}") as taken:
+            other = self._find_other_run(schema, dataset, run_id) if taken else None
+            if not taken or other:
+                raise TryAgain(
+                    "CONCURRENT_RUN",
+                    f"Another run{f' ({other})' if other else ''} is loading {dataset.name}.",
+                    "Wait until it ends; a killed run can be continued at once under its own run id.",
+                )
+            yield
+
+    def _find_other_run(self, schema: str, dataset: ModelDataset, run_id: str) -> str | None:
         """The id of another run that is loading the dataset, or None."""
-        if self._engine.introspect_table(runs.META, "hist_run") is None:
+        if self.columns(runs.META, runs.RUNS) is None:
             return None
-        text = self.dialect.string_literal
         rows = self._engine.fetch_all(
-            f"SELECT load_run_id FROM {self._meta('hist_run')} WHERE {self._is_dataset(schema, dataset)} "
-            f"AND status = 'running' AND load_run_id <> {text(run_id)} "
+            f"SELECT load_run_id FROM {self._meta(runs.RUNS)} WHERE {self._is_dataset(schema, dataset)} "
+            f"AND status = 'running' AND load_run_id <> {self.dialect.string_literal(run_id)} "
             f"AND lease_until > {self.dialect.timestamp_literal(datetime.now(UTC))}"
         )
         return rows[0][0] if rows else None
@@ -43,109 +71,21 @@ class Registry:
         return f"dataset_key = {self.dialect.string_literal(runs.dataset_key(schema, dataset))}"
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
-        """The registered run, even if its changes are no longer in the tables, or None."""
-        if self._engine.introspect_table(runs.META, "hist_run") is None:
+        if self.columns(runs.META, runs.RUNS) is None:
             return None
-        is_run = f"load_run_id = {self.dialect.string_literal(run_id)}"
         rows = self._engine.fetch_all(
-            f"SELECT load_timestamp, attempt_no, status, receipt FROM {self._meta('hist_run')} "
-            f"WHERE {self._is_dataset(schema, dataset)} AND {is_run}"
+            f"SELECT load_timestamp, attempt_no, status, receipt FROM {self._meta(runs.RUNS)} "
+            f"WHERE {self._is_dataset(schema, dataset)} "
+            f"AND load_run_id = {self.dialect.string_literal(run_id)}"
         )
         if not rows:
             return None
         instant, attempt, status, receipt = rows[0]
-        ended_well = status == "success" and receipt
-        return runs.RegisteredRun(in_utc(instant), attempt, json.loads(receipt) if ended_well else None)
-
-    def last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
-        """The instant of the last run up to `until` that began or ended versions."""
-        counts = "closed_changed + closed_deleted + inserted_changed + inserted_new"
-        (latest,) = self._engine.fetch_all(
-            f"SELECT MAX(load_timestamp) FROM {self._meta('hist_run')} "
-            f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' AND {counts} > 0 "
-            f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
-        )
-        return latest[0] and in_utc(latest[0])
-
-    def _meta(self, table: str) -> str:
-        return self.dialect.render_table_identifier(runs.META, table)
-
-    def ensure(self, table: str) -> None:
-        """Create a table if it does not exist."""
-        self._engine.execute(self.dialect.render_create_schema_if_not_exists(runs.META))
-        self._engine.execute(
-            self.dialect.render_create_table_if_not_exists_from_columns(self._meta(table), runs.TABLES[table])
-        )
-
-    def write(self, run: runs.LoadRun, status: str, more: Mapping[str, Any]) -> None:
-        """Register a run, replacing its earlier row if there is one."""
-        row = {
-            "dataset_key": run.key,
-            "load_run_id": run.run_id,
-            "load_timestamp": run.instant,
-            "engine": self.dialect.DIALECT_NAME,
-            "status": status,
-            "attempt_no": run.attempt,
-            "started_at": run.began,
-            "finished_at": None if status == "running" else datetime.now(UTC),
-            **more,
-        }
-        text = self.dialect.string_literal
-        self._engine.execute(
-            f"DELETE FROM {self._meta('hist_run')} WHERE dataset_key = {text(run.key)} "
-            f"AND load_run_id = {text(run.run_id)}"
-        )
-        self.add("hist_run", row)
-
-    def add(self, table: str, row: Mapping[str, Any]) -> None:
-        """Add a row to a table."""
-        names = ", ".join(self.dialect.render_identifier(name) for name in row)
-        values = ", ".join(self.dialect.render_literal(value) for value in row.values())
-        self._engine.execute(f"INSERT INTO {self._meta(table)} ({names}) VALUES ({values})")
-
-
-class _TakenBack(Exception):
-    """The end of a dry run. It rolls the transaction back."""
-
-
-class SqlTarget(runs.Target):
-    """A database as a target, reached through an engine."""
-
-    def __init__(self, dialect: Dialect, engine: Engine, pepper: str) -> None:
-        self.dialect = dialect
-        self._engine = engine
-        self._registry = Registry(dialect, engine)
-        if dialect.secret_reference("pepper"):
-            engine.bind_secret("pepper", pepper)
-        self._pepper = dialect.secret_reference("pepper") or dialect.string_literal(pepper)
-
-    @property
-    def place(self) -> str:
-        return runs.place_name(self._engine.address or self.dialect.DIALECT_NAME)
-
-    def close(self) -> None:
-        self._engine.close()
-
-    def columns(self, schema: str, table: str) -> Mapping[str, str] | None:
-        return self._engine.introspect_table(schema, table)
-
-    @contextmanager
-    def hold(self, schema: str, dataset: ModelDataset, run_id: str) -> Iterator[None]:
-        with self._engine.lock(f"backstory {runs.dataset_key(schema, dataset)}") as taken:
-            other = self._registry.find_other_run(schema, dataset, run_id) if taken else None
-            if not taken or other:
-                raise TryAgain(
-                    "CONCURRENT_RUN",
-                    f"Another run{f' ({other})' if other else ''} is loading {dataset.name}.",
-                    "Wait until it ends; a killed run can be continued at once under its own run id.",
-                )
-            yield
-
-    def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:
-        known = self._registry.find_run(schema, dataset, run_id)
-        if known is None or known.receipt is None or self._is_in_tables(schema, dataset, known):
-            return known
-        return None  # a run whose versions are not in the tables counts as not loaded
+        if status != "success" or not receipt:
+            return runs.RegisteredRun(in_utc(instant), attempt)
+        known = runs.RegisteredRun(in_utc(instant), attempt, json.loads(receipt))
+        # A run whose versions are not in the tables counts as not loaded.
+        return known if self._is_in_tables(schema, dataset, known) else None
 
     def _is_in_tables(self, schema: str, dataset: ModelDataset, known: runs.RegisteredRun) -> bool:
         """Whether the versions that a run began or ended are in the history or its archive.
@@ -157,7 +97,7 @@ class SqlTarget(runs.Target):
             return False
         instant: datetime | None = known.load_timestamp
         if not runs.wrote_versions(known.receipt or {}):
-            instant = self._registry.last_that_wrote(schema, dataset, known.load_timestamp)
+            instant = self._last_that_wrote(schema, dataset, known.load_timestamp)
         started, moment = ColumnRole.STARTED, self.dialect.timestamp_literal(instant or known.load_timestamp)
         # If no earlier run wrote versions, the history must not be younger than the run.
         condition = (
@@ -166,6 +106,16 @@ class SqlTarget(runs.Target):
         tables = [histories[0], f"{histories[0]}{ARCHIVE_SUFFIX}"]
         there = [table for table in tables if self.columns(schema, table) is not None]
         return self._any(schema, there, condition) or not (instant or self._any(schema, there, "1 = 1"))
+
+    def _last_that_wrote(self, schema: str, dataset: ModelDataset, until: datetime) -> datetime | None:
+        """The instant of the last run up to `until` that began or ended versions."""
+        (latest,) = self._engine.fetch_all(
+            f"SELECT MAX(load_timestamp) FROM {self._meta(runs.RUNS)} "
+            f"WHERE {self._is_dataset(schema, dataset)} AND status = 'success' "
+            f"AND {' + '.join(runs.COUNTS)} > 0 "
+            f"AND load_timestamp <= {self.dialect.timestamp_literal(until)}"
+        )
+        return latest[0] and in_utc(latest[0])
 
     def _any(self, schema: str, tables: Sequence[str], condition: str) -> bool:
         """Whether one of the tables has a row that meets the condition."""
@@ -187,11 +137,36 @@ class SqlTarget(runs.Target):
 
     def register(self, run: runs.LoadRun) -> None:
         """Write the registry's row of a running load, in a separate transaction."""
+        lease_until = datetime.now(UTC) + timedelta(minutes=runs.LEASE_MINUTES)
         with self._engine.transaction():
-            self._registry.ensure("hist_run")
-            self._registry.write(
-                run, "running", {"lease_until": datetime.now(UTC) + timedelta(minutes=runs.LEASE_MINUTES)}
-            )
+            self._ensure(runs.RUNS)
+            self._register(run, "running", {"lease_until": lease_until})
+
+    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
+        failure = {"error_code": error.code, "error_message": runs.error_text(error.message)}
+        with self._engine.transaction():
+            self._ensure(runs.RUNS)
+            self._register(run, status_of(error), failure)
+
+    def _register(self, run: runs.LoadRun, status: str, more: Mapping[str, Any]) -> None:
+        """Register a run, replacing its earlier row if there is one."""
+        text = self.dialect.string_literal
+        self._engine.execute(
+            f"DELETE FROM {self._meta(runs.RUNS)} WHERE dataset_key = {text(run.key)} "
+            f"AND load_run_id = {text(run.run_id)}"
+        )
+        row = {
+            "dataset_key": run.key,
+            "load_run_id": run.run_id,
+            "load_timestamp": run.instant,
+            "engine": self.dialect.DIALECT_NAME,
+            "status": status,
+            "attempt_no": run.attempt,
+            "started_at": run.began,
+            "finished_at": None if status == "running" else datetime.now(UTC),
+            **more,
+        }
+        self._add(runs.RUNS, row)
 
     def load(
         self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]
@@ -201,17 +176,9 @@ class SqlTarget(runs.Target):
             outcome = self._load(load, run)
             if run.dry_run:
                 raise _TakenBack
-            receipt = make_receipt(outcome).to_dict()
-            self._registry.write(
-                run, "success", {"receipt": json.dumps(receipt), **runs.registered_counts(outcome)}
-            )
+            receipt = json.dumps(make_receipt(outcome).to_dict())
+            self._register(run, "success", {"receipt": receipt, **runs.registered_counts(outcome)})
         return outcome
-
-    def register_failure(self, run: runs.LoadRun, error: BackstoryError) -> None:
-        with self._engine.transaction():
-            self._registry.ensure("hist_run")
-            failure = {"error_code": error.code, "error_message": runs.error_text(error.message)}
-            self._registry.write(run, status_of(error), failure)
 
     def log_rows(self, loads: Sequence[runs.LoadEntry]) -> Mapping[str, Sequence[Mapping[str, Any]]]:
         steps = []
@@ -222,9 +189,23 @@ class SqlTarget(runs.Target):
 
     def log(self, table: str, rows: Sequence[Mapping[str, Any]]) -> None:
         with self._engine.transaction():
-            self._registry.ensure(table)
+            self._ensure(table)
             for row in rows:
-                self._registry.add(table, row)
+                self._add(table, row)
+
+    def _meta(self, table: str) -> str:
+        return self.dialect.render_table_identifier(runs.META, table)
+
+    def _ensure(self, table: str) -> None:
+        """Create a table of the registry or of the logs if it does not exist."""
+        make = self.dialect.render_create_table_if_not_exists_from_columns
+        self._engine.execute(self.dialect.render_create_schema_if_not_exists(runs.META))
+        self._engine.execute(make(self._meta(table), runs.TABLES[table]))
+
+    def _add(self, table: str, row: Mapping[str, Any]) -> None:
+        names = ", ".join(self.dialect.render_identifier(name) for name in row)
+        values = ", ".join(self.dialect.render_literal(value) for value in row.values())
+        self._engine.execute(f"INSERT INTO {self._meta(table)} ({names}) VALUES ({values})")
 
     # One load, in its transaction
 
