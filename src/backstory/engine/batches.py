@@ -154,8 +154,12 @@ class BatchSides:
         with time_stage("decode"), self.store.memory.lease() as lease:
             self._decoded = self.batch.decode(lease)
         self.mended = self._decoded.mended
-        rows = _join_kinds(self.batch, self._decoded.rows)
-        return LocalSide(SideRows(rows.schema, lambda: [rows]))
+        schema = pa.schema([*_PLACE.items(), *arrow_schema(self.batch.types)])
+        nonempty = [(kind, rows) for kind, rows in self._decoded.rows.items() if rows.count]
+        tables = [_with_places(self.batch, kind, 0, 0, rows).cast(schema) for kind, rows in nonempty]
+        whole = pa.concat_tables([schema.empty_table(), *tables])
+        whole = whole.rename_columns([*_PLACE, *_names(self.batch).values()])
+        return LocalSide(SideRows(whole.schema, lambda: [whole]))
 
     def _slice_here(self, _lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         if self._decoded is None:
@@ -206,15 +210,6 @@ def _kinds(batch: Shipment) -> list[str]:
     return list(dict.fromkeys(kind for kind, _ in batch.parts))
 
 
-def _join_kinds(batch: Shipment, rows: Mapping[str, Rows]) -> pa.Table:
-    """The rows of all kinds in one table."""
-    schema = pa.schema([*_PLACE.items(), *arrow_schema(batch.types)])
-    nonempty = [(kind, one) for kind, one in rows.items() if one.count]
-    tables = [_with_places(batch, kind, 0, 0, one) for kind, one in nonempty]
-    whole = pa.concat_tables([schema.empty_table(), *(table.cast(schema) for table in tables)])
-    return whole.rename_columns([*_PLACE, *_names(batch).values()])
-
-
 def _with_places(batch: Shipment, kind: str, file: int, first: int, rows: Rows) -> pa.Table:
     """Add columns for the kind, file and place of each row; `first` is the place of the first row."""
     count, schema = rows.count, arrow_schema(batch.types)
@@ -237,15 +232,12 @@ def _decode(
         with carry_errors(), files[number].open_file() as file:
             for rows in batch.stream(files[number].kind, file):
                 table = _with_places(batch, files[number].kind, number, first, rows)
-                repairs = [_as_json(rows.mended), *[None] * (rows.count - 1)][: rows.count]
+                mended = [[*about, values] for about, values in rows.mended.items()]
+                repairs = [json.dumps(mended) if mended else None, *[None] * (rows.count - 1)][: rows.count]
                 table = table.add_column(len(_PLACE), "mended", pa.array(repairs, pa.string()))
                 first += rows.count
                 names = [*_PLACE, "mended", *_names(batch).values()]
                 yield from table.rename_columns(names).to_batches()
-
-
-def _as_json(mended: Mended) -> str | None:
-    return json.dumps([[*about, values] for about, values in mended.items()]) if mended else None
 
 
 def _pack_flags(known: pa.Table) -> pa.Array:

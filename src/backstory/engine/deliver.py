@@ -54,13 +54,8 @@ def attempt(store: Store, tables: Sequence[TableName], act: Callable[[], Result]
         except TryAgain as error:
             if error.code != DISK_FULL:
                 raise
-            raise _with_folders(error, store) from error
-
-
-def _with_folders(full: TryAgain, store: Store) -> TryAgain:
-    """Add the folders that may be on the full disk to the error."""
-    where = f"Tables are in {store.description}, temporary files in {gettempdir()}."
-    return TryAgain(full.code, f"{full.message} {where}", full.remedy, full.keys)
+            where = f"Tables are in {store.description}, temporary files in {gettempdir()}."
+            raise TryAgain(error.code, f"{error.message} {where}", error.remedy, error.keys) from error
 
 
 def _may_pass(error: BaseException) -> bool:

@@ -20,7 +20,7 @@ from backstory.engine.sides import (
     parts_by_key,
     parts_in_order,
 )
-from backstory.engine.sift import SiftTerms, sift_sides, with_counts
+from backstory.engine.sift import SiftTerms, counts_of_unchanged, sift_sides, with_counts
 from backstory.engine.spill import RowBuffer, rows_of_buffers
 from backstory.engine.staging import is_local
 from backstory.formats.memory import CELL, UNPACKED, MemoryLease, TooLarge, unpacked_size
@@ -34,7 +34,7 @@ from backstory.stores.iceberg.slice import PLACE, rows_of_keys, searchable_colum
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.port import Store, StoredTable
-from backstory.strategies.part_plan import PartPlan, PlanSums, Whole, as_they_are
+from backstory.strategies.part_plan import PartPlan, PlanSums, as_they_are
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -131,7 +131,7 @@ def _plan_sifted(
     except TooLarge:  # digests do not fit into memory, so parts are spilled
         return _plan_by_key(terms, sides, lease, stack)
     planned = _plan_by_key(replace(terms, plan=with_counts(terms.plan, by)), sift.sides, lease, stack)
-    planned.sums.counts.update(sift.count_unchanged(planned.sums.counts))
+    planned.sums.counts.update(counts_of_unchanged(by, sift.totals, planned.sums.counts))
     return planned
 
 
@@ -193,7 +193,8 @@ def _plan_parts(
             removed[kind] = []
         else:
             buffers[kind] = RowBuffer(kind, lease, stack)
-    sums, whole = PlanSums(), _whole(sides)
+    sums = PlanSums()
+    whole = next((side.whole for side in sides.values() if side.whole is not as_they_are), as_they_are)
     local = _spills(terms.store)
     for part in parts:
         _require_room(part)
@@ -214,10 +215,6 @@ def _plan_parts(
 def _spills(store: Store) -> bool:
     """Whether rows may be spilled to disk, which requires that Spark's tasks run on this machine."""
     return isinstance(store, IcebergStore) and is_local(store)
-
-
-def _whole(sides: Mapping[str, LocalSide]) -> Whole:
-    return next((side.whole for side in sides.values() if side.whole is not as_they_are), as_they_are)
 
 
 def _require_room(part: Mapping[str, pa.Table]) -> None:

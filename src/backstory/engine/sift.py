@@ -144,13 +144,8 @@ class Sift:
     `totals` counts all rows of each side.
     """
 
-    terms: SiftTerms
     totals: Mapping[str, RowCounts]
     sides: Mapping[str, LocalSide]
-
-    def count_unchanged(self, counts: Counter[str]) -> Counter[str]:
-        """The counts of the unchanged rows, computed from the counts of all planned parts."""
-        return counts_of_unchanged(self.terms, self.totals, counts)
 
 
 def counts_of_unchanged(
@@ -218,7 +213,7 @@ def sift_sides(
 
     some = bool(differing.any())
     left = {name: replace(side, rows=_rows_left(side, may_differ, some=some)) for name, side in sides.items()}
-    return Sift(terms, totals, left)
+    return Sift(totals, left)
 
 
 def _rows_left(side: LocalSide, may_differ: Callable[[pa.Table], pa.Array], *, some: bool) -> SideRows:

@@ -8,7 +8,6 @@ from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import ExitStack
-from functools import partial
 from pathlib import Path
 from typing import Any, BinaryIO, Final, TypeVar
 
@@ -190,7 +189,8 @@ def sort_rows(rows: pa.Table | RowBatches, order: Order, kept: ExitStack) -> pa.
     if isinstance(rows, pa.Table):
         if rows.nbytes <= BYTES_IN_RANGE:
             return _sort_table(rows, order)
-        rows = RowBatches(partial(_slices, rows))
+        whole, starts = rows, range(0, len(rows), ROWS_IN_RANGE)
+        rows = RowBatches(lambda: (whole.slice(first, ROWS_IN_RANGE) for first in starts))
     count = size = 0
     samples = []
     for table in rows.tables():
@@ -210,11 +210,6 @@ def sort_rows(rows: pa.Table | RowBatches, order: Order, kept: ExitStack) -> pa.
             spill.put(number, parts.slice(start, stop - start))
             start = stop
     return RowBatches(lambda: _ranges(spill, ranges, order))
-
-
-def _slices(rows: pa.Table) -> Iterator[pa.Table]:
-    for first in range(0, len(rows), ROWS_IN_RANGE):
-        yield rows.slice(first, ROWS_IN_RANGE)
 
 
 def _ranges(spill: Spill, count: int, order: Order) -> Iterator[pa.Table]:

@@ -198,11 +198,11 @@ def stage_or_hold(
         table = pa.Table.from_batches(buffered, schema)
         frame = with_void_columns(frame_of(store, table), rows.schema)
         return StagedRows(frame, max(1, table.nbytes), lambda names: [table.select(names)])
-    frame = with_void_columns(
-        _write_or_send(store, drain(buffered, batches), schema, folder, stack), rows.schema
-    )
-    path = folder / STAGED
-    return rows_of_staged_file(frame, path) if path.exists() else StagedRows(frame)
+    drained = drain(buffered, batches)
+    if _sends(store):
+        return StagedRows(with_void_columns(send_rows(store, drained, schema, folder, stack), rows.schema))
+    path = _write_parquet(drained, schema, folder)
+    return rows_of_staged_file(with_void_columns(local_parquet(store, path, schema), rows.schema), path)
 
 
 def rows_of_staged_file(frame: "DataFrame", path: Path) -> StagedRows:
@@ -221,14 +221,6 @@ def parquet_tables(path: Path, names: Sequence[str]) -> Iterator[pa.Table]:
 
 def _with_arrival(schema: pa.Schema) -> pa.Schema:
     return pa.schema([*map(_storable, schema), pa.field(ARRIVAL, pa.int64(), False)])
-
-
-def _write_or_send(
-    store: IcebergStore, batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path, stack: ExitStack
-) -> "DataFrame":
-    if _sends(store):
-        return send_rows(store, batches, schema, folder, stack)
-    return local_parquet(store, _write_parquet(batches, schema, folder), schema)
 
 
 def _write_parquet(batches: Iterator[pa.RecordBatch], schema: pa.Schema, folder: Path) -> Path:

@@ -64,13 +64,6 @@ SUM: Final = -1
 ROWS_IN_BATCH: Final = 1 << 16
 
 
-def with_numbered_files(schema: pa.Schema) -> pa.Schema:
-    """The schema of rows in tasks, in which files are numbers."""
-    if FILE not in schema.names:
-        return schema
-    return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
-
-
 def names_by_type(types: Sequence[pa.DataType]) -> list[str]:
     """A name for each column, from its type and its number among the columns of that type."""
     counts: Counter[str] = Counter()
@@ -97,7 +90,9 @@ class Wire:
 
     def in_tasks(self, schema: pa.Schema) -> pa.Schema:
         """The schema of rows in tasks."""
-        return with_numbered_files(schema) if self.numbered else schema
+        if not self.numbered or FILE not in schema.names:
+            return schema
+        return schema.set(schema.get_field_index(FILE), pa.field(FILE, pa.int64()))
 
     @cached_property
     def _shared_columns(self) -> dict[str, tuple[str, pa.DataType]]:
@@ -126,8 +121,7 @@ class Wire:
 
     def encode(self, plan: PartPlan) -> Iterator[pa.RecordBatch]:
         """Convert the result of a part to this form."""
-        sums = PlanSums()
-        sums.add(plan)
+        sums = PlanSums().add(plan)
         for number, (kind, schema) in enumerate(self._schemas.items()):
             if (rows := plan.rows.get(kind)) is not None and len(rows):
                 values = rows.select(schema.names).cast(schema).columns
@@ -262,10 +256,7 @@ def _plan_few(terms: PlanTerms, frames: "Mapping[str, DataFrame]") -> DriverPlan
     """Plan few rows in one task, and collect its answers with the same query."""
     wire = Wire(terms.kinds, numbered=False)
     parts, rows = wire.collect(_answer_frame(terms, wire, frames, 1))
-    sums = PlanSums()
-    for part in parts:
-        sums.join(part)
-    return result_of_rows(sums, rows)
+    return result_of_rows(PlanSums().join(*parts), rows)
 
 
 def _plan_sifted(
@@ -307,9 +298,8 @@ def _answers_of(
     else:
         answers = persist_on_disk(answers)
         stack.callback(answers.unpersist)
-    sums, parts = PlanSums(), wire.sums(answers)
-    for part in parts:
-        sums.join(part)
+    parts = wire.sums(answers)
+    sums = PlanSums().join(*parts)
     LOG.info("buckets of keys", table=str(terms.table), buckets=len(parts), most_rows=sums.greatest.get(ROWS))
     return answers, sums
 
@@ -382,7 +372,7 @@ def within_bounds(
     aggregates = (
         aggregate(value)
         for _, value, _ in bounds
-        for aggregate in (sf.min, sf.max, _count_nulls(sf.count_if))
+        for aggregate in (sf.min, sf.max, lambda key: sf.count_if(key.isNull()))
     )
     row = other.agg(*(value.alias(f"b{place}") for place, value in enumerate(aggregates))).collect()[0]
     for place, (name, _, built) in enumerate(bounds):
@@ -390,10 +380,6 @@ def within_bounds(
         if low is not None and not lacking:
             frame = frame.where(sf.col(name).between(built(low), built(high)))
     return frame
-
-
-def _count_nulls(count_if: "Callable[[Column], Column]") -> "Callable[[Column], Column]":
-    return lambda value: count_if(value.isNull())
 
 
 def _key_columns(terms: PlanTerms, name: str) -> list[str]:

@@ -7,7 +7,7 @@ Spark's tasks. The result is the same: the rows of all parts, and the sums of th
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Final, Self
 
 import pyarrow as pa
 
@@ -60,9 +60,9 @@ class PlanSums:
     greatest: dict[str, int] = field(default_factory=dict)
     added: Counter[str] = field(default_factory=Counter)
 
-    def add(self, plan: PartPlan) -> None:
+    def add(self, plan: PartPlan) -> Self:
         """Add the plan of one part."""
-        self.join(
+        return self.join(
             PlanSums(
                 Counter(plan.counts),
                 dict(plan.samples),
@@ -71,13 +71,15 @@ class PlanSums:
             )
         )
 
-    def join(self, sums: "PlanSums") -> None:
+    def join(self, *others: "PlanSums") -> Self:
         """Add the sums of other parts."""
-        self.counts.update(sums.counts)
-        self.added.update(sums.added)
-        for name, count in sums.greatest.items():
-            self.greatest[name] = max(count, self.greatest.get(name, count))
-        for kind, rows in sums.samples.items():
-            before = self.samples.get(kind)
-            both = rows if before is None else pa.concat_tables([before, rows.cast(before.schema)])
-            self.samples[kind] = both.slice(0, MAX_KEYS)
+        for sums in others:
+            self.counts.update(sums.counts)
+            self.added.update(sums.added)
+            for name, count in sums.greatest.items():
+                self.greatest[name] = max(count, self.greatest.get(name, count))
+            for kind, rows in sums.samples.items():
+                before = self.samples.get(kind)
+                both = rows if before is None else pa.concat_tables([before, rows.cast(before.schema)])
+                self.samples[kind] = both.slice(0, MAX_KEYS)
+        return self
