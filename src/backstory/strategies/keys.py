@@ -1,8 +1,9 @@
 """Numbers for keys, by which plans sort, match and group rows."""
 
 from collections.abc import Sequence
+from dataclasses import dataclass, fields
 from functools import reduce
-from typing import TypeVar
+from typing import Self, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -15,6 +16,22 @@ MOST_BYTES, WORD = 64, 8
 LOW_BYTES = np.array([(1 << (8 * count)) - 1 for count in range(WORD + 1)], np.uint64)
 
 Codes = np.ndarray
+
+
+@dataclass(frozen=True)
+class ParallelArrays:
+    """The base of dataclasses whose fields are arrays of the same length."""
+
+    def take(self, places: np.ndarray) -> Self:
+        """The entries at these indexes in this order, or the entries that a mask selects."""
+        return type(self)(*(getattr(self, field.name)[places] for field in fields(self)))
+
+    @classmethod
+    def join(cls, *parts: Self) -> Self:
+        """The entries of all parts."""
+        return cls(*(np.concatenate([getattr(part, of.name) for part in parts]) for of in fields(cls)))
+
+
 Values = TypeVar("Values", pa.Array, pa.ChunkedArray)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from backstory.strategies.keys import key_codes, normalize_floats
+from backstory.strategies.keys import key_codes, normalize_floats, rank_values
 
 Values: TypeAlias = pa.Array | pa.ChunkedArray
 
@@ -108,16 +108,7 @@ def ranks(column: pa.ChunkedArray) -> np.ndarray:
         or pa.types.is_timestamp(column.type)
     ):
         return integers(column)
-    return _ranks_in(_plain(column).combine_chunks())
-
-
-def _ranks_in(values: pa.Array) -> np.ndarray:
-    encoded = values.dictionary_encode()
-    order = np.asarray(pc.sort_indices(encoded.dictionary))
-    places = np.empty(len(order) + 1, np.int64)
-    places[order] = np.arange(1, len(order) + 1)
-    places[-1] = 0
-    return places[np.asarray(pc.fill_null(encoded.indices, -1))]
+    return rank_values(_plain(column).combine_chunks()) + 1
 
 
 def _plain(column: pa.ChunkedArray) -> pa.ChunkedArray:

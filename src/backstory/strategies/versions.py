@@ -20,7 +20,7 @@ from backstory.model.layout import ACTIVE, END, FILE, POSITION, START
 from backstory.model.table import Shape
 from backstory.model.values import key_text
 from backstory.strategies.actions import Actions, differing, take_or_null, with_row_ids
-from backstory.strategies.keys import Codes, key_codes, last_of, pair_codes
+from backstory.strategies.keys import Codes, ParallelArrays, key_codes, last_of, pair_codes
 
 TMAX = 253_402_300_799_999_000  # 9999-12-31T23:59:59.999Z, the end of an active version (F10)
 NO_TIME = np.iinfo(np.int64).min  # the number for NULL, earlier than every instant
@@ -44,8 +44,8 @@ STORED, REPLACE, UPDATE = 0, 1, 2
 TRUE, FALSE, NULL = 1, 0, -1
 
 
-@dataclass(frozen=True, slots=True)
-class Versions:
+@dataclass(frozen=True)
+class Versions(ParallelArrays):
     """Versions of keys, as parallel arrays. `row` is the row with a version's cells."""
 
     row: np.ndarray
@@ -59,12 +59,6 @@ class Versions:
     def count(self) -> int:
         """The number of versions."""
         return len(self.row)
-
-    def take(self, places: np.ndarray) -> Self:
-        """The versions with these indexes, or the versions that a mask selects."""
-        return type(self)(
-            *(getattr(self, name)[places] for name in ("row", "kind", "code", "start", "end", "active"))
-        )
 
     def with_ends(self, end: np.ndarray, active: np.ndarray) -> Self:
         """The same versions with different ends and active flags."""
@@ -293,7 +287,7 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
     )
     versions = _versions(cells.values, np.concatenate(codes[:3]), [len(part) for part in parts])
     shortened, is_removed, removed = make_room(versions.take(versions.kind == STORED), first)
-    all_versions = _join_versions(shortened.take(~is_removed), versions.take(versions.kind != STORED))
+    all_versions = Versions.join(shortened.take(~is_removed), versions.take(versions.kind != STORED))
     chains = Chains.link(all_versions.by_start(), first, removed)
 
     final = chains.final()
@@ -305,7 +299,7 @@ def plan_versions(stored: pa.Table, delivery: HistoryDelivery) -> Actions:
         cells,
         chains,
         final,
-        _join_versions(closed, all_versions.take(all_versions.start == NO_TIME)),
+        Versions.join(closed, all_versions.take(all_versions.start == NO_TIME)),
     )
     ignored = int(np.count_nonzero(chains.orphan)) + missed + pointless
     return outcome.actions(ignored)
@@ -345,15 +339,6 @@ def _versions(values: pa.Table, code: Codes, sizes: Sequence[int]) -> Versions:
     active = flags.to_numpy() if flags.num_chunks else np.zeros(0, np.int8)
     kind = np.repeat([STORED, REPLACE, UPDATE], sizes)
     return Versions(np.arange(len(code)), kind, code, micros(values[START]), micros(values[END]), active)
-
-
-def _join_versions(left: Versions, right: Versions) -> Versions:
-    return Versions(
-        *(
-            np.concatenate([getattr(left, name), getattr(right, name)])
-            for name in ("row", "kind", "code", "start", "end", "active")
-        )
-    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -28,6 +28,7 @@ from backstory.strategies.events.sides import (
     lay_out,
 )
 from backstory.strategies.events.terms import PROBLEMS, EventTerms, Moment, Op, Strategy
+from backstory.strategies.keys import ParallelArrays
 from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
 from backstory.strategies.values import LACKING, identities
@@ -86,10 +87,7 @@ class EventSummary:
 
     def _keys(self, op: int) -> list[dict[str, Any]]:
         rows = self.samples.get(str(int(op)))
-        if rows is None:
-            return []
-        firsts = np.unique(identities(rows, rows.column_names), return_index=True)[1]
-        return rows.take(pa.array(np.sort(firsts))).to_pylist()
+        return [] if rows is None else _distinct(rows).to_pylist()
 
 
 def problem_code(problem: str) -> int:
@@ -108,17 +106,14 @@ def _instant(microseconds: int) -> datetime:
         ) from None
 
 
-@dataclass(frozen=True, slots=True)
-class _EventPlaces:
+@dataclass(frozen=True)
+class _EventPlaces(ParallelArrays):
     """Events as row numbers. `leads` are the times that events are sorted by before their own times."""
 
     ops: np.ndarray
     times: np.ndarray
     rows: Places
     leads: np.ndarray
-
-    def at(self, places: Places) -> "_EventPlaces":
-        return _EventPlaces(self.ops[places], self.times[places], self.rows[places], self.leads[places])
 
 
 def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms, moment: Moment) -> PartPlan:
@@ -135,7 +130,8 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
     if terms.time_in_key and not terms.time_required and terms.strategy is Strategy.LEDGER:
         sides = fill_times(sides, terms, fallback)
     judged = judge(sides, terms, fallback)
-    made = _join_events(list(_events_of_rows(judged, terms, fallback)))
+    none = _EventPlaces(*[np.zeros(0, np.int64)] * 4)
+    made = _EventPlaces.join(none, *_events_of_rows(judged, terms, fallback))
     counts = {name: len(judged.outcomes.get(name, ())) for name in COUNTED}
     samples, newest = {}, {}
     for op in np.unique(made.ops).tolist():
@@ -148,8 +144,9 @@ def plan_events(logged: pa.Table | None, delivered: pa.Table, terms: EventTerms,
         if len(times):
             newest[f"{NEWEST}{op}"] = int(times.max()) * (DAY if pa.types.is_date32(type_) else 1)
         if op < 0 or op == Op.RETRACT:
-            samples[str(op)] = _keys_of_few(made.rows[places], judged.sides, terms)
-    events = _events(made.at(np.flatnonzero(made.ops >= 0)), judged.sides, type_)
+            keys = judged.sides.data.select(list(terms.key)).take(pa.array(made.rows[places]))
+            samples[str(op)] = _distinct(keys).slice(0, MAX_KEYS)
+    events = _events(made.take(np.flatnonzero(made.ops >= 0)), judged.sides, type_)
     return PartPlan({EVENTS: events}, counts, samples, newest)
 
 
@@ -171,11 +168,10 @@ def _events(made: _EventPlaces, sides: EventSides, type_: pa.DataType) -> pa.Tab
     return pa.table([*system.values(), *data.columns], names=[*system, *data.column_names])
 
 
-def _keys_of_few(rows: Places, sides: EventSides, terms: EventTerms) -> pa.Table:
-    """Up to ten distinct keys from these rows."""
-    keys = sides.data.select(list(terms.key)).take(pa.array(rows))
-    distinct = np.sort(np.unique(identities(keys, terms.key), return_index=True)[1])
-    return keys.take(pa.array(distinct[:MAX_KEYS]))
+def _distinct(rows: pa.Table) -> pa.Table:
+    """The first of each group of equal rows, in their order."""
+    firsts = np.unique(identities(rows, rows.column_names), return_index=True)[1]
+    return rows.take(pa.array(np.sort(firsts)))
 
 
 def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> Iterator[_EventPlaces]:
@@ -202,12 +198,6 @@ def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> It
             removed = stored[rows]
             times = sides.times[removed] if terms.retracts_in_place else np.full(len(rows), fallback)
             yield _EventPlaces(np.full(len(rows), int(Op.RETRACT)), times, removed, times)
-
-
-def _join_events(parts: list[_EventPlaces]) -> _EventPlaces:
-    empty = np.zeros(0, np.int64)
-    columns = zip(*((part.ops, part.times, part.rows, part.leads) for part in parts), strict=True)
-    return _EventPlaces(*(np.concatenate(part) for part in columns)) if parts else _EventPlaces(*[empty] * 4)
 
 
 def _number(time: Any, type_: pa.DataType) -> Any:

@@ -3,7 +3,6 @@
 In a log, the order is determined by positions instead of times (V130 to V135).
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Final
 
@@ -14,6 +13,7 @@ import pyarrow.compute as pc
 from backstory.strategies.copies.version_rows import OPEN, instants
 from backstory.strategies.feeds.records import StoredRecords
 from backstory.strategies.feeds.terms import FIRST, FURTHER, FeedTerms
+from backstory.strategies.keys import ParallelArrays
 
 # The kinds of facts. The first fact of a record is its state before all other facts.
 BEFORE, UPSERT, CLEAR, COPY = range(4)
@@ -24,7 +24,7 @@ Interval = tuple[int | None, int] | tuple[()]
 
 
 @dataclass(frozen=True)
-class RecordFacts:
+class RecordFacts(ParallelArrays):
     """Facts of records as parallel arrays of indexes; `NONE` means that there is nothing.
 
     `source` is the index of the fact's values in the pool; for a copy, it is the index of the listed record.
@@ -50,10 +50,6 @@ class RecordFacts:
     def __len__(self) -> int:
         return len(self.record)
 
-    def at_places(self, places: np.ndarray) -> "RecordFacts":
-        """The facts at these indices, in this order."""
-        return RecordFacts(*(getattr(self, field.name)[places] for field in fields(self)))
-
     @property
     def new(self) -> np.ndarray:
         """A mask of the delivered facts."""
@@ -76,17 +72,10 @@ def make_facts(record: np.ndarray, at: np.ndarray, kind: np.ndarray | int, **mor
     )
 
 
-def join_facts(parts: Sequence[RecordFacts]) -> RecordFacts:
-    """The facts of all parts in one set of arrays."""
-    return RecordFacts(
-        *(np.concatenate([getattr(part, of.name) for part in parts]) for of in fields(RecordFacts))
-    )
-
-
 def sort_facts(joined: RecordFacts) -> RecordFacts:
     """The facts sorted by record, instant and order. Events precede copies (V21)."""
     phase = joined.kind == COPY
-    return joined.at_places(np.lexsort((joined.order, phase, joined.at, joined.record)))
+    return joined.take(np.lexsort((joined.order, phase, joined.at, joined.record)))
 
 
 def first_facts(stored: StoredRecords, records: np.ndarray, since: np.ndarray) -> RecordFacts:

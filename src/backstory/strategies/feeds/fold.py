@@ -1,7 +1,7 @@
 """The fold of records: events and live rows become ordered facts, and facts become states (V52, V53, V78)."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -20,7 +20,6 @@ from backstory.strategies.feeds.facts import (
     first_facts,
     has_position,
     in_interval,
-    join_facts,
     make_facts,
     move_past_settled,
     pair_with_instants,
@@ -33,11 +32,11 @@ from backstory.strategies.feeds.marks import Marks, are_truncate_voids, marks_of
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
 from backstory.strategies.feeds.states import Conditions, States, effects_of
 from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms, Scope
-from backstory.strategies.keys import flags_of, key_codes, keys_by_value, pair_codes
+from backstory.strategies.keys import ParallelArrays, flags_of, key_codes, keys_by_value, pair_codes
 
 
 @dataclass(frozen=True)
-class SequencedEvents:
+class SequencedEvents(ParallelArrays):
     """Events as parallel arrays: record, instant, sequence number, index in the pool, and kind.
 
     `own` is the own time of a message of a log, or `FIRST` for other events. `read` is true for reads.
@@ -50,10 +49,6 @@ class SequencedEvents:
     delete: np.ndarray
     own: np.ndarray
     read: np.ndarray
-
-    def at_places(self, places: np.ndarray) -> "SequencedEvents":
-        """The events at these indices, in this order."""
-        return SequencedEvents(*(getattr(self, field.name)[places] for field in fields(self)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -85,7 +80,9 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
     rival[stored_codes] = np.arange(len(stored_codes)) + count
     meets = rival[delivered_codes]
     others = np.flatnonzero(meets != np.arange(count))
-    same = _have_same_content(terms, pool, delivered, others, _join_events(delivered, stored), meets[others])
+    same = _have_same_content(
+        terms, pool, delivered, others, SequencedEvents.join(delivered, stored), meets[others]
+    )
     again, conflict = np.zeros(count, bool), np.zeros(count, bool)
     again[others[same]] = True
     conflict[others[~same]] = True
@@ -93,11 +90,6 @@ def ties_of(terms: FeedTerms, pool: Pool, delivered: SequencedEvents, stored: Se
     known = np.flatnonzero(meets >= count)
     np.minimum.at(own, meets[known] - count, delivered.own[known])
     return Ties(again, conflict, own)
-
-
-def _join_events(one: SequencedEvents, other: SequencedEvents) -> SequencedEvents:
-    names = [field.name for field in fields(one)]
-    return SequencedEvents(*(np.concatenate([getattr(one, name), getattr(other, name)]) for name in names))
 
 
 def _have_same_content(
@@ -251,7 +243,7 @@ class RecordFold:
     @cached_property
     def ties(self) -> Ties:
         """Masks of the events that are duplicates, and of the events that conflict."""
-        events = self.delivered_events.at_places(self._unsettled_events)
+        events = self.delivered_events.take(self._unsettled_events)
         ties = ties_of(self.terms, self.pool, events, self._sequence_rows(self._stored_events))
         again, conflict = (np.zeros(len(self.events), bool) for _ in range(2))
         again[self._unsettled_events], conflict[self._unsettled_events] = ties.duplicate, ties.conflict
@@ -307,7 +299,7 @@ class RecordFold:
     def since(self) -> np.ndarray:
         """For each record, the first instant that can change, or `OPEN` if no instant can."""
         since = np.full(self.codes[1], OPEN)
-        new = self.delivered_events.at_places(np.concatenate([self.new_events, self._earlier_duplicates]))
+        new = self.delivered_events.take(np.concatenate([self.new_events, self._earlier_duplicates]))
         settled = self.terms.settled
         np.minimum.at(since, new.record, move_past_settled(new.at, settled))
         at, own = self._delivered_truncates, self._own_of_truncates
@@ -367,7 +359,7 @@ class RecordFold:
     def states(self) -> States:
         """The states of the touched records after each of their facts."""
         all_, settled = self._placed_facts
-        ordered = sort_facts(all_.at_places(np.flatnonzero(~settled)))
+        ordered = sort_facts(all_.take(np.flatnonzero(~settled)))
         conditions = Conditions(ordered, self.pool, self.terms, self.scopes, self.row_of)
         return States(effects_of(conditions))
 
@@ -375,7 +367,7 @@ class RecordFold:
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
         """All facts at their instants, and a mask of the settled ones."""
         facts_ = [*self._stored_facts(), *self.new_facts()]
-        return place_facts(join_facts([*facts_, *self._mark_facts(facts_)]), self.terms.settled)
+        return place_facts(RecordFacts.join(*facts_, *self._mark_facts(facts_)), self.terms.settled)
 
     @cached_property
     def late_events(self) -> np.ndarray:
@@ -458,7 +450,7 @@ class RecordFold:
         says = np.flatnonzero((own == FIRST) | (code > self._settled_code[touched[owner]]))
         owner, truncate, own, code = owner[says], truncate[says], own[says], code[says]
         return [
-            _events(self.delivered_events.at_places(new), stored=self._restated_rows[new], event=new),
+            _events(self.delivered_events.take(new), stored=self._restated_rows[new], event=new),
             make_facts(touched[owner], at[truncate], CLEAR, order=code, truncate=truncate, own=own),
         ]
 

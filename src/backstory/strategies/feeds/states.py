@@ -237,7 +237,7 @@ def _conditional(conditions: Conditions) -> np.ndarray:
 def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
     """Advance the states by the facts in `block`, which are in order."""
     record, source = effects.facts.record, effects.facts.source
-    now = Effects(effects.facts.at_places(block), effects.pool, effects.terms, effects.keeps[block])
+    now = Effects(effects.facts.take(block), effects.pool, effects.terms, effects.keeps[block])
     cleared = np.full(len(known.there), -1)
     takes = np.flatnonzero(now.clears)
     cleared[record[block[takes]]] = takes
