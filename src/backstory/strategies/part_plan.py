@@ -51,6 +51,16 @@ class PartPlan:
         )
 
 
+def plan_of_faults(
+    faults: Mapping[str, pa.Table],
+    sample: Callable[[pa.Table], pa.Table] = lambda rows: rows.slice(0, MAX_KEYS),
+) -> PartPlan | None:
+    """The counts and samples of the rows with a fault, or None if there are no such rows."""
+    wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
+    counts = {fault: len(rows) for fault, rows in wrong.items()}
+    return PartPlan({}, counts, {fault: sample(rows) for fault, rows in wrong.items()}) if wrong else None
+
+
 @dataclass(slots=True)
 class PlanSums:
     """The counts and samples of several parts. `added` has the number of their rows by kind."""

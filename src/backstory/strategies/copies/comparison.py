@@ -16,7 +16,7 @@ from backstory.strategies.feeds.copy_plan import plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
 from backstory.strategies.matching import Matches, distinct, match, take_rows
-from backstory.strategies.part_plan import PartPlan
+from backstory.strategies.part_plan import PartPlan, plan_of_faults
 from backstory.strategies.values import Values, alike
 from backstory.strategies.whole_rows import count_equal_rows
 
@@ -59,8 +59,8 @@ def plan_rows(
         OUTSIDE: delivered.filter(pa.array(~_in_scope(terms.scope, delivered))),
         CLAIMED: _rows_of_other_scopes(terms, delivered, stored),
     }
-    if any(map(len, faults.values())):
-        return _plan_of_faults(terms, faults)
+    if refused := plan_of_faults(faults, lambda rows: rows.select(terms.key).slice(0, MAX_KEYS)):
+        return refused
     scope = pa.chunked_array([_in_scope(terms.scope, stored) & terms.closes])
     matches = match(delivered, stored, terms.key, terms.decisive, scope)
     assert matches is not None  # keys are unique on each side
@@ -132,12 +132,6 @@ def _rows_of_other_scopes(terms: CopyTerms, delivered: pa.Table, stored: pa.Tabl
     keys = [keys_by_value(side, terms.key) for side in (delivered, stored.filter(pa.array(in_scope)))]
     (delivered_codes, stored_codes), count = key_codes(keys, terms.key)
     return delivered.filter(pa.array(flags_of(stored_codes, count)[delivered_codes]))
-
-
-def _plan_of_faults(terms: CopyTerms, faults: dict[str, pa.Table]) -> PartPlan:
-    counts = {name: len(rows) for name, rows in faults.items() if len(rows)}
-    samples = {name: rows.select(terms.key).slice(0, MAX_KEYS) for name, rows in faults.items() if len(rows)}
-    return PartPlan({}, counts, samples)
 
 
 def _split_by_touch(

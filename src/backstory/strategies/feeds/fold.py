@@ -30,8 +30,8 @@ from backstory.strategies.feeds.facts import (
 )
 from backstory.strategies.feeds.marks import Marks, are_truncate_voids, marks_of
 from backstory.strategies.feeds.records import Pool, StoredRecords, pool_of, sequence_codes, sequences
-from backstory.strategies.feeds.states import Conditions, States, effects_of
-from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms, Scope
+from backstory.strategies.feeds.states import States, effects_of
+from backstory.strategies.feeds.terms import ASSERTED, AT, FIRST, FeedTerms
 from backstory.strategies.keys import ParallelArrays, flags_of, key_codes, keys_by_value, pair_codes
 
 
@@ -360,8 +360,7 @@ class RecordFold:
         """The states of the touched records after each of their facts."""
         all_, settled = self._placed_facts
         ordered = sort_facts(all_.take(np.flatnonzero(~settled)))
-        conditions = Conditions(ordered, self.pool, self.terms, self.scopes, self.row_of)
-        return States(effects_of(conditions))
+        return States(effects_of(ordered, self.pool, self.terms, self.marks.scopes, self.row_of))
 
     @cached_property
     def _placed_facts(self) -> tuple[RecordFacts, np.ndarray]:
@@ -389,11 +388,6 @@ class RecordFold:
         last = np.flatnonzero((self._settled_code >= codes.min())[self.stored_records.record])
         _, first = np.unique(self.stored_records.record[last], return_index=True)
         return np.union1d(moves, last[first])
-
-    @property
-    def scopes(self) -> Sequence[Scope | None]:
-        """The scopes of the marks from which the facts result."""
-        return self.marks.scopes
 
     @cached_property
     def row_of(self) -> np.ndarray:

@@ -36,7 +36,7 @@ from backstory.strategies.feeds.records import (
 )
 from backstory.strategies.feeds.states import States
 from backstory.strategies.feeds.terms import BEFORE_IMAGE, FIRST, FeedTerms
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, plan_of_faults
 from backstory.strategies.values import alike
 
 BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
@@ -163,11 +163,8 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     of all keys. If the counts contain faults, nothing else is valid.
     """
     records = RecordFold(terms, arrival, events, live_rows(slice_))
-    faults = _faults(records)
-    if faults:
-        counts = {name: len(rows) for name, rows in faults.items()}
-        samples = {name: rows.slice(0, MAX_KEYS) for name, rows in faults.items()}
-        return PartPlan({}, counts, samples)
+    if refused := plan_of_faults(_faults(records)):
+        return refused
     difference = difference_of(records)
     parts = [*difference.rows(), *void_rows(records)]
     before = (
@@ -226,11 +223,10 @@ def _faults(records: RecordFold) -> dict[str, pa.Table]:
             (records.rows, records.settling_rows),
         ],
     }
-    keys = {
+    return {
         name: pa.concat_tables([rows.select(key).take(pa.array(places)) for rows, places in sources])
         for name, sources in sources_by_fault.items()
     }
-    return {name: rows for name, rows in keys.items() if len(rows)}
 
 
 def _count_outcomes(records: RecordFold, outcomes: Outcomes) -> tuple[dict[str, int], dict[str, pa.Table]]:

@@ -181,17 +181,6 @@ def _latest(flags: np.ndarray) -> np.ndarray:
     )
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """Facts, the scopes of their marks, and an index into the pool for each record."""
-
-    facts: RecordFacts
-    pool: Pool
-    terms: FeedTerms
-    scopes: Sequence[Scope | None]
-    rows: np.ndarray
-
-
 @dataclass
 class _Known:
     """The state of each record before a fact: whether the record exists, and the indexes of its values."""
@@ -200,15 +189,17 @@ class _Known:
     places: Mapping[str, np.ndarray] = field(default_factory=dict)
 
 
-def effects_of(conditions: Conditions) -> Effects:
+def effects_of(
+    facts: RecordFacts, pool: Pool, terms: FeedTerms, scopes: Sequence[Scope | None], rows: np.ndarray
+) -> Effects:
     """The effects of all facts, with a decision for each copy that may change nothing.
 
-    Such a copy is compared with the state before it. All records' first copies are decided together, then
-    their second ones, and so on.
+    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. A copy that
+    may change nothing is compared with the state before it. All records' first copies are decided together,
+    then their second ones, and so on.
     """
-    facts, terms = conditions.facts, conditions.terms
-    effects = Effects(facts, conditions.pool, terms, np.zeros(len(facts), bool))
-    asks = _conditional(conditions)
+    effects = Effects(facts, pool, terms, np.zeros(len(facts), bool))
+    asks = _conditional(facts, pool, scopes)
     if not asks.any():
         return effects
     number = np.cumsum(asks) - asks  # how many such copies are before a fact, in all records
@@ -221,15 +212,14 @@ def effects_of(conditions: Conditions) -> Effects:
     for block in np.split(order, ends[:-1]):
         copies = block[asks[block]]
         _learn(known, effects, block[~asks[block]])
-        effects.keeps[copies] = _changes_nothing(conditions, known, copies)
+        effects.keeps[copies] = _changes_nothing(effects, scopes, rows, known, copies)
         _learn(known, effects, copies)
-    return Effects(facts, conditions.pool, terms, effects.keeps)
+    return Effects(facts, pool, terms, effects.keeps)
 
 
-def _conditional(conditions: Conditions) -> np.ndarray:
-    facts, pool = conditions.facts, conditions.pool
+def _conditional(facts: RecordFacts, pool: Pool, scopes: Sequence[Scope | None]) -> np.ndarray:
     sparse = ~pool.whole[facts.columns] & (facts.columns >= 0) if len(pool.whole) else facts.columns >= 0
-    scoped = np.array([scope is not None for scope in conditions.scopes], bool)
+    scoped = np.array([scope is not None for scope in scopes], bool)
     of_scope = scoped[facts.mark] & (facts.mark >= 0) if len(scoped) else facts.mark >= 0
     return (facts.kind == COPY) & np.where(facts.source >= 0, sparse, of_scope)
 
@@ -251,20 +241,22 @@ def _learn(known: _Known, effects: Effects, block: np.ndarray) -> None:
         places[record[says]] = source[says]
 
 
-def _changes_nothing(conditions: Conditions, known: _Known, copies: np.ndarray) -> np.ndarray:
-    facts = conditions.facts
+def _changes_nothing(
+    effects: Effects, scopes: Sequence[Scope | None], keys: np.ndarray, known: _Known, copies: np.ndarray
+) -> np.ndarray:
+    facts, pool = effects.facts, effects.pool
     record, source = facts.record[copies], facts.source[copies]
     unchanged = known.there[record] & (source >= 0)
     for name, places in known.places.items():
-        named = conditions.pool.has(name)[facts.columns[copies]] | (facts.columns[copies] < 0)
+        named = pool.has(name)[facts.columns[copies]] | (facts.columns[copies] < 0)
         rows = np.flatnonzero(unchanged & named)
-        unchanged[rows] = conditions.pool.alike(name, places[record[rows]], source[rows])
+        unchanged[rows] = pool.alike(name, places[record[rows]], source[rows])
     missing = np.flatnonzero(source < 0)
     for mark in np.unique(facts.mark[copies[missing]]):
         rows = missing[facts.mark[copies[missing]] == mark]
         of = record[rows]
         where = {name: places[of] for name, places in known.places.items()}
-        where.update(dict.fromkeys(conditions.terms.key, conditions.rows[of]))
-        inside = conditions.pool.within(conditions.scopes[mark] or (), where, len(rows))
+        where.update(dict.fromkeys(effects.terms.key, keys[of]))
+        inside = pool.within(scopes[mark] or (), where, len(rows))
         unchanged[rows] = ~(known.there[of] & inside)
     return unchanged

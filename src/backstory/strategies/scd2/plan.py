@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from decimal import ROUND_HALF_UP, Decimal
+from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -28,7 +29,7 @@ from backstory.model.layout import (
 )
 from backstory.strategies.keys import key_codes
 from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
-from backstory.strategies.part_plan import PartPlan, Whole, as_they_are
+from backstory.strategies.part_plan import PartPlan, Whole, as_they_are, plan_of_faults
 from backstory.strategies.scd2 import terms as scd2
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, State, Tally
 from backstory.strategies.values import alike
@@ -129,9 +130,8 @@ def plan_base(terms: scd2.LoadTerms, staged: pa.Table, stored: pa.Table) -> tupl
     repeats = codes.repeats
     one, unlike = keep_one_per_key(terms, staged, repeats[0])
     again = rows_that_share_keys(stored, terms.key, repeats[1])
-    if refused := scd2.plan_of_faults(
-        terms, {**_invalid_rows(terms, staged), scd2.STAGE_TWICE: unlike, scd2.BASE_TWICE: again}
-    ):
+    faults = {**_invalid_rows(terms, staged), scd2.STAGE_TWICE: unlike, scd2.BASE_TWICE: again}
+    if refused := plan_of_faults(faults, partial(scd2.sample, terms)):
         return refused, None
     codes = codes if one is staged else side_codes(one, stored, [terms.key])
     matches = pair_rows(one, stored, codes, terms.compared, stored[scd2.IN_SCOPE])
@@ -260,7 +260,7 @@ def plan_history(
         scd2.OPEN_TWICE: whole(rows_that_share_keys(open_, terms.key, repeats[1])),
         scd2.NEVER_BEGAN: whole(_rows_without(open_, STARTED)),
     }
-    if refused := scd2.plan_of_faults(terms, faults):
+    if refused := plan_of_faults(faults, partial(scd2.sample, terms)):
         return refused
     codes = codes if one is live else side_codes(one, open_, [terms.key])
     matches = pair_rows(one, open_, codes, [ROW_HASH], open_[scd2.IN_SCOPE])
@@ -273,7 +273,7 @@ def plan_history(
         scd2.ENDS: closed_versions(terms, changed, vanished),
         scd2.HIST_REMOVED: ends.select([FILE, POSITION]),
     }
-    early = scd2.plan_of_faults(terms, _early_rows(terms, one, open_, matches, ends)) or PartPlan()
+    early = _early_rows(terms, one, open_, matches, ends)
     kinds = {scd2.CHANGED: rows[scd2.CHANGED], scd2.APPEARED: rows[scd2.APPEARED], scd2.DELETED: vanished}
     samples = {kind: scd2.sample(terms, each) for kind, each in kinds.items()}
     return PartPlan(rows, scd2.counts_of(scd2.OPEN, matches, one, open_), samples) + early
@@ -285,8 +285,8 @@ def _rows_without(rows: pa.Table, name: str) -> pa.Table:
 
 def _early_rows(
     terms: scd2.LoadTerms, one: pa.Table, open_: pa.Table, matches: Matches, ends: pa.Table
-) -> dict[str, pa.Table]:
-    """Rows that are effective before the version that they change, and versions that would end too early."""
+) -> PartPlan:
+    """Versions that would end too early, and rows that are effective before the version that they change."""
     faults = {}
     if terms.late:
         early = pc.greater_equal(ends[STARTED], pa.scalar(terms.instant, INSTANT))
@@ -295,7 +295,7 @@ def _early_rows(
         now, before = matches.changed
         early = pc.less(one[terms.dated].take(now), open_[terms.dated].take(before))
         faults[scd2.EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
-    return faults
+    return plan_of_faults(faults, partial(scd2.sample, terms)) or PartPlan()
 
 
 def plan_begins(terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
@@ -310,7 +310,7 @@ def pasts_of(terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earli
     begun = pa.concat_tables([changed, appeared])
     early = {scd2.BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
     part = PartPlan(counts={scd2.SEEN: counts[Past.CLOSED], scd2.INTERRUPTED: counts[Past.INTERRUPTED]})
-    return part + (scd2.plan_of_faults(terms, early) or PartPlan())
+    return part + (plan_of_faults(early, partial(scd2.sample, terms)) or PartPlan())
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:

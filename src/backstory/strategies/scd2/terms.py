@@ -11,7 +11,7 @@ from backstory.errors import MAX_KEYS
 from backstory.model.layout import FILE, POSITION
 from backstory.model.values import key_text
 from backstory.strategies.matching import Matches, take_rows
-from backstory.strategies.part_plan import PartPlan, PlanSums
+from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.transitions import WORDS, State
 
 # The sides of a load.
@@ -110,15 +110,6 @@ class CountedMatch:
     def nothing(self) -> bool:
         """Whether nothing changes."""
         return not any(self.sizes[:3])
-
-
-def plan_of_faults(terms: LoadTerms, faults: Mapping[str, pa.Table]) -> PartPlan | None:
-    """The faults of a part, with counts and keys of their rows, or None if no fault has a row."""
-    wrong = {fault: rows for fault, rows in faults.items() if len(rows)}
-    if not wrong:
-        return None
-    counts = {fault: len(rows) for fault, rows in wrong.items()}
-    return PartPlan(counts=counts, samples={fault: sample(terms, rows) for fault, rows in wrong.items()})
 
 
 def sample(terms: LoadTerms, rows: pa.Table) -> pa.Table:
