@@ -194,9 +194,9 @@ def effects_of(
 ) -> Effects:
     """The effects of all facts, with a decision for each copy that may change nothing.
 
-    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. A copy that
-    may change nothing is compared with the state before it. All records' first copies are decided together,
-    then their second ones, and so on.
+    `scopes` are the scopes of the facts' marks. `rows` has an index into the pool for each record. Such a
+    copy is compared with the state before it. All records' first copies are decided together, then their
+    second ones, and so on.
     """
     effects = Effects(facts, pool, terms, np.zeros(len(facts), bool))
     asks = _conditional(facts, pool, scopes)

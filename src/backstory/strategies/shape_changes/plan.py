@@ -39,12 +39,6 @@ def differs(name: str, value: Column) -> Column:
     return ~column(name).eqNullSafe(value)
 
 
-def newest_open_start(rows: DataFrame) -> DataFrame:
-    """One row with `open`, the number of open versions, and `newest`, the greatest start in microseconds."""
-    newest = unix_micros(greatest(column(START))).alias("newest")
-    return rows.where(column(ACTIVE)).agg(count(lit(1)).alias("open"), newest)
-
-
 def touched_at(name: str, value: Column, moment: int, *, where: Column | None = None) -> Column:
     """A condition for whether a column's change at `moment` (microseconds) affects a version (6.3 and 6.4).
 
@@ -80,11 +74,6 @@ def with_successors(rows: DataFrame, name: str, value: Column, moment: int) -> D
     ).drop(turn)
 
 
-def newest_sync(rows: DataFrame) -> DataFrame:
-    """One row with `newest`, the greatest `_fivetran_synced` in microseconds."""
-    return rows.agg(unix_micros(greatest(column(SYNCED))).alias("newest"))
-
-
 def to_history(rows: DataFrame, flag: str, start: int) -> DataFrame:
     """The rows of a table without history as versions.
 
@@ -118,25 +107,6 @@ def newest_versions(rows: DataFrame, key: "Sequence[str]") -> DataFrame:
     return newest.select(*(column(version).getField(name).alias(name) for name in rows.columns))
 
 
-def soft_delete_to_live(rows: DataFrame, flag: str) -> DataFrame:
-    """The rows that are not flagged."""
-    live = rows.where(~coalesce(column(flag), lit(False))) if flag in rows.columns else rows
-    return live.drop(DELETED) if flag == DELETED else live
-
-
-def history_to_live(rows: DataFrame, key: "Sequence[str]", *, keep_deleted: bool) -> DataFrame:
-    """The newest version of each key, if it is open or if deleted rows are kept."""
-    newest = newest_versions(rows, key)
-    live = newest if keep_deleted else newest.where(column(ACTIVE))
-    return live.drop(*HISTORY_COLUMNS)
-
-
-def live_to_history(rows: DataFrame, start: int) -> DataFrame:
-    """Every row as an open version."""
-    begun = {START: instant(start), END: instant(_OPEN_END), ACTIVE: lit(True)}
-    return rows.withColumns(begun)
-
-
 @singledispatch
 def change_of(store: port.Store, table: port.StoredTable, operation: operations.Operation) -> Change | None:
     """The Change for an operation, or None if there is nothing to do.
@@ -162,16 +132,20 @@ def _rewrite_rows(rows: DataFrame, operation: operations.Rewriting) -> DataFrame
         case operations.Add(column=added, value=value):
             return rows.withColumn(added.name, _value(value, added))
         case operations.ToHistory(flag=flag, now=now):
-            newest = newest_sync(rows).collect()[0].newest if SYNCED in rows.columns else None
-            return to_history(rows, flag, micros_of(now) if newest is None else newest)
+            synced = unix_micros(greatest(column(SYNCED))).alias("newest")
+            last = rows.agg(synced).collect()[0].newest if SYNCED in rows.columns else None
+            return to_history(rows, flag, micros_of(now) if last is None else last)
         case operations.ToSoftDelete(into=into, flag=flag):
             return to_soft_delete(rows, into.key, flag)
         case operations.SoftDeleteToLive(flag=flag):
-            return soft_delete_to_live(rows, flag)
+            live = rows.where(~coalesce(column(flag), lit(False))) if flag in rows.columns else rows
+            return live.drop(DELETED) if flag == DELETED else live
         case operations.HistoryToLive(into=into, keep_deleted=keep_deleted):
-            return history_to_live(rows, into.key, keep_deleted=keep_deleted)
+            newest = newest_versions(rows, into.key)
+            return (newest if keep_deleted else newest.where(column(ACTIVE))).drop(*HISTORY_COLUMNS)
         case operations.LiveToHistory(now=now):
-            return live_to_history(rows, micros_of(now))
+            start = instant(micros_of(now))
+            return rows.withColumns({START: start, END: instant(_OPEN_END), ACTIVE: lit(True)})
 
 
 def _touch_rows(store: IcebergStore, table: IcebergTable, operation: operations.Touching) -> Change | None:
@@ -216,7 +190,9 @@ def _has_open_versions(store: IcebergStore, table: IcebergTable, time: int) -> b
     """Whether the table has open versions. Raises TooEarly if one starts after `time`."""
     if not table.rows:
         return False
-    counts = newest_open_start(rows_of(store, table)).collect()[0]
+    newest = unix_micros(greatest(column(START))).alias("newest")
+    open_ = rows_of(store, table).where(column(ACTIVE))
+    counts = open_.agg(count(lit(1)).alias("open"), newest).collect()[0]
     if counts.newest is not None and counts.newest > time:
         raise operations.TooEarly
     return bool(counts.open)
