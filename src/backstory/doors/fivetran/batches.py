@@ -31,12 +31,6 @@ from backstory.strategies import live_rows
 from backstory.strategies import versions as intervals
 
 
-@dataclass(frozen=True, slots=True)
-class _RowsPlace:
-    file: str
-    first: int
-
-
 def refuse_incomplete(
     kind: str, file: str, rows: Rows, key: Sequence[str], needed: str | None, first: int = 0
 ) -> None:
@@ -56,41 +50,37 @@ def refuse_incomplete(
                 f"{file}: the {kind} file lacks the column {name}.",
                 "Nothing was written; send the batch again with that column.",
             )
-    place = _RowsPlace(file, first)
+    for column, wrong, why in _row_faults(kind, rows, key, needed, instants):
+        if pc.any(wrong).as_py():
+            row = first + int(np.flatnonzero(np.asarray(wrong))[0]) + 1
+            raise Refused(
+                "unplaceable-row",
+                f"{file}, row {row}, column {column}: {why}.",
+                "Nothing was written; send the batch again with complete rows.",
+            )
+
+
+def _row_faults(
+    kind: str, rows: Rows, key: Sequence[str], needed: str | None, instants: Sequence[str]
+) -> Iterator[tuple[str, pa.Array | pa.ChunkedArray, str]]:
+    """The rules for rows of a kind: a column, a mask of the rows that break the rule, and the reason."""
     for name in key:
-        _refuse_rows(place, name, pc.invert(rows.known[name]), "the key is marked unmodified")
+        yield name, pc.invert(rows.known[name]), "the key is marked unmodified"
     if kind == "replace":
         for name in rows.known.column_names:
-            _refuse_rows(place, name, pc.invert(rows.known[name]), "a replaced row must be complete")
+            yield name, pc.invert(rows.known[name]), "a replaced row must be complete"
     if kind != "update":
         for name in instants:
-            _refuse_rows(place, name, rows.values[name].is_null(), "the time is missing")
-    if needed and kind == "update":
-        _refuse_update(place, rows, key, needed)
-
-
-def _refuse_update(place: "_RowsPlace", rows: Rows, key: Sequence[str], needed: str) -> None:
-    if START in rows.values.column_names:
-        startless = np.asarray(rows.values[START].is_null())
-    else:
-        startless = np.ones(rows.count, bool)
-    endless = np.asarray(rows.values[needed].is_null())
-    _refuse_rows(place, END, pa.array(~startless & endless), "the end is missing")
-    for name in rows.known.column_names:
-        if name not in key and not name.startswith(PREFIX):
-            changed = startless & np.asarray(rows.known[name])
-            _refuse_rows(place, name, pa.array(changed), f"a value changes but {START} is missing")
-
-
-def _refuse_rows(place: "_RowsPlace", column: str, wrong: pa.Array | pa.ChunkedArray, why: str) -> None:
-    if not pc.any(wrong).as_py():
-        return
-    row = place.first + int(np.flatnonzero(np.asarray(wrong))[0]) + 1
-    raise Refused(
-        "unplaceable-row",
-        f"{place.file}, row {row}, column {column}: {why}.",
-        "Nothing was written; send the batch again with complete rows.",
-    )
+            yield name, rows.values[name].is_null(), "the time is missing"
+    elif needed:
+        has_start = START in rows.values.column_names
+        startless = np.asarray(rows.values[START].is_null()) if has_start else np.ones(rows.count, bool)
+        endless = np.asarray(rows.values[needed].is_null())
+        yield END, pa.array(~startless & endless), "the end is missing"
+        for name in rows.known.column_names:
+            if name not in key and not name.startswith(PREFIX):
+                changed = startless & np.asarray(rows.known[name])
+                yield name, pa.array(changed), f"a value changes but {START} is missing"
 
 
 KINDS = ("earliest", "replace", "update", "delete")
@@ -366,20 +356,13 @@ class HistoryBatch(LiveBatch):
         return Batch.of(table.shape, self.columns, self.key, self.files)
 
 
-def live_batch(request: sdk.WriteBatchRequest, table: TableName, accepted: AcceptedFiles) -> LiveBatch:
-    """The delivery of a WriteBatch request."""
-    return LiveBatch(table, *_definition_parts(request), files_of(request, accepted))
-
-
-def history_batch(
-    request: sdk.WriteHistoryBatchRequest, table: TableName, accepted: AcceptedFiles
-) -> HistoryBatch:
-    """The delivery of a WriteHistoryBatch request."""
-    return HistoryBatch(table, *_definition_parts(request), files_of(request, accepted))
-
-
-def _definition_parts(request: Request) -> tuple[bytes, dict[str, ColumnType], tuple[str, ...]]:
-    """The table's definition in a request: its bytes, the types of its columns by name, and its key."""
+def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> LiveBatch:
+    """The delivery of a request."""
     columns = request.table.columns
-    definition = request.table.SerializeToString(deterministic=True)
-    return definition, {c.name: c.type for c in columns_from(columns)}, key_from(columns)
+    return (LiveBatch if isinstance(request, sdk.WriteBatchRequest) else HistoryBatch)(
+        table,
+        request.table.SerializeToString(deterministic=True),
+        {column.name: column.type for column in columns_from(columns)},
+        key_from(columns),
+        files_of(request, accepted),
+    )

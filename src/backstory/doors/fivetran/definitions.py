@@ -118,16 +118,21 @@ def key_from(columns: Iterable[common.Column]) -> tuple[str, ...]:
     return tuple(c.name for c in columns if c.primary_key and c.name != START)
 
 
+def required_key(table: TableName, definition: common.Table) -> tuple[str, ...]:
+    """The key columns of a table's definition. Raises Refused if there are none."""
+    key = key_from(definition.columns)
+    if not key:
+        raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
+    return key
+
+
 def shape_from(store: Store, table: TableName, definition: common.Table) -> Shape:
     """The shape of a table to create.
 
     It is a history table if it has the three history columns. Raises Refused for a definition without a key,
     or with a history column of a wrong type.
     """
-    columns = columns_from(definition.columns)
-    key = key_from(definition.columns)
-    if not key:
-        raise Refused("no-key", f"The definition of {table} has no key column.", "Mark its key columns.")
+    columns, key = columns_from(definition.columns), required_key(table, definition)
     history = {c.name for c in columns}.issuperset(HISTORY_COLUMNS)
     for column in columns:
         wanted = ColumnType(Kind.BOOLEAN if column.name == ACTIVE else Kind.UTC_DATETIME)

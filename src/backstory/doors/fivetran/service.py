@@ -18,7 +18,7 @@ import grpc
 import pyarrow as pa
 import structlog
 
-from backstory.doors.fivetran.batches import AcceptedFiles, LiveBatch, history_batch, live_batch
+from backstory.doors.fivetran.batches import AcceptedFiles, Request, batch_of
 from backstory.doors.fivetran.definitions import (
     CATALOG_FIELD,
     PREFIX_FIELD,
@@ -30,7 +30,7 @@ from backstory.doors.fivetran.definitions import (
     target,
 )
 from backstory.doors.fivetran.migrations import migrate
-from backstory.doors.fivetran.table_changes import alter, truncate, truncation
+from backstory.doors.fivetran.table_changes import alter, truncate
 from backstory.doors.fivetran.wire import common_pb2 as common
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
 from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationConnectorServicer
@@ -263,22 +263,18 @@ class Destination(DestinationConnectorServicer):
         """Delete or flag the rows that were synced before a given time."""
         where = self._target(request)
         table = where.table(request.schema_name, request.table_name)
-        truncate(where.store, truncation(request, table))
+        truncate(where.store, table, request)
         return sdk.TruncateResponse(success=True)
 
     @handle_errors(sdk.WriteBatchResponse)
     def WriteBatch(self, request: sdk.WriteBatchRequest) -> sdk.WriteBatchResponse:
         """Write a batch to a live or soft-delete table."""
-        where = self._target(request)
-        table = where.table(request.schema_name, request.table.name)
-        return self._deliver(where, live_batch(request, table, self._accepted))
+        return self._deliver(request)
 
     @handle_errors(sdk.WriteBatchResponse)
     def WriteHistoryBatch(self, request: sdk.WriteHistoryBatchRequest) -> sdk.WriteBatchResponse:
         """Write a batch to a history table."""
-        where = self._target(request)
-        table = where.table(request.schema_name, request.table.name)
-        return self._deliver(where, history_batch(request, table, self._accepted))
+        return self._deliver(request)
 
     @handle_errors(sdk.MigrateResponse)
     def Migrate(self, request: sdk.MigrateRequest) -> sdk.MigrateResponse:
@@ -291,11 +287,13 @@ class Destination(DestinationConnectorServicer):
     def _target(self, request: object) -> NamedStore:
         return target(self._stores, request.configuration)  # type: ignore[attr-defined]
 
-    def _deliver(self, where: NamedStore, batch: LiveBatch) -> sdk.WriteBatchResponse:
-        receipt = deliver_batch(where.store, batch)
+    def _deliver(self, request: Request) -> sdk.WriteBatchResponse:
+        where = self._target(request)
+        table = where.table(request.schema_name, request.table.name)
+        receipt = deliver_batch(where.store, batch_of(request, table, self._accepted))
         outcome = "committed" if receipt.snapshot_id else "nothing" if receipt.counts else "known"
         count_batch(outcome, receipt.counts)
         counts = " ".join(f"{name}={count}" for name, count in receipt.counts.items())
         text = outcome if receipt.snapshot_id else "nothing to commit"
-        log.info(f"batch {text}", table=str(batch.table), counts=counts or "known delivery")
+        log.info(f"batch {text}", table=str(table), counts=counts or "known delivery")
         return sdk.WriteBatchResponse(success=True)

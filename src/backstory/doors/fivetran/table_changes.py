@@ -1,7 +1,7 @@
 """AlterTable and Truncate: change a table to a definition (2.6), or remove rows by sync time (2.7)."""
 
-from dataclasses import dataclass, replace
-from datetime import timedelta
+from dataclasses import replace
+from datetime import datetime, timedelta
 
 from backstory.doors.fivetran import definitions
 from backstory.doors.fivetran.wire import common_pb2 as common
@@ -11,7 +11,7 @@ from backstory.errors import Refused
 from backstory.model.change import Change
 from backstory.model.instant import EPOCH
 from backstory.model.layout import HISTORY_COLUMNS, Layout
-from backstory.model.table import Column, Shape, TableName
+from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind, are_related
 from backstory.stores.port import Store, StoredTable, stored_names
 from backstory.strategies.shape_changes.operations import DeleteBefore, EndBefore, FlagBefore, Reshape
@@ -41,11 +41,7 @@ def alter(store: Store, table: TableName, definition: common.Table, *, drop_colu
 
 def _desired_shape(store: Store, shape: Shape, definition: common.Table, *, drop_columns: bool) -> Shape:
     """The shape that the definition describes. A decimal without parameters keeps its stored parameters."""
-    key = definitions.key_from(definition.columns)
-    if not key:
-        raise Refused(
-            "no-key", f"The definition of {shape.table} has no key column.", "Mark its key columns."
-        )
+    key = definitions.required_key(shape.table, definition)
     columns = definitions.columns_from(definition.columns)
     names = stored_names(store.reserves, [column.name for column in columns], shape.columns)
     desired = {names[column.name]: definitions.stored_as(column, names) for column in columns}
@@ -82,90 +78,61 @@ def _refuse_alteration(shape: Shape, into: Shape) -> None:
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 
-@dataclass(frozen=True, slots=True)
-class Truncation:
-    """A request to delete the rows whose column `synced` is before a time in microseconds.
+def truncate(store: Store, name: TableName, request: sdk.TruncateRequest) -> int | None:
+    """Delete the rows whose synced column is before a time, or flag them in the request's column.
 
-    If it has a column `deleted`, the rows are flagged in that column instead.
-    """
-
-    table: TableName
-    synced: str
-    before: int
-    deleted: str | None
-
-
-def truncation(request: sdk.TruncateRequest, table: TableName) -> Truncation:
-    """The truncation in a request.
-
-    Raises Refused if there is no column or no valid time. The time is cut to microseconds (F6).
+    The time is cut to microseconds (F6). Returns the id of the new snapshot, or None if the table or the rows
+    do not exist. Raises Refused if there is no column or no valid time.
     """
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(
             "no-bound",
-            f"The request to truncate {table} lacks the synced column or the time.",
+            f"The request to truncate {name} lacks the synced column or the time.",
             "Nothing was deleted; send both.",
         )
     bound = request.utc_delete_before
     if not FIRST_SECOND <= bound.seconds <= LAST_SECOND:
         raise Refused(
             "no-instant",
-            f"The request to truncate {table} names a time outside the years 0001 to 9999.",
+            f"The request to truncate {name} names a time outside the years 0001 to 9999.",
             "Nothing was deleted; send the time of the sync.",
         )
-    before = bound.seconds * 1_000_000 + bound.nanos // 1000
+    micros = bound.seconds * 1_000_000 + bound.nanos // 1000
     deleted = request.soft.deleted_column if request.HasField("soft") else None
-    return Truncation(table, request.synced_column, before, deleted)
-
-
-def truncate(store: Store, request: Truncation) -> int | None:
-    """Truncate the table, and return the id of the new snapshot.
-
-    Returns None if the table or the rows do not exist.
-    """
 
     def plan() -> tuple[StoredTable | None, Change | None]:
-        table = definitions.load_own(store, request.table)
+        table = definitions.load_own(store, name)
         if table is None:
             return None, None
         definitions.refuse_foreign(table.shape)
-        _refuse_flag(table, request)
-        return table, change_of(store, table, _operation(table, request))
+        before = EPOCH + timedelta(microseconds=micros)
+        return table, change_of(store, table, _truncation(table, request.synced_column, before, deleted))
 
-    commit_note = definitions.note("truncate", request.table, request.synced, request.before, request.deleted)
-    receipt = deliver_change(store, [request.table], commit_note, plan)
+    commit_note = definitions.note("truncate", name, request.synced_column, micros, deleted)
+    receipt = deliver_change(store, [name], commit_note, plan)
     return None if receipt is None else receipt.snapshot_id
 
 
-def _operation(table: StoredTable, request: Truncation) -> DeleteBefore | FlagBefore | EndBefore:
-    synced = _synced_column(table, request).name
-    before = EPOCH + timedelta(microseconds=request.before)
-    if request.deleted is None:
-        return DeleteBefore(synced, before)
-    flag = table.shape.column_of_source(request.deleted)
-    return FlagBefore(synced, before, flag.name) if flag else EndBefore(synced, before)
-
-
-def _synced_column(table: StoredTable, request: Truncation) -> Column:
-    synced = table.shape.column_of_source(request.synced)
+def _truncation(
+    table: StoredTable, synced_column: str, before: datetime, deleted: str | None
+) -> DeleteBefore | FlagBefore | EndBefore:
+    """The operation on the stored table. Raises Refused for a column that cannot be the flag or the time."""
+    shape = table.shape
+    flag = None if deleted is None else shape.column_of_source(deleted)
+    ends = deleted is not None and flag is None and shape.layout is Layout.FIVETRAN_HISTORY
+    if deleted is not None and not ends and (flag is None or not definitions.can_flag(shape, flag)):
+        raise Refused(
+            "no-deleted-column",
+            f"{shape.table} has no BOOLEAN column {deleted} that can flag deleted rows.",
+            "Nothing was flagged; add the column first.",
+        )
+    synced = shape.column_of_source(synced_column)
     if synced is None or synced.type.kind is not Kind.UTC_DATETIME:
         raise Refused(
             "no-synced-column",
-            f"{request.table} has no column {request.synced} of type TIMESTAMP.",
+            f"{shape.table} has no column {synced_column} of type TIMESTAMP.",
             "Nothing was deleted; name the column that holds the time of the sync.",
         )
-    return synced
-
-
-def _refuse_flag(table: StoredTable, request: Truncation) -> None:
-    if request.deleted is None:
-        return
-    flag = table.shape.column_of_source(request.deleted)
-    if flag is None and table.shape.layout is Layout.FIVETRAN_HISTORY:
-        return
-    if flag is None or not definitions.can_flag(table.shape, flag):
-        raise Refused(
-            "no-deleted-column",
-            f"{request.table} has no BOOLEAN column {request.deleted} that can flag deleted rows.",
-            "Nothing was flagged; add the column first.",
-        )
+    if ends:
+        return EndBefore(synced.name, before)
+    return DeleteBefore(synced.name, before) if flag is None else FlagBefore(synced.name, before, flag.name)

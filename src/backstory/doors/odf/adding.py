@@ -99,7 +99,7 @@ def add_one(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool = F
             _create(store, wanted, dry_run=dry_run)
         except BackstoryError:
             table_now = load(store, wanted.name)  # another process may have added it in the meantime
-            if table_now is None or registry.dataset_of(table_now) is None:
+            if registry.dataset_of(table_now) is None:
                 raise
             return add_one(store, replace(wanted, table=table_now), dry_run=dry_run)
         return Added(dataset.name, None, "added", lints)

@@ -285,7 +285,7 @@ def choose_datasets(
 def _unchanged_manifest(known: KnownDataset[TableMetadata]) -> Added:
     dataset = known.dataset
     findings = check_manifest(dataset, lints(dataset, partial(output_here, known)))
-    before = None if known.table is None else dataset_of(known.table)
+    before = dataset_of(known.table)
     if before is None or not before.dataset.has_manifest_of(dataset):
         raise Unreadable("a manifest to add")
     return Added(dataset.name, None, "unchanged", findings)

@@ -194,7 +194,7 @@ class DatasetRegistry(Generic[Table]):
                 (table_name for table_name in self.tables() if same_name(table_name.name, wanted)), None
             )
             table = None if other is None else self.load(other)
-        return None if table is None else dataset_of(table)
+        return dataset_of(table)
 
     def existing(self, name: str) -> KnownDataset[Table]:
         """The dataset with this name. Raises UsageError if there is none."""
@@ -215,13 +215,9 @@ class DatasetRegistry(Generic[Table]):
     def all_or_errors(self) -> dict[TableName, KnownDataset[Table] | BackstoryError]:
         """Every dataset by name. For a table with unreadable metadata, the value is the error."""
         entries: dict[TableName, KnownDataset[Table] | BackstoryError | None] = attempt_each(
-            self.tables(), self._load_dataset, every=True
+            self.tables(), lambda name: dataset_of(self.load(name)), every=True
         )
         return {name: entry for name, entry in entries.items() if entry is not None}
-
-    def _load_dataset(self, name: TableName) -> KnownDataset[Table] | None:
-        table = self.load(name)
-        return None if table is None else dataset_of(table)
 
     def select_names(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
         """The names of these datasets and, with `every`, then those of all others.
@@ -264,13 +260,12 @@ def _name_in_use(name: TableName, why: str) -> UsageError:
     return UsageError("name-taken", f"A dataset cannot be called {name}: {why}.", "Give it another name.")
 
 
-def dataset_of(table: Table) -> KnownDataset[Table] | None:
-    """The dataset of a table, or None if the table is not a dataset."""
-    properties = table.properties
-    manifest = properties.get(MANIFEST)
-    if manifest is None or table.shape.layout is not Layout.ODF:
+def dataset_of(table: Table | None) -> KnownDataset[Table] | None:
+    """The dataset of a table, or None if there is no table, or if the table is not a dataset."""
+    manifest = None if table is None else table.properties.get(MANIFEST)
+    if table is None or manifest is None or table.shape.layout is not Layout.ODF:
         return None
-    dataset = from_document(json.loads(manifest), Path(properties.get(FOLDER) or "."))
+    dataset = from_document(json.loads(manifest), Path(table.properties.get(FOLDER) or "."))
     return KnownDataset(dataset, table.shape.table, table)
 
 
@@ -294,8 +289,7 @@ def renamings(table: TableLike, manifest: Mapping[str, Any]) -> Mapping[str, str
 
 def reload(store: IcebergStore, name: TableName) -> RegisteredDataset:
     """Load the dataset of a table again."""
-    table = load(store, name)
-    dataset = None if table is None else dataset_of(table)
+    dataset = dataset_of(load(store, name))
     if dataset is None:
         raise UsageError(
             "no-dataset", f"There is no dataset {name}.", "Add its manifest with `backstory add`."
