@@ -25,13 +25,12 @@ from backstory.doors.historize.model import (
     Model,
     ModelColumn,
     ModelDataset,
-    SourceDataset,
     StateLabels,
     base_columns,
     foreign_keys,
     user_columns,
 )
-from backstory.doors.historize.resolve import namespace_of, schema_of
+from backstory.doors.historize.resolve import active_policy, namespace_of, schema_of, source_of
 from backstory.doors.historize.stage import column_type
 from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive, Dating, History, Labels
@@ -49,11 +48,6 @@ from backstory.strategies.scd2.transitions import State
 CUTOFF = re.compile(r"\{\{\s*DELTA_CUTOFF\s*\}\}")
 _CUTOFF_NAME = "backstory_delta_cutoff"
 _FORBIDDEN = (exp.Query, exp.Exists, exp.AggFunc, exp.Window, exp.Star, exp.Placeholder)
-
-
-def source_of(model: Model, dataset: ModelDataset) -> SourceDataset | None:
-    """The source dataset whose filter limits the delta."""
-    return next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
 
 
 def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias: str) -> str | None:
@@ -125,9 +119,7 @@ def _normal(name: str) -> str:
 def delta_cutoff(model: Model, dataset: ModelDataset, now: datetime) -> datetime | None:
     """The instant to which a delta reaches back, or None if no policy is active."""
     source = source_of(model, dataset)
-    policies = source.increment_policies if source else ()
-    active = (each for each in policies if each.active and each.environment == model.environment)
-    policy = next(active, None)
+    policy = None if source is None else active_policy(model, source)
     if policy is None:
         return None
     try:

@@ -310,18 +310,10 @@ class PlannedHistory:
         return replace(outcome, version=str(built and built.snapshot_id))
 
 
-@dataclass(frozen=True, slots=True)
-class PlannedLoad:
-    """The base and the history of a load. The base is None if the load skips it."""
-
-    base: PlannedBase | None
-    history: PlannedHistory
-
-
 def assemble_load(
     work: SparkWork, rows: PlannedRows, loaded: LoadOutcome, newest: datetime | None, began: float
-) -> PlannedLoad:
-    """Assemble the load from its planned rows.
+) -> tuple[PlannedBase | None, PlannedHistory]:
+    """Assemble the load of base and history from their planned rows. The base is None if it is skipped.
 
     `loaded` is its outcome so far. Planning began at `began`, a monotonic time.
     """
@@ -345,7 +337,7 @@ def assemble_load(
         outcome = replace(
             outcome, keys={str(state): scd2.sampled_keys(rows.sums, each) for state, each in kinds.items()}
         )
-    return PlannedLoad(base, PlannedHistory(outcome, compared.nothing, newest, rows.history))
+    return base, PlannedHistory(outcome, compared.nothing, newest, rows.history)
 
 
 def _plan_base(

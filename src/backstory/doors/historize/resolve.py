@@ -16,9 +16,11 @@ from backstory.doors.historize.model import (
     TECHNICAL,
     ColumnRole,
     HistState,
+    IncrementPolicy,
     Model,
     ModelColumn,
     ModelDataset,
+    SourceDataset,
     TargetSchema,
     business_keys,
     every_column,
@@ -201,6 +203,17 @@ def namespace_of(model: Model, dataset: ModelDataset) -> str:
     return schema.schema_name or schema.short_name
 
 
+def source_of(model: Model, dataset: ModelDataset) -> SourceDataset | None:
+    """The source dataset whose filter limits the delta."""
+    return next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
+
+
+def active_policy(model: Model, source: SourceDataset) -> IncrementPolicy | None:
+    """The policy that limits a delta in the model's environment, or None if no policy is active."""
+    here = (each for each in source.increment_policies if each.active)
+    return next((each for each in here if each.environment == model.environment), None)
+
+
 def is_hist(dataset: ModelDataset) -> bool:
     """Whether the dataset is itself a history (R3)."""
     return dataset.target_schema == RAWCORE and dataset.incremental_strategy == "historize"
@@ -245,7 +258,7 @@ def _fill_dataset(
     dataset: ModelDataset, schema: TargetSchema, model: Model, document: Document, place: Place
 ) -> ModelDataset:
     stage, columns = _find_stage(dataset, document, place)
-    source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
+    source = source_of(model, dataset)
     if dataset.incremental_source and source is None:
         raise document.wrong(
             (*place, "incremental_source"), f"there is no source dataset {dataset.incremental_source!r}."
@@ -357,15 +370,9 @@ def _refuse_dataset(
             "a merge needs business keys and an incremental_source.",
             "Add them, or use incremental_strategy: full with a stage that holds everything.",
         )
-    source = next((each for each in model.source_datasets if each.name == dataset.incremental_source), None)
-    cutoff = source and source.increment_filter and "DELTA_CUTOFF" in source.increment_filter
-    if (
-        cutoff
-        and source
-        and not any(
-            policy.active and policy.environment == model.environment for policy in source.increment_policies
-        )
-    ):
+    source = source_of(model, dataset)
+    cuts = source is not None and "DELTA_CUTOFF" in (source.increment_filter or "")
+    if source is not None and cuts and active_policy(model, source) is None:
         raise document.wrong(
             (*place, "incremental_source"),
             f"the filter of {source.name} has a cutoff but no active policy for {model.environment!r}.",

@@ -11,10 +11,10 @@ from typing import Any, ClassVar
 
 import structlog
 
-from backstory.doors.historize.load import Load, source_of
+from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, StateLabels
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, status_of
-from backstory.doors.historize.resolve import namespace_of
+from backstory.doors.historize.resolve import namespace_of, source_of
 from backstory.doors.historize.stage import Stage
 from backstory.errors import BackstoryError
 from backstory.model.instant import iso

@@ -19,7 +19,7 @@ from pyspark.sql.functions import lit, when
 
 from backstory.doors.historize import runs
 from backstory.doors.historize.load import Load, with_archive
-from backstory.doors.historize.load_plan import PlannedLoad, assemble_load, plan_rows
+from backstory.doors.historize.load_plan import PlannedBase, PlannedHistory, assemble_load, plan_rows
 from backstory.doors.historize.load_sides import load_terms, pruned_versions
 from backstory.doors.historize.model import ColumnRole, ModelDataset
 from backstory.doors.historize.preflight import require_base_key, require_hist_columns
@@ -61,26 +61,24 @@ def maintain(work: SparkWork) -> None:
     """Recompute hashes of base and open versions, or relabel states, as the run requires (7.2, 7.6)."""
     if work.run.rehash_base:  # a delta contains only some of the base's rows
         every = column(work.load.dataset.key).isNotNull()
-        _update(work, base_shape(work.load), every, lambda rows: _rehash_base(work, rows))
+        _update(work, base_shape(work.load), every, lambda rows: _rehash(work, rows))
     if work.run.rehash:
         open_ = column(ColumnRole.ENDED).isNull()
-        _update(work, hist_shape(work.load), open_, lambda rows: _rehash_versions(work, rows))
+        _update(work, hist_shape(work.load), open_, lambda rows: _rehash(work, rows))
     if work.run.relabel is not None:
-        named = column(ColumnRole.STATE).isin(_renamed_states(work))
-        table = work.store.sql_name(hist_shape(work.load).table)
-        _update(
-            work,
-            hist_shape(work.load),
-            named,
-            lambda rows: _relabel_versions(work, rows, work.store.spark.table(table)),
-        )
+        before, now = work.run.relabel, work.load.labels
+        apart = (before.new, before.reappeared) if now.new != now.reappeared else ()
+        named = column(ColumnRole.STATE).isin(list(dict.fromkeys((*label_changes(before, now), *apart))))
+        shape = hist_shape(work.load)
+        versions = work.store.spark.table(work.store.sql_name(shape.table))
+        _update(work, shape, named, lambda rows: _relabel_versions(work, rows, versions))
 
 
 def preview_base(work: SparkWork, before: TablePlan) -> TablePlan:
     """The base with the hashes that maintenance will write."""
     if not work.run.rehash_base:
         return before
-    return replace(before, read=lambda: _rehash_base(work, before.rows), is_preview=True)
+    return replace(before, read=lambda: _rehash(work, before.rows), is_preview=True)
 
 
 def preview_history(work: SparkWork, before: TablePlan) -> TablePlan:
@@ -89,7 +87,7 @@ def preview_history(work: SparkWork, before: TablePlan) -> TablePlan:
         return before
 
     def read() -> DataFrame:
-        rows = _rehash_versions(work, before.rows) if work.run.rehash else before.rows
+        rows = _rehash(work, before.rows) if work.run.rehash else before.rows
         return rows if work.run.relabel is None else _relabel_versions(work, rows, rows)
 
     return replace(before, read=read, is_preview=True)
@@ -101,23 +99,9 @@ def _update(work: SparkWork, shape: Shape, where: Column, becoming: Callable[[Da
     work.commit(table, change, replace(work.note(), token=""))
 
 
-def _rehash_base(work: SparkWork, rows: DataFrame) -> DataFrame:
-    return rows.alias("b").withColumn(
-        ColumnRole.ROW_HASH, work.sql(work.load.expressions.row_hash(work.load.dataset, "b"))
-    )
-
-
-def _rehash_versions(work: SparkWork, rows: DataFrame) -> DataFrame:
-    return rows.alias("h").withColumn(
-        ColumnRole.ROW_HASH, work.sql(work.load.expressions.row_hash(work.load.dataset, "h"))
-    )
-
-
-def _renamed_states(work: SparkWork) -> list[str]:
-    before, now = work.run.relabel, work.load.labels
-    assert before is not None
-    apart = (before.new, before.reappeared) if now.new != now.reappeared else ()
-    return list(dict.fromkeys((*label_changes(before, now), *apart)))
+def _rehash(work: SparkWork, rows: DataFrame) -> DataFrame:
+    value = work.sql(work.load.expressions.row_hash(work.load.dataset, "h"))
+    return rows.alias("h").withColumn(ColumnRole.ROW_HASH, value)
 
 
 def _relabel_versions(work: SparkWork, rows: DataFrame, versions: DataFrame) -> DataFrame:
@@ -195,7 +179,11 @@ def recover(work: SparkWork) -> None:
     if lease.lasts and lease.load != work.token:
         raise _concurrent(hist, lease)
     if work.run.dry_run:
-        raise _interruption(hist, lease)
+        raise TryAgain(
+            "CONCURRENT_RUN",
+            f"The run {lease.run_id} was interrupted while it loaded {hist.shape.table}.",
+            "Load without `dry_run=True`: the load restores the base first, which a dry run does not.",
+        )
     base = first_of(store, schema, runs.base_names(dataset))
     if base is None:
         _write_lease(store, hist, None)  # nothing is left to restore
@@ -280,14 +268,6 @@ def _concurrent(table: IcebergTable, lease: LoadLease) -> TryAgain:
     )
 
 
-def _interruption(table: IcebergTable, lease: LoadLease) -> TryAgain:
-    return TryAgain(
-        "CONCURRENT_RUN",
-        f"The run {lease.run_id} was interrupted while it loaded {table.shape.table}.",
-        "Load without `dry_run=True`: the load restores the base first, which a dry run does not.",
-    )
-
-
 class SparkTarget(runs.Target):
     """A warehouse as a target. Its registry of runs is its commits and their properties."""
 
@@ -346,8 +326,8 @@ class SparkTarget(runs.Target):
         work = replace(work, base=base.table)
         asks_for_upkeep = work.run.rehash or work.run.rehash_base or work.run.relabel is not None
         if not work.run.dry_run and (asks_for_upkeep or base.evolves or hist.evolves):
-            with self._plan(work, base, hist, before) as planned:
-                before = replace(before, schema_changes=planned.history.outcome.schema_changes)
+            with self._plan(work, base, hist, before) as (_, history):
+                before = replace(before, schema_changes=history.outcome.schema_changes)
             # Spark cannot run frames of a table whose columns have changed, so the load is planned again
             # below.
             apply_shape(work, base)
@@ -356,8 +336,7 @@ class SparkTarget(runs.Target):
             work = replace(work, run=replace(work.run, rehash=False, rehash_base=False, relabel=None))
             base, hist = self._table_plans(work)
             work = replace(work, base=base.table)
-        with self._plan(work, base, hist, before) as planned:
-            of_base, history = planned.base, planned.history
+        with self._plan(work, base, hist, before) as (of_base, history):
             if work.run.dry_run:
                 counts = {} if of_base is None else of_base.counts
                 _rehearse(work, (base, counts), (hist, history.outcome.counts))
@@ -398,8 +377,8 @@ class SparkTarget(runs.Target):
     @contextmanager
     def _plan(
         self, work: SparkWork, base: TablePlan, hist: TablePlan, before: LoadOutcome
-    ) -> Iterator[PlannedLoad]:
-        """The planned load. `before` is its outcome so far."""
+    ) -> Iterator[tuple[PlannedBase | None, PlannedHistory]]:
+        """The planned load of base and history. `before` is its outcome so far."""
         _require_input(work, base)
         changes = [*before.schema_changes, *base.changes, *hist.changes]
         loaded = replace(before, schema_changes=changes, steps=[LoadStep("preflight")])

@@ -211,15 +211,12 @@ def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows
     if not file.size():
         raise _unreadable(file, "it is not Parquet")
     try:
-        yield from typed_parquet_rows(file, PLAIN, choose_columns, EXACT, _ignore_size)
+        # The size of a stage file is not limited, because it is the operator's own.
+        yield from typed_parquet_rows(file, PLAIN, choose_columns, EXACT, lambda _size: None)
     except Refused as refused:
         if refused.code == "unreadable-file":  # a stage file has neither a sender nor a cipher
             raise _unreadable(file, "it is not Parquet") from None
         raise
-
-
-def _ignore_size(_size: int) -> None:
-    """Do nothing. The size of a stage file is not limited, because it is the operator's own."""
 
 
 def no_stage(dataset: ModelDataset) -> Refused:
