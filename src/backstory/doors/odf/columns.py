@@ -105,7 +105,12 @@ def type_of(field: pa.Field) -> odf.DataType:
 
 def data_schema_of(schema: pa.Schema) -> dict[str, Any]:
     """The document of a DataSchema with these columns."""
-    return {"fields": [_field_document(field) for field in schema]}
+    fields = []
+    for field in schema:
+        extra = (field.metadata or {}).get(EXTRA)
+        document = {"name": field.name, "type": type_document(type_of(field))}
+        fields.append(document | ({"extra": json.loads(extra)} if extra else {}))
+    return {"fields": fields}
 
 
 def type_document(datatype: odf.DataType) -> dict[str, Any]:
@@ -125,12 +130,6 @@ def _document(value: Any) -> Any:
         extra = {"extra": value.extra} if value.extra else {}
         return {"name": value.name, "type": type_document(value.type), **extra}
     return type_document(value) if isinstance(value, odf.ManifestPart) else value  # type: ignore[arg-type]
-
-
-def _field_document(field: pa.Field) -> dict[str, Any]:
-    extra = (field.metadata or {}).get(EXTRA)
-    document = {"name": field.name, "type": type_document(type_of(field))}
-    return document | ({"extra": json.loads(extra)} if extra else {})
 
 
 def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
@@ -320,8 +319,5 @@ def may_be_event_time(field: pa.Field) -> bool:
 
 
 def _optional(schema: odf.DataSchema | None) -> frozenset[str]:
-    return (
-        frozenset(field.name for field in schema.fields_ if isinstance(field.type, odf.Option))
-        if schema
-        else frozenset()
-    )
+    fields = schema.fields_ if schema else ()
+    return frozenset(field.name for field in fields if isinstance(field.type, odf.Option))

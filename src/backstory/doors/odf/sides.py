@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 import pyarrow as pa
@@ -73,7 +73,7 @@ def stored_frame(
         columns.vocab.operation_type_column: sf.col(OP),
         columns.vocab.system_time_column: system_time,
         columns.time: sf.col(TIME),
-        OBSERVED: _letter(),
+        OBSERVED: _translate(sf.col(OP), {int(op): letter for op, letter in LETTERS.items()}),
     }
     system = [values[name].alias(name) for name in columns.system]
     return events.select(*system, *(sf.col(ROW).getField(name).alias(name) for name in data))
@@ -84,19 +84,15 @@ def _operation(columns: LogColumns) -> "Column":
         return sf.col(quote(columns.vocab.operation_type_column))
     if columns.encoding is None:
         return sf.lit(int(Op.APPEND))
-    letters = [(letter, int(op)) for op, letter in LETTERS.items()]
-    result = sf.when(sf.col(OBSERVED) == letters[0][0], letters[0][1])
-    for letter, op in letters[1:]:
-        result = result.when(sf.col(OBSERVED) == letter, op)
-    return result
+    return _translate(sf.col(OBSERVED), {letter: int(op) for op, letter in LETTERS.items()})
 
 
-def _letter() -> "Column":
-    (first, letter), *more = LETTERS.items()
-    result = sf.when(sf.col(OP) == int(first), letter)
-    for op, other in more:
-        result = result.when(sf.col(OP) == int(op), other)
-    return result
+def _translate(value: "Column", words: Mapping[Any, Any]) -> "Column":
+    """The word for a value, or NULL if it has none."""
+    cases: Any = sf
+    for known, word in words.items():
+        cases = cases.when(value == known, word)
+    return cast("Column", cases)
 
 
 def encode_log(
@@ -196,11 +192,7 @@ def logged_tables(
     without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
-    op_columns_by_encoding = {
-        EventEncoding.OP: [vocab.operation_type_column],
-        EventEncoding.OBSERVED: [OBSERVED],
-    }
-    op_columns = op_columns_by_encoding[columns.encoding] if columns.encoding else []
+    op_columns = [name for role in ("op", "observed") if (name := columns.names[role]) is not None]
     names = [vocab.offset_column, columns.time, *op_columns, *data]
     local_rows = LocalRows(store, table, lease)
     for rows in local_rows.batches(names, values=_values_of_keys(table, keys)):
@@ -310,10 +302,6 @@ class LogMerge:
             return None
         return columnar_side(self.schema, partial(side_tables, read, taken))
 
-    @property
-    def _key_names(self) -> set[str]:
-        return {*self.terms.key, *([TIME] if self.terms.time_in_key else [])}
-
     def _logged_side(self, stored: int) -> Side:
         table, schema = self.dataset.table, self.schema
         assert table is not None
@@ -339,7 +327,8 @@ class LogMerge:
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
         """The keys of all delivered rows, or None if they exceed the memory."""
-        names = [name for name in met.rows.schema.names if name in self._key_names]
+        key = {*self.terms.key, *([TIME] if self.terms.time_in_key else [])}
+        names = [name for name in met.rows.schema.names if name in key]
         rows = met.rows if met.columns is None else met.columns(names)
         keys = rows.schema.empty_table().select(names)
         try:
