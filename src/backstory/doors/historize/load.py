@@ -60,7 +60,7 @@ def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias
     source = source_of(model, dataset)
     if source is None or not source.increment_filter:
         return None
-    names = [(column.input or column.name, column.name) for column in user_columns(dataset)]
+    names = [(column.source, column.name) for column in user_columns(dataset)]
     text = CUTOFF.sub(_CUTOFF_NAME, source.increment_filter)
     return _bind_condition(text, names, dialect, alias, f"the increment_filter of {source.name}")
 
@@ -314,13 +314,26 @@ class Load:
 
     def live(self, alias: str) -> str:
         """SQL with a leading AND for whether a base row is not flagged as deleted. It may be empty (7.3)."""
-        soft = self.dataset.historization.soft_delete
-        if soft is None:
+        soft, flag = self.dataset.historization.soft_delete, self.deletion_flag
+        if soft is None or flag is None:
             return ""
-        flag = next(column for column in user_columns(self.dataset) if column.name == soft.column)
         value = self.of(alias, soft.column)
         deleted = ", ".join(self.text(value) for value in soft.deleted_values)
         return f" AND ({value} IS NULL OR {self.expressions.canonical(flag, value)} NOT IN ({deleted}))"
+
+    @property
+    def deletion_flag(self) -> ModelColumn | None:
+        """The base's column that flags deleted rows, or None if rows are not flagged."""
+        soft = self.dataset.historization.soft_delete
+        return next((each for each in user_columns(self.dataset) if soft and each.name == soft.column), None)
+
+    @property
+    def deleted_value(self) -> str:
+        """SQL for the value of the deletion flag in deleted rows."""
+        soft, flag = self.dataset.historization.soft_delete, self.deletion_flag
+        assert soft is not None
+        assert flag is not None
+        return self.dialect.cast_expression(self.text(soft.deleted_values[0]), self.dialect.type_of(flag))
 
     # The base load
 
@@ -365,7 +378,7 @@ class Load:
 
     def _from_stage(self, column: ModelColumn) -> str:
         """SQL for the value of a stage column. Strings are cast to the types in `_READ`."""
-        value = self.of("i", self.in_stage(column.input or column.name))
+        value = self.of("i", self.in_stage(column.source))
         return (
             self.dialect.cast_expression(value, self.dialect.type_of(column))
             if column.datatype in _READ
@@ -418,7 +431,7 @@ class Load:
             self.base,
             self.dataset.key,
             self.dataset.hist_key,
-            {column.name: column.input or column.name for column in self.mirrored_columns},
+            {column.name: column.source for column in self.mirrored_columns},
             {self.name(column.name): self.dialect.type_of(column) for column in self.hist.target_columns},
             words_of(self.labels),
             lambda alias: self.expressions.hist_key(self.dataset, alias),

@@ -168,7 +168,7 @@ def _table_reader(work: SparkWork, stage: Stage, columns: Sequence[ModelColumn])
 
 def _sources(columns: Sequence[ModelColumn]) -> dict[str, str]:
     """The names of the columns in the stage."""
-    return {each.name: each.input or each.name for each in columns}
+    return {each.name: each.source for each in columns}
 
 
 def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
@@ -181,7 +181,7 @@ def load_terms(work: SparkWork, newest: datetime | None) -> scd2.LoadTerms:
     return scd2.LoadTerms(
         key=load.dataset.key,
         business=tuple(each.name for each in business_keys(load.dataset)),
-        mirrored={each.name: each.input or each.name for each in load.mirrored_columns},
+        mirrored={each.name: each.source for each in load.mirrored_columns},
         instant=work.run.instant,
         run=work.run.run_id,
         words=words_of(load.labels),
@@ -203,9 +203,7 @@ def _deletion_flag(work: SparkWork) -> scd2.Flag | None:
     if soft is None or soft.on_delete == "delete" or work.run.skip_base:
         return None
     local = replace(load, dialect=DuckDB())
-    column = next(each for each in user_columns(load.dataset) if each.name == soft.column)
-    value = local.dialect.cast_expression(local.text(soft.deleted_values[0]), local.dialect.type_of(column))
-    flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: value})
+    flagged = compute_locally(work, pa.table({"row": [1]}), {soft.column: local.deleted_value})
     live = compute_locally(work, flagged, {scd2.LIVE: "TRUE" + local.live(ROWS_ALIAS)})
     return scd2.Flag(
         soft.column, flagged[soft.column][0].as_py(), soft.deleted_at, live[scd2.LIVE][0].as_py()
@@ -345,7 +343,7 @@ def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
     load = work.load
     names = [
         load.dataset.key,
-        *(each.input or each.name for each in load.mirrored_columns),
+        *(each.source for each in load.mirrored_columns),
         ColumnRole.ROW_HASH,
     ]
     names = list(dict.fromkeys(names))

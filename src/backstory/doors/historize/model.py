@@ -142,6 +142,11 @@ class ModelColumn(_Part):
         """The name of the column in the table."""
         return self.target_column_name
 
+    @property
+    def source(self) -> str:
+        """The name of the column from which it is loaded: in the stage, or for a history in the base."""
+        return self.input or self.name
+
 
 class KeyComponent(_Part):
     """A column of the child, and the business key column of the parent that has the same values."""
@@ -398,7 +403,7 @@ def hashed_columns(dataset: ModelDataset) -> list[ModelColumn]:
 
 def key_name(column: ModelColumn) -> str:
     """The name of a business key within the surrogate key: the pinned name, or else the stage's name."""
-    return column.key_name or column.input or column.name
+    return column.key_name or column.source
 
 
 def identity(column: ModelColumn) -> str:

@@ -285,7 +285,7 @@ def _find_stage(
         path = (*place, "target_columns", number)
         if column.system_role in GENERATED:
             continue
-        name = column.input or column.name
+        name = column.source
         if column.input and dataset.input and column.input.startswith(f"{dataset.input}."):
             name = column.input[len(dataset.input) + 1 :]
         elif column.input and not dataset.input:

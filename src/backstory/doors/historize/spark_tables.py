@@ -208,25 +208,18 @@ def stage_rows_and_load_columns(
         raise no_stage_table(stage)
     stored = _types(table.shape)
     for each in columns:
-        source = each.input or each.name
+        source = each.source
         if source not in stored:
             raise no_stage_column(stage, source)
         refuse_stage_type(stage, source, stored[source], each, plan.dialect)
     load_columns = frozenset(name for name in LOAD_COLUMNS if name in stored)
+    flag = plan.deletion_flag
+    marked = flag is not None and flag.source == DELETED
     rows = (
-        store.spark.table(store.sql_name(table.shape.table))
-        if _marks_deletion(plan)
-        else current_table_rows(store, table)
+        store.spark.table(store.sql_name(table.shape.table)) if marked else current_table_rows(store, table)
     )
     rows = rows.select(*_stage_columns(rows, columns), *(column(name) for name in sorted(load_columns)))
     return with_values(store, rows, values), load_columns
-
-
-def _marks_deletion(plan: Load) -> bool:
-    """Whether the dataset's flag of deletion is Fivetran's mark, so that flagged rows must be read."""
-    soft = plan.dataset.historization.soft_delete
-    flags = [each for each in user_columns(plan.dataset) if soft and each.name == soft.column]
-    return any((each.input or each.name) == DELETED for each in flags)
 
 
 def _file_rows(
@@ -253,13 +246,10 @@ def _stage_columns(rows: DataFrame, columns: Sequence[ModelColumn]) -> list[Spar
 
     Times without a zone count as UTC, the zone of a load's session.
     """
-    sources = ((each, each.input or each.name) for each in columns)
-    return [
-        cast_as_shown(column(source), rows.schema[source].dataType, spark_type(column_type(each))).alias(
-            each.name
-        )
-        for each, source in sources
-    ]
+    types = {
+        each.name: (rows.schema[each.source].dataType, spark_type(column_type(each))) for each in columns
+    }
+    return [cast_as_shown(column(each.source), *types[each.name]).alias(each.name) for each in columns]
 
 
 def empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:

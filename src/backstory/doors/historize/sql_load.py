@@ -65,9 +65,7 @@ def _deletion(load: Load, condition: str) -> str:
     soft = load.dataset.historization.soft_delete
     if soft is None or soft.on_delete == "delete":
         return load.dialect.render_delete_detection_statement(load.base_table, "b", condition)
-    flag = next(column for column in user_columns(load.dataset) if column.name == soft.column)
-    value = load.dialect.cast_expression(load.text(soft.deleted_values[0]), load.dialect.type_of(flag))
-    flags = {load.name(soft.column): value}
+    flags = {load.name(soft.column): load.deleted_value}
     if soft.deleted_at:
         flags[load.name(soft.deleted_at)] = LOAD_TIMESTAMP
     return load.dialect.render_update_exists(load.base_table, "b", flags, condition + load.live("b"))
@@ -148,14 +146,14 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
     if stage.path:
         name = f"backstory_stage_{load.dataset.name}"
         relation = engine.bring(name, read_stage(stage, columns), columns)
-        spelled = {column.input or column.name: column.name for column in columns}
+        spelled = {column.source: column.name for column in columns}
         return replace(load, stage=relation, spellings=spelled)
     stored = engine.introspect_table(*stage.table)
     if stored is None:
         raise no_stage_table(stage)
     spelled = {}
     for column in columns:
-        wanted = column.input or column.name
+        wanted = column.source
         source = spelled[wanted] = _spelling(stage, stored, wanted)
         refuse_stage_type(stage, source, stored[source], column, load.dialect)
     lower = {name.lower() for name in stored}
@@ -185,7 +183,7 @@ def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
 
 def _refuse_null_load_columns(engine: Engine, load: Load) -> None:
     """Raise Refused for stage rows without a run id or a load time, if the stage has these columns."""
-    keys = [load.in_stage(key.input or key.name) for key in business_keys(load.dataset)]
+    keys = [load.in_stage(key.source) for key in business_keys(load.dataset)]
     for name in sorted(load.stage_load_columns):
         nothing = f"{load.of('i', load.in_stage(name))} IS NULL"
         rows = engine.fetch_all(preflight.keys_query(load, keys, load.stage, "i", nothing))

@@ -143,18 +143,18 @@ def stage_batches(stage: Stage, columns: Sequence[ModelColumn]) -> Iterator[pa.T
     if stage.format is Format.PARQUET:
         parts = _parquet(file, wanted)
     else:
-        texts = frozenset(column.input or column.name for column in columns if column.datatype in _TEXTS)
+        texts = frozenset(column.source for column in columns if column.datatype in _TEXTS)
         parts = _csv(stage, file, wanted, texts)
     schema = arrow_schema(wanted)
     for part in while_unchanged(parts, stamp):
         rows = part.align(schema).values
-        yield pa.table({each.name: rows[each.input or each.name] for each in columns})
+        yield pa.table({each.name: rows[each.source] for each in columns})
 
 
 def _stage_types(stage: Stage, columns: Sequence[ModelColumn]) -> dict[str, ColumnType]:
     wanted: dict[str, ColumnType] = {}
     for column in columns:
-        source, type_ = column.input or column.name, column_type(column)
+        source, type_ = column.source, column_type(column)
         if wanted.setdefault(source, type_) != type_:
             raise Refused(
                 "STAGE_TYPE",

@@ -193,7 +193,7 @@ def _refuse_present(load: Load, history: StoredHistory, engine: Engine, key: Key
     if engine.introspect_table(load.schema, load.dataset.name) is None:
         return
     keys = (column for column in load.hist.target_columns if column.system_role is ColumnRole.BUSINESS_KEY)
-    condition = history.is_record("r", key, {column.name: column.input or column.name for column in keys})
+    condition = history.is_record("r", key, {column.name: column.source for column in keys})
     if engine.execute_scalar(
         f"SELECT COUNT(*) FROM {load.base_table} AS r WHERE {condition}{load.live('r')}"
     ):
