@@ -7,7 +7,7 @@ from specification.events import ingest
 
 from backstory.model.change import exceeds
 from backstory.strategies.events.terms import EventEncoding, EventTerms, Moment, Strategy
-from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, historize
+from backstory.testing.rule import BaseRow, LoadRejected, Rules, historize
 
 # What goes, of what, at which ratio, and whether that is too much.
 GUARDS = [

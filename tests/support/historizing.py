@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 from backstory.documents import Document
-from backstory.doors.historize.hashes import Hashes
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.model import Model, ModelColumn, ModelDataset, base_columns, business_keys
 from backstory.doors.historize.model_load import run_model
@@ -27,6 +26,7 @@ from backstory.doors.historize.resolve import MODEL, resolve, schema_of
 from backstory.doors.historize.sql_target import SqlTarget
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import get_dialect
+from backstory.testing.reference_hashes import Hashes
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 PEPPER = "pepper"

@@ -12,14 +12,14 @@ from typing import Any
 from historizing import Place, aware, dataset, document, second
 from hypothesis import strategies as st
 
-from backstory.doors.historize.hashes import sha256
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import stored_history
 from backstory.doors.historize.model import StateLabels
 from backstory.model.history import Archive
 from backstory.reading.databases.stored_history import Query, StoredHistory
-from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.transitions import State
+from backstory.testing.reference_hashes import sha256
+from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 KEYS = ("x", "y", "z")
 INSTANTS = [second(number / 2) for number in range(1, 18)]

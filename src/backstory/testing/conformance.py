@@ -11,7 +11,6 @@ from typing import Any
 import sqlglot
 from sqlglot import exp
 
-from backstory.doors.historize.hashes import Hashes
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import ColumnRole, ModelColumn, base_columns
 from backstory.doors.historize.resolve import schema_of
@@ -22,9 +21,9 @@ from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import contract_fault
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import PLACEHOLDER, Statement, fill_placeholders
-from backstory.strategies.scd2 import rule
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
+from backstory.testing import rule
 from backstory.testing.conformance_bench import (
     DAY,
     NASTY_NAMES,
@@ -47,6 +46,7 @@ from backstory.testing.conformance_bench import (
     steps_run,
     typed_column,
 )
+from backstory.testing.reference_hashes import Hashes
 
 
 class _Stop(Exception):

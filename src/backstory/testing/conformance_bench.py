@@ -12,7 +12,7 @@ from typing import Any
 import pyarrow as pa
 
 from backstory.documents import Document
-from backstory.doors.historize.hashes import Expressions, Hashes, canon, sha256
+from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import Load
 from backstory.doors.historize.model import (
@@ -34,6 +34,7 @@ from backstory.stores.sql.columns import Datatype, instant_text
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import Statement
+from backstory.testing.reference_hashes import Hashes, canon, sha256
 
 PEPPER = "pepper"
 DAY = datetime(2025, 1, 2, tzinfo=UTC)

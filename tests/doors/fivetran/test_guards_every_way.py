@@ -34,11 +34,10 @@ WAYS = ["memory", "driver", "tasks"]
 
 def test_every_guard_of_a_batch_has_a_row_here():
     """If the code gets a new guard, this test fails until the guard has a row here."""
-    guards = (batches.refuse_incomplete, batches._refuse_update, batches._refuse_rows)
-    source = "\n".join(map(inspect.getsource, guards))
-    calls = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Call)]
-    whys = [call.args[-1] for call in calls if ast.unparse(call.func) == "_refuse_rows"]
-    raised = [call for call in calls if ast.unparse(call.func) == "Refused"]
+    source = "\n".join(map(inspect.getsource, (batches.refuse_incomplete, batches._row_faults)))
+    nodes = [*ast.walk(ast.parse(source))]
+    whys = [node.value.elts[-1] for node in nodes if isinstance(node, ast.Yield)]
+    raised = [node for node in nodes if isinstance(node, ast.Call) and ast.unparse(node.func) == "Refused"]
     assert {eval(ast.unparse(why), vars(batches)) for why in whys} == {*GUARDS} - {SPOILT, LACKING}
     assert len(raised) == 2  # a column that is missing, and all others
 

@@ -19,9 +19,9 @@ from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.receipts import HistoryReceipt
 from backstory.doors.historize.runs import LoadRun
 from backstory.errors import Refused
-from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
 from backstory.strategies.scd2.statements import hist_steps
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS
+from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
 LOADS, PARTS = deep(1_000, 100), deep(10, 1)
 ENGINES = {"four_step": "rc_four", "merge": "rc_one"}

@@ -15,12 +15,12 @@ import pytest
 from depth import DEPTH
 
 import backstory
-from backstory.doors.historize.hashes import Hashes
 from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.resolve import schema_of
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import tables
-from backstory.strategies.scd2.rule import BaseRow, historize
+from backstory.testing.reference_hashes import Hashes
+from backstory.testing.rule import BaseRow, historize
 
 EXAMPLE = Path(__file__).parents[3] / "examples" / "historize" / "countries.py"
 TABLE = "rawcore.rc_world_country_hist"

@@ -8,12 +8,13 @@ from historizing import dataset, document, model_of
 from ruamel.yaml import YAML
 
 from backstory.dialects import DuckDB
-from backstory.doors.historize.hashes import Expressions, Hashes
+from backstory.doors.historize.hashes import Expressions
 from backstory.doors.historize.hist_state import as_yaml
 from backstory.doors.historize.model import Model
 from backstory.doors.historize.model_load import datasets_to_load
 from backstory.doors.historize.resolve import findings, is_hist, read_model, resolve, schema_of
 from backstory.errors import UsageError
+from backstory.testing.reference_hashes import Hashes
 
 # Section 1.3 as it is printed there, without `hist_state`.
 PRINTED = """\

@@ -9,8 +9,8 @@ from historizing import BACK, BASE, PASTS, VERSION, archived_pasts, second, vers
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.runs import LoadRun
-from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.statements import hist_steps
+from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 A23 = """
     a 1 [1,-) new r1

@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from historizing import Place, dataset, document, second, versions
 
-from backstory.doors.historize.hashes import PEPPER as PLACEHOLDER
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.errors import BackstoryError, Failed, UsageError
 from backstory.stores.sql.duckdb_engine import open_duckdb
 from backstory.stores.sql.postgres_engine import open_postgres
+from backstory.stores.sql.statements import PEPPER as PLACEHOLDER
 from backstory.stores.sql.statements import fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
 

@@ -7,7 +7,7 @@ import pytest
 from depth import deep
 from historizing import aware, dataset, document, second, versions
 
-from backstory.strategies.scd2.rule import BaseRow, Rules, historize
+from backstory.testing.rule import BaseRow, Rules, historize
 
 LOADS = {"duckdb": deep(40, 12), "postgres": deep(20, 6)}
 COLUMNS = "k* a gone"

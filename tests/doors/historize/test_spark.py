@@ -20,13 +20,12 @@ from historizing import (
 )
 from historizing_on_spark import SparkPlace
 
-from backstory.doors.historize.hashes import PEPPER
 from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import prepare_load
 from backstory.stores.sql.columns import instant_text
-from backstory.stores.sql.statements import fill_placeholders
-from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
+from backstory.stores.sql.statements import PEPPER, fill_placeholders
 from backstory.strategies.scd2.statements import hist_merge, hist_steps
+from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
 # Many lives in each load: it is a load that takes long, not its rows.
 KEYS, VALUES = ascii_letters[:36], ["1", "2", "-"]

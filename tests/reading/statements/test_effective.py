@@ -26,7 +26,7 @@ from versions_in_python import (
 from backstory.model.history import Dating
 from backstory.reading.databases.history_queries import effective as question
 from backstory.stores.sql.dialects import get_dialect
-from backstory.strategies.scd2.rule import BaseRow
+from backstory.testing.rule import BaseRow
 from backstory.upkeep.views import create_views, drop_views
 
 EXAMPLES = {"duckdb": deep(80, 16), "postgres": deep(25, 5)}

@@ -12,7 +12,6 @@ from backstory.model.layout import ENDED, FILE, LOAD_RUN_ID, LOADED_AT, POSITION
 from backstory.strategies.keys import key_parts
 from backstory.strategies.part_plan import PlanSums
 from backstory.strategies.scd2.plan import as_they_are, plan_beginnings, plan_load, tally
-from backstory.strategies.scd2.rule import BaseRow, LoadRejected, Rules, Version, historize
 from backstory.strategies.scd2.terms import (
     APPEARED,
     APPEARS,
@@ -41,6 +40,7 @@ from backstory.strategies.scd2.terms import (
     sampled_keys,
 )
 from backstory.strategies.scd2.transitions import WORDS, State
+from backstory.testing.rule import BaseRow, LoadRejected, Rules, Version, historize
 
 DAY = datetime(2025, 1, 2, tzinfo=UTC)
 LABELS = {State.NEW: "N", State.CHANGED: "C", State.DELETED: "D", State.REAPPEARED: "R"}

@@ -78,7 +78,7 @@ def _refuse_alteration(shape: Shape, into: Shape) -> None:
 FIRST_SECOND, LAST_SECOND = -62_135_596_800, 253_402_300_799
 
 
-def truncate(store: Store, name: TableName, request: sdk.TruncateRequest) -> int | None:
+def truncate(store: Store, table: TableName, request: sdk.TruncateRequest) -> int | None:
     """Delete the rows whose synced column is before a time, or flag them in the request's column.
 
     The time is cut to microseconds (F6). Returns the id of the new snapshot, or None if the table or the rows
@@ -87,29 +87,29 @@ def truncate(store: Store, name: TableName, request: sdk.TruncateRequest) -> int
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(
             "no-bound",
-            f"The request to truncate {name} lacks the synced column or the time.",
+            f"The request to truncate {table} lacks the synced column or the time.",
             "Nothing was deleted; send both.",
         )
     bound = request.utc_delete_before
     if not FIRST_SECOND <= bound.seconds <= LAST_SECOND:
         raise Refused(
             "no-instant",
-            f"The request to truncate {name} names a time outside the years 0001 to 9999.",
+            f"The request to truncate {table} names a time outside the years 0001 to 9999.",
             "Nothing was deleted; send the time of the sync.",
         )
     micros = bound.seconds * 1_000_000 + bound.nanos // 1000
     deleted = request.soft.deleted_column if request.HasField("soft") else None
 
     def plan() -> tuple[StoredTable | None, Change | None]:
-        table = definitions.load_own(store, name)
-        if table is None:
+        stored = definitions.load_own(store, table)
+        if stored is None:
             return None, None
-        definitions.refuse_foreign(table.shape)
+        definitions.refuse_foreign(stored.shape)
         before = EPOCH + timedelta(microseconds=micros)
-        return table, change_of(store, table, _truncation(table, request.synced_column, before, deleted))
+        return stored, change_of(store, stored, _truncation(stored, request.synced_column, before, deleted))
 
-    commit_note = definitions.note("truncate", name, request.synced_column, micros, deleted)
-    receipt = deliver_change(store, [name], commit_note, plan)
+    commit_note = definitions.note("truncate", table, request.synced_column, micros, deleted)
+    receipt = deliver_change(store, [table], commit_note, plan)
     return None if receipt is None else receipt.snapshot_id
 
 

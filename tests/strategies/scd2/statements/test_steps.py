@@ -8,7 +8,6 @@ import pytest
 
 from backstory.dialects import DuckDB
 from backstory.stores.sql.statements import fill_placeholders
-from backstory.strategies.scd2.rule import BaseRow, Rules, Version, historize
 from backstory.strategies.scd2.statements import (
     ArchiveTable,
     Pair,
@@ -18,6 +17,7 @@ from backstory.strategies.scd2.statements import (
     hist_steps,
 )
 from backstory.strategies.scd2.transitions import BEGINNINGS, CLOSINGS, WORDS, Past, State
+from backstory.testing.rule import BaseRow, Rules, Version, historize
 
 HIST = (
     "(id VARCHAR, k VARCHAR, a VARCHAR, row_hash VARCHAR, version_started_at TIMESTAMP,"
