@@ -5,7 +5,7 @@ A condition is an array with one truth value for each row.
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Final, Protocol
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -32,59 +32,110 @@ from backstory.strategies.values import LACKING
 # The outcome of a row of a changelog: an event with the row's own operation.
 AS_DELIVERED: Final = "as-delivered"
 
-Condition = Any
-Rules = Mapping[str, Condition]
+Rules = Mapping[str, Mask]
 
 
-class RowFacts(Protocol):
+class RowFacts:
     """Facts about each row, whether logged or delivered. A fact is false if it does not apply."""
 
-    def does(self, *operations: Op) -> Condition:
+    def __init__(self, sides: EventSides, adjacent: Neighbours, terms: EventTerms, fallback: int) -> None:
+        self.sides, self._neighbours, self._terms = sides, adjacent, terms
+        self.times_before = np.where(sides.times == LACKING, fallback, sides.times)[adjacent.before]
+        self.times_before[adjacent.before == NO_ROW] = fallback
+
+    def does(self, *operations: Op) -> Mask:
         """Whether the row has one of these operations."""
+        return np.isin(self.sides.ops, operations)
 
     @property
-    def is_delivered(self) -> Condition:
+    def is_delivered(self) -> Mask:
         """Whether the row was delivered. Otherwise it is an event of the log."""
+        return self.sides.is_delivered
 
     @property
-    def without_key(self) -> Condition:
+    def without_key(self) -> Mask:
         """Whether part of the key is NULL."""
+        lacking = self.sides.times == LACKING if self._terms.time_required else np.zeros(self._size, bool)
+        for name in self._terms.key:
+            lacking = lacking | self._lacks(name)
+        return lacking
 
     @property
-    def without_place(self) -> Condition:
+    def without_place(self) -> Mask:
         """Whether the row has no value in the sequence column."""
+        return self._lacks(self._terms.sequence) if self._terms.sequence else np.zeros(self._size, bool)
 
     @property
-    def follows(self) -> Condition:
+    def follows(self) -> Mask:
         """Whether the previous row of the same record was delivered."""
+        return self._neighbours.before >= self.sides.logged
 
     @property
-    def repeats(self) -> Condition:
+    def repeats(self) -> Mask:
         """Whether the previous row of the record was delivered and has the same content."""
+        before = self._neighbours.before
+        return self._alike(None, self.follows, before) & (self.sides.times == self.sides.times[before])
 
     @property
-    def is_followed(self) -> Condition:
+    def is_followed(self) -> Mask:
         """Whether a later row of the same record exists."""
+        return self._neighbours.after != NO_ROW
 
     @property
-    def in_log(self) -> Condition:
+    def in_log(self) -> Mask:
         """Whether the record is in the log and is not retracted."""
+        return self._there(self._neighbours.stored)
 
     @property
-    def same(self) -> Condition:
+    def same(self) -> Mask:
         """Whether the row equals the record's last event. A missing event time counts as equal."""
+        stored, times = self._neighbours.stored, self.sides.times
+        equal = self._alike(self._terms.compare, self.is_delivered & (stored != NO_ROW), stored)
+        if not self._terms.compare_time:
+            return equal
+        return equal & ((times == LACKING) | (times == times[stored]))
 
     @property
-    def present(self) -> Condition:
+    def present(self) -> Mask:
         """Whether the record exists just before this row."""
+        return self._there(self._neighbours.before)
 
     @property
-    def resembles(self) -> Condition:
+    def resembles(self) -> Mask:
         """Whether the record, as it is just before this row, equals the row."""
+        before = self._neighbours.before
+        same_time = self.sides.times == self.times_before
+        return same_time & self._alike(None, self.is_delivered & (before != NO_ROW), before)
 
     @property
-    def is_paired(self) -> Condition:
+    def is_paired(self) -> Mask:
         """Whether the adjacent row is the other half of the correction."""
+        before, after = self._neighbours.before, self._neighbours.after
+        ops, places = self.sides.ops, self.sides.places
+        goes_on = (after != NO_ROW) & (ops[after] == Op.CORRECT_TO) & (places[after] == places + 1)
+        ends = self.follows & (ops[before] == Op.CORRECT_FROM) & (places[before] == places - 1)
+        return np.where(self.does(Op.CORRECT_FROM), goes_on, ends)
+
+    @property
+    def _size(self) -> int:
+        return len(self.sides.ops)
+
+    def _lacks(self, name: str) -> Mask:
+        return np.asarray(self.sides.data[name].is_null())
+
+    def _there(self, places: Places) -> Mask:
+        return (places != NO_ROW) & (self.sides.ops[places] != Op.RETRACT)
+
+    def _alike(self, names: Sequence[str] | None, these: Mask, places: Places) -> Mask:
+        """Whether `these` rows equal the rows numbered `places`, in all columns or in `names`."""
+        rows, data = np.flatnonzero(these), self.sides.data
+        wanted = data.column_names if names is None else names
+        others = _values_of(data, places[rows], wanted, self._terms.key)
+        differences = differ(zip(_values_of(data, rows, wanted, self._terms.key), others, strict=True))
+        equal = these.copy()
+        if differences is not None:
+            equal[rows] = ~np.asarray(differences)
+        return equal
 
 
 def outcomes(rows: RowFacts, terms: EventTerms) -> Rules:
@@ -182,108 +233,17 @@ class JudgedSides:
 def judge(sides: EventSides, terms: EventTerms, fallback: int) -> JudgedSides:
     """Decide the outcome of each row. `fallback` is the event time of rows that have none."""
     adjacent = neighbours(sides, terms)
-    facts = _ArrayFacts(sides, adjacent, terms, fallback)
+    facts = RowFacts(sides, adjacent, terms, fallback)
     if terms.strategy is Strategy.CHANGELOG and terms.strict:
         # A retraction without an event time repeats the stored one.
         takes = sides.is_delivered & facts.does(Op.RETRACT, Op.CORRECT_FROM) & (sides.times == LACKING)
-        facts = _ArrayFacts(
+        facts = RowFacts(
             replace(sides, times=np.where(takes, facts.times_before, sides.times)), adjacent, terms, fallback
         )
     rules = outcomes(facts, terms)
     decisions = np.select(list(rules.values()), range(len(rules)), NO_ROW)
     rows = {name: np.flatnonzero(decisions == place) for place, name in enumerate(rules)}
     return JudgedSides(facts.sides, adjacent.stored, rows)
-
-
-class _ArrayFacts:
-    """The facts as arrays with one truth value per row."""
-
-    def __init__(self, sides: EventSides, adjacent: Neighbours, terms: EventTerms, fallback: int) -> None:
-        self.sides, self._neighbours, self._terms, self._fallback = sides, adjacent, terms, fallback
-        self.times_before = np.where(sides.times == LACKING, fallback, sides.times)[adjacent.before]
-        self.times_before[adjacent.before == NO_ROW] = fallback
-
-    def does(self, *operations: Op) -> Mask:
-        return np.isin(self.sides.ops, operations)
-
-    @property
-    def is_delivered(self) -> Mask:
-        return self.sides.is_delivered
-
-    @property
-    def without_key(self) -> Mask:
-        lacking = self.sides.times == LACKING if self._terms.time_required else np.zeros(self._size, bool)
-        for name in self._terms.key:
-            lacking = lacking | self._lacks(name)
-        return lacking
-
-    @property
-    def without_place(self) -> Mask:
-        return self._lacks(self._terms.sequence) if self._terms.sequence else np.zeros(self._size, bool)
-
-    @property
-    def follows(self) -> Mask:
-        return self._neighbours.before >= self.sides.logged
-
-    @property
-    def repeats(self) -> Mask:
-        before = self._neighbours.before
-        return self._alike(None, self.follows, before) & (self.sides.times == self.sides.times[before])
-
-    @property
-    def is_followed(self) -> Mask:
-        return self._neighbours.after != NO_ROW
-
-    @property
-    def in_log(self) -> Mask:
-        return self._there(self._neighbours.stored)
-
-    @property
-    def same(self) -> Mask:
-        stored, times = self._neighbours.stored, self.sides.times
-        equal = self._alike(self._terms.compare, self.is_delivered & (stored != NO_ROW), stored)
-        if not self._terms.compare_time:
-            return equal
-        return equal & ((times == LACKING) | (times == times[stored]))
-
-    @property
-    def present(self) -> Mask:
-        return self._there(self._neighbours.before)
-
-    @property
-    def resembles(self) -> Mask:
-        before = self._neighbours.before
-        same_time = self.sides.times == self.times_before
-        return same_time & self._alike(None, self.is_delivered & (before != NO_ROW), before)
-
-    @property
-    def is_paired(self) -> Mask:
-        before, after = self._neighbours.before, self._neighbours.after
-        ops, places = self.sides.ops, self.sides.places
-        goes_on = (after != NO_ROW) & (ops[after] == Op.CORRECT_TO) & (places[after] == places + 1)
-        ends = self.follows & (ops[before] == Op.CORRECT_FROM) & (places[before] == places - 1)
-        return np.where(self.does(Op.CORRECT_FROM), goes_on, ends)
-
-    @property
-    def _size(self) -> int:
-        return len(self.sides.ops)
-
-    def _lacks(self, name: str) -> Mask:
-        return np.asarray(self.sides.data[name].is_null())
-
-    def _there(self, places: Places) -> Mask:
-        return (places != NO_ROW) & (self.sides.ops[places] != Op.RETRACT)
-
-    def _alike(self, names: Sequence[str] | None, these: Mask, places: Places) -> Mask:
-        """Whether `these` rows equal the rows numbered `places`, in all columns or in `names`."""
-        rows, data = np.flatnonzero(these), self.sides.data
-        wanted = data.column_names if names is None else names
-        others = _values_of(data, places[rows], wanted, self._terms.key)
-        differences = differ(zip(_values_of(data, rows, wanted, self._terms.key), others, strict=True))
-        equal = these.copy()
-        if differences is not None:
-            equal[rows] = ~np.asarray(differences)
-        return equal
 
 
 def _values_of(
