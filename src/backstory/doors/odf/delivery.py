@@ -36,19 +36,10 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.store import IcebergStore
 from backstory.strategies.events.plan import EVENTS, EventSummary
 from backstory.strategies.events.terms import (
-    ABSENT,
-    CONFLICTING,
-    KNOWN_CONFLICT,
-    NULL_KEY,
-    NULL_SEQUENCE,
-    PRESENT,
-    TOO_MANY_RETRACTED,
-    UNLIKE,
-    UNPAIRED,
-    WRONG_OP,
     EventEncoding,
     EventTerms,
     Moment,
+    Problem,
     Strategy,
 )
 
@@ -56,34 +47,40 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # The error message and the remedy for each problem.
-PROBLEMS: Final[Mapping[str, tuple[str, str]]] = {
-    NULL_KEY: (
+PROBLEMS: Final[Mapping[Problem, tuple[str, str]]] = {
+    Problem.NULL_KEY: (
         "have no value in the primary key",
         "Nothing was written; filter them in preprocess, or choose another primaryKey.",
     ),
-    WRONG_OP: (
+    Problem.WRONG_OP: (
         "have an operation that the strategy does not support",
         "Nothing was written; 0 and 3 add, 1 removes, and in a changelog 2 begins a correction.",
     ),
-    NULL_SEQUENCE: ("have no value in sequenceColumn", "Nothing was written; give each row a value there."),
-    CONFLICTING: (
+    Problem.NULL_SEQUENCE: (
+        "have no value in sequenceColumn",
+        "Nothing was written; give each row a value there.",
+    ),
+    Problem.CONFLICTING: (
         "share a primary key with a row of different content",
         "Nothing was written; widen the primaryKey, or keep one of the rows in preprocess.",
     ),
-    KNOWN_CONFLICT: (
+    Problem.KNOWN_CONFLICT: (
         "have a known primary key but different content",
         "Nothing was written; onConflict: ignore drops such rows, correct (with encoding: op) corrects.",
     ),
-    PRESENT: ("add a record that exists already (V3)", "Nothing was written; send -C and +C to change it."),
-    ABSENT: (
+    Problem.PRESENT: (
+        "add a record that exists already (V3)",
+        "Nothing was written; send -C and +C to change it.",
+    ),
+    Problem.ABSENT: (
         "retract or correct a record that does not exist (V4)",
         "Nothing was written; send the missing records first.",
     ),
-    UNLIKE: (
+    Problem.UNLIKE: (
         "retract or correct a record that has changed since (V4)",
         "Nothing was written; -R and -C must repeat the stored record, event time included.",
     ),
-    UNPAIRED: (
+    Problem.UNPAIRED: (
         "are a -C or +C without its other half next to it (V5)",
         "Nothing was written; send both, one after the other.",
     ),
@@ -96,7 +93,7 @@ def refuse_problems(summary: EventSummary, name: str) -> None:
     for problem, (description, remedy) in PROBLEMS.items():
         if count := summary.problems[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
-            raise Refused(problem, f"{rows} {description}.", remedy, summary.keys(problem))
+            raise Refused(problem.value, f"{rows} {description}.", remedy, summary.keys(problem))
 
 
 def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
@@ -111,7 +108,7 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
     message = f"The snapshot retracts {retracted} of {stored} records."
     if terms.max_retract is not None and exceeds(retracted, terms.max_retract, stored):
         raise Refused(
-            TOO_MANY_RETRACTED,
+            "too-many-retracted",
             message,
             f"Nothing was written; maxRetract is {terms.max_retract:g}. Raise it if these records are "
             "really gone.",

@@ -12,18 +12,10 @@ import pyarrow as pa
 
 from backstory.strategies.events.sides import NO_ROW, EventSides, Mask, Neighbours, Places, neighbours
 from backstory.strategies.events.terms import (
-    ABSENT,
-    CONFLICTING,
-    KNOWN_CONFLICT,
-    NULL_KEY,
-    NULL_SEQUENCE,
-    PRESENT,
-    UNLIKE,
-    UNPAIRED,
-    WRONG_OP,
     EventTerms,
     OnConflict,
     Op,
+    Problem,
     Strategy,
 )
 from backstory.strategies.matching import differ
@@ -162,14 +154,14 @@ def _append(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
     again = {
         OnConflict.IGNORE: "conflicts",
-        OnConflict.ERROR: KNOWN_CONFLICT,
+        OnConflict.ERROR: Problem.KNOWN_CONFLICT,
         OnConflict.CORRECT: "corrected",
     }[terms.on_conflict]
     # Every unchanged row is counted. If identical rows make an event, they make it only once.
     makes = rows.is_delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.in_log
     return {
-        NULL_KEY: rows.is_delivered & rows.without_key,
-        CONFLICTING: rows.is_delivered & makes & rows.follows & ~rows.repeats,
+        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
+        Problem.CONFLICTING: rows.is_delivered & makes & rows.follows & ~rows.repeats,
         "nothing": ~rows.is_delivered | (makes & ~(rows.in_log & rows.same) & rows.repeats),
         "unchanged": rows.in_log & rows.same,
         again: rows.in_log,
@@ -179,10 +171,10 @@ def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
 
 def _snapshot(rows: RowFacts, _terms: EventTerms) -> Rules:
     return {
-        NULL_KEY: rows.is_delivered & rows.without_key,
+        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
         "retracted": ~rows.is_delivered & ~rows.is_followed & rows.in_log,
         "nothing": ~rows.is_delivered | rows.repeats,
-        CONFLICTING: rows.follows,
+        Problem.CONFLICTING: rows.follows,
         "appended": ~rows.in_log,
         "unchanged": rows.same,
         "corrected": rows.is_delivered,
@@ -192,9 +184,9 @@ def _snapshot(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _upsert(rows: RowFacts, _terms: EventTerms) -> Rules:
     retracts = rows.does(Op.RETRACT)
     return {
-        NULL_KEY: rows.is_delivered & rows.without_key,
-        WRONG_OP: rows.is_delivered & ~rows.does(Op.APPEND, Op.RETRACT, Op.CORRECT_TO),
-        NULL_SEQUENCE: rows.is_delivered & rows.without_place,
+        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
+        Problem.WRONG_OP: rows.is_delivered & ~rows.does(Op.APPEND, Op.RETRACT, Op.CORRECT_TO),
+        Problem.NULL_SEQUENCE: rows.is_delivered & rows.without_place,
         "nothing": ~rows.is_delivered | rows.is_followed,
         "absent": retracts & ~rows.in_log,
         "retracted": retracts,
@@ -207,16 +199,16 @@ def _upsert(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _changelog(rows: RowFacts, terms: EventTerms) -> Rules:
     wrong = rows.is_delivered & ~rows.does(*Op)
     if not terms.strict:
-        return {WRONG_OP: wrong, AS_DELIVERED: rows.is_delivered}
+        return {Problem.WRONG_OP: wrong, AS_DELIVERED: rows.is_delivered}
     takes = rows.does(Op.RETRACT, Op.CORRECT_FROM)
     return {
-        NULL_KEY: rows.is_delivered & rows.without_key,
-        WRONG_OP: wrong,
+        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
+        Problem.WRONG_OP: wrong,
         "nothing": ~rows.is_delivered,
-        PRESENT: rows.does(Op.APPEND) & rows.present,
-        ABSENT: takes & ~rows.present,
-        UNLIKE: takes & ~rows.resembles,
-        UNPAIRED: rows.does(Op.CORRECT_FROM, Op.CORRECT_TO) & ~rows.is_paired,
+        Problem.PRESENT: rows.does(Op.APPEND) & rows.present,
+        Problem.ABSENT: takes & ~rows.present,
+        Problem.UNLIKE: takes & ~rows.resembles,
+        Problem.UNPAIRED: rows.does(Op.CORRECT_FROM, Op.CORRECT_TO) & ~rows.is_paired,
         AS_DELIVERED: rows.is_delivered,
     }
 

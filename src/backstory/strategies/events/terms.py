@@ -108,15 +108,15 @@ class Moment:
     start: int = 0
 
 
-# The problems of rows for which a delivery is refused.
-NULL_KEY = "null-key"
-CONFLICTING = "conflicting-rows"
-WRONG_OP = "wrong-op"
-NULL_SEQUENCE = "null-sequence"
-KNOWN_CONFLICT = "ledger-conflict"
-PRESENT = "already-present"  # V3
-ABSENT = "not-present"  # V4
-UNLIKE = "unlike-current"  # V4
-UNPAIRED = "unpaired-correction"  # V5
-PROBLEMS = (NULL_KEY, WRONG_OP, NULL_SEQUENCE, CONFLICTING, KNOWN_CONFLICT, PRESENT, ABSENT, UNLIKE, UNPAIRED)
-TOO_MANY_RETRACTED = "too-many-retracted"
+class Problem(StrEnum):
+    """A problem of rows for which a delivery is refused."""
+
+    NULL_KEY = "null-key"
+    WRONG_OP = "wrong-op"
+    NULL_SEQUENCE = "null-sequence"
+    CONFLICTING = "conflicting-rows"
+    KNOWN_CONFLICT = "ledger-conflict"
+    PRESENT = "already-present"  # V3
+    ABSENT = "not-present"  # V4
+    UNLIKE = "unlike-current"  # V4
+    UNPAIRED = "unpaired-correction"  # V5
