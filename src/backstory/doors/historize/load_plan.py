@@ -264,27 +264,24 @@ def _moved_keys(terms: scd2.LoadTerms, planned: PlanResult) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBase:
-    """The load of a base: its steps, whether nothing changes, the row counts by outcome, and its change."""
+    """The load of a base: its row counts by outcome, and its change, or None if nothing changes."""
 
-    steps: Sequence[LoadStep]
-    nothing: bool
     counts: Mapping[str, int]
-    change: Callable[[IcebergTable], Change]
+    change: Callable[[IcebergTable], Change] | None
 
     def commit(self, work: SparkWork, table: IcebergTable) -> None:
         """Commit the change. Without a change there is no commit."""
-        change = None if self.nothing else replace(self.change(table), counts=self.counts)
-        work.commit(table, change, work.note())
+        if self.change is not None:
+            work.commit(table, replace(self.change(table), counts=self.counts), work.note())
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedHistory:
-    """The load of a history: outcome, whether nothing changes, its newest start or end, and its change."""
+    """The load of a history: its outcome, newest start or end, and change, or None if nothing changes."""
 
     outcome: LoadOutcome
-    nothing: bool
     newest: datetime | None
-    change: Callable[[IcebergTable], Change]
+    change: Callable[[IcebergTable], Change] | None
 
     def commit(
         self,
@@ -298,7 +295,7 @@ class PlannedHistory:
         Without a change there is no commit. `properties` of the table change in the same commit.
         """
         outcome = self.outcome
-        if self.nothing:
+        if self.change is None:
             return outcome
         newest = max(filter(None, (self.newest, work.run.instant)))
         more = {RECEIPT: json.dumps(make_receipt(outcome).to_dict()), NEWEST: iso(newest)}
@@ -319,35 +316,30 @@ def assemble_load(
     """
     counts, base = rows.sums.counts, None
     took = round((time.monotonic() - began) * 1000)
+    steps = [*loaded.steps]
     if not work.run.skip_base:
         unseen = {
             name.removeprefix(scd2.UNSEEN): n for name, n in counts.items() if name.startswith(scd2.UNSEEN)
         }
         warn_of_collisions(work.load, unseen)
-        base = _plan_base(scd2.counted_match(scd2.BASE, counts), rows.base, took)
-        written = sum(step.rows for step in base.steps)
-        loaded = replace(loaded, steps=[*loaded.steps, *base.steps], changed_base=written)
+        staged = scd2.counted_match(scd2.BASE, counts)
+        appeared, changed, vanished, *_ = staged.sizes
+        base_counts = {"inserted": appeared, "changed": changed, "deleted": vanished}
+        base = PlannedBase(base_counts, None if staged.nothing else rows.base)
+        steps += [
+            LoadStep("base_delete", vanished),
+            LoadStep("base_replace", changed),
+            LoadStep("base_insert", appeared + changed, took),
+        ]
+        loaded = replace(loaded, changed_base=vanished + changed + appeared + changed)
     compared = scd2.counted_match(scd2.OPEN, counts)
     cases = tally(compared.sizes, counts.get(scd2.SEEN, 0), counts.get(scd2.INTERRUPTED, 0))
-    steps = [LoadStep(name, count) for name, count in cases.rows.items()]
+    steps += [LoadStep(name, count) for name, count in cases.rows.items()]
     steps.append(LoadStep("merge", sum(cases.rows.values()), took))
-    outcome = replace(loaded, counts=cases.counts, steps=[*loaded.steps, *steps], base=compared.delivered)
+    outcome = replace(loaded, counts=cases.counts, steps=steps, base=compared.delivered)
     if work.run.dry_run:
         kinds = {State.NEW: scd2.APPEARED, State.CHANGED: scd2.CHANGED, State.DELETED: scd2.DELETED}
         outcome = replace(
             outcome, keys={str(state): scd2.sampled_keys(rows.sums, each) for state, each in kinds.items()}
         )
-    return base, PlannedHistory(outcome, compared.nothing, newest, rows.history)
-
-
-def _plan_base(
-    compared: scd2.CountedMatch, change: Callable[[IcebergTable], Change], took: int
-) -> PlannedBase:
-    appeared, changed, vanished, *_ = compared.sizes
-    steps = [
-        LoadStep("base_delete", vanished),
-        LoadStep("base_replace", changed),
-        LoadStep("base_insert", appeared + changed, took),
-    ]
-    counts = {"inserted": appeared, "changed": changed, "deleted": vanished}
-    return PlannedBase(steps, compared.nothing, counts, change)
+    return base, PlannedHistory(outcome, newest, None if compared.nothing else rows.history)

@@ -343,9 +343,9 @@ class SparkTarget(runs.Target):
                 return history.outcome
             base_table = apply_shape(work, base)
             hist_table = apply_shape(work, hist)
-            if of_base is None or of_base.nothing:
+            if of_base is None or of_base.change is None:
                 return history.commit(work, hist_table, make_receipt)
-            if history.nothing:
+            if history.change is None:
                 of_base.commit(work, base_table)
                 return history.outcome
             with hold_lease(work, base_table, hist_table) as leased:
