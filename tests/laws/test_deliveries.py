@@ -15,7 +15,7 @@ from specification.live_rows import apply as live_rule
 from specification.versions import apply as history_rule
 from tables_as_text import in_order
 
-from backstory.doors.fivetran.batches import HistoryBatch, LiveBatch, RequestFiles
+from backstory.doors.fivetran.batches import RequestFiles, batch_files
 from backstory.engine.batches import deliver_batch
 from backstory.formats.delivered import arrow_schema
 from backstory.model.change import Change
@@ -61,8 +61,8 @@ class Table:
             ]
             for kind in ("replace", "update", "delete", "earliest")
         }
-        make = HistoryBatch if self.keeps_history else LiveBatch
-        return make(self.name, b"", types(self.columns), KEY, RequestFiles(PLAIN, *found.values()))
+        files, columns = RequestFiles(PLAIN, *found.values()), types(self.columns)
+        return batch_files(self.name, b"", columns, KEY, files, of_versions=self.keeps_history)
 
     def deliver(self, delivery):
         return deliver_batch(self.store, delivery)

@@ -7,7 +7,7 @@ columns.
 
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import cached_property, partial
 from itertools import pairwise
@@ -307,29 +307,20 @@ def _by_kind(batch: Shipment, rows: pa.Table) -> dict[str, Rows]:
     return rows_by_kind
 
 
-class BatchFiles(Protocol):
-    """The files that a door delivers for one table."""
+@dataclass(frozen=True, slots=True)
+class BatchFiles:
+    """The files that a door delivers for one table. Its table has one of the layouts.
 
-    @property
-    def table(self) -> TableName:
-        """The table that the files change."""
+    `token` returns a digest by which a repeated delivery is recognized. `read` returns the files as rows of
+    the table, and raises Refused if they do not fit the table.
+    """
 
-    @property
-    def door(self) -> str:
-        """The door's name, for the commit."""
-
-    @property
-    def layouts(self) -> Sequence[Layout]:
-        """The layouts of the tables that the door writes."""
-
-    def refuse_changes(self) -> AbstractContextManager[None]:
-        """A context for reading the files. Raises Refused if a file changes in the meantime."""
-
-    def token(self, table: StoredTable) -> str:
-        """A digest by which a repeated delivery is recognized."""
-
-    def batch(self, table: StoredTable) -> Shipment:
-        """The files as rows of the table. Raises Refused if they do not fit the table."""
+    table: TableName
+    door: str
+    layouts: Sequence[Layout]
+    files: Sequence[BatchFile]
+    token: Callable[[StoredTable], str]
+    read: Callable[[StoredTable], Shipment]
 
 
 def deliver_batch(store: Store, delivered: BatchFiles) -> Commit:
@@ -345,13 +336,15 @@ def _open_plan(delivered: BatchFiles, store: Store) -> Iterator[Plan[Commit]]:
     """Read and plan the files, on the driver or in Spark's tasks."""
     table = require_layout(existing(store, delivered.table), *delivered.layouts)
     with ExitStack() as stack:
-        with delivered.refuse_changes():
+        with ExitStack() as reading:
+            for file in delivered.files:
+                reading.enter_context(file.refuse_changes())
             with time_stage("digest"):
                 note = Note(delivered.door, delivered.token(table))
             if note.token == table.newest_token:
                 yield Plan(table, None, note, lambda _: Commit(None, {}))
                 return
-            sides = BatchSides(store, table, delivered.batch(table), stack)
+            sides = BatchSides(store, table, delivered.read(table), stack)
             with time_stage("plan"), translate_faults(delivered.table):
                 planned = stack.enter_context(run_plan(sides.terms()))
         sums = planned.sums

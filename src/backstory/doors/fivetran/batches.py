@@ -6,7 +6,6 @@ The rows of a batch are read as columns of the table, checked for completeness, 
 import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager
 from dataclasses import astuple, dataclass
 from functools import partial
 from pathlib import Path
@@ -17,7 +16,7 @@ import pyarrow.compute as pc
 
 from backstory.doors.fivetran.definitions import DOOR, LAYOUTS, columns_from, key_from, refuse_foreign
 from backstory.doors.fivetran.wire import destination_sdk_pb2 as sdk
-from backstory.engine.batches import DecodedBatch
+from backstory.engine.batches import BatchFiles, DecodedBatch
 from backstory.errors import Refused
 from backstory.formats.batch_file import NOT_THERE, BatchFile, Compression, Encoding, Format
 from backstory.formats.delivered import arrow_schema, read_files, stream_file
@@ -302,67 +301,51 @@ def digest(files: RequestFiles, *about: str) -> str:
     return result.hexdigest()
 
 
-@dataclass(frozen=True)
-class LiveBatch:
-    """A WriteBatch: replace, update and delete rows of a table without history."""
-
-    table: TableName
-    definition: bytes
-    columns: Mapping[str, ColumnType]
-    key: Sequence[str]
-    files: RequestFiles
-    door: str = DOOR
-    layouts: Sequence[Layout] = LAYOUTS
-
-    def token(self, table: StoredTable) -> str:
-        """The digest of the delivery (F14).
-
-        If the table's columns change, the same files are a new delivery.
-        """
-        return digest(self.files, str(self.table), self.definition.hex(), str(table.schema_id))
-
-    @contextmanager
-    def refuse_changes(self) -> Iterator[None]:
-        """Raise Refused at the end of the block if a file has changed in the meantime."""
-        with ExitStack() as stack:
-            for _, file in self.files.parts:
-                stack.enter_context(file.refuse_changes())
-            yield
-
-    def batch(self, table: StoredTable) -> Batch:
-        """The files as rows of the table. A history table accepts only replace files (F19)."""
-        batch = Batch.of(table.shape, self.columns, self.key, self.files)
-        if batch.keeps_history and (self.files.update or self.files.delete):
-            raise Refused(
-                "history-table",
-                f"{self.table} keeps history, so WriteBatch may contain only replace files.",
-                "Send updates and deletes with WriteHistoryBatch.",
-            )
-        return batch
-
-
-@dataclass(frozen=True)
-class HistoryBatch(LiveBatch):
-    """A WriteHistoryBatch: changes of records, in the order of their starts."""
-
-    def batch(self, table: StoredTable) -> Batch:
-        """The files as rows of the table."""
-        if table.shape.layout is not Layout.FIVETRAN_HISTORY:
-            raise Refused(
-                "no-history",
-                f"{self.table} keeps no history: it lacks the columns of history mode.",
-                "Send WriteBatch, or migrate the table to history mode first.",
-            )
-        return Batch.of(table.shape, self.columns, self.key, self.files)
-
-
-def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> LiveBatch:
+def batch_of(request: Request, table: TableName, accepted: AcceptedFiles) -> BatchFiles:
     """The delivery of a request."""
     columns = request.table.columns
-    return (LiveBatch if isinstance(request, sdk.WriteBatchRequest) else HistoryBatch)(
+    return batch_files(
         table,
         request.table.SerializeToString(deterministic=True),
         {column.name: column.type for column in columns_from(columns)},
         key_from(columns),
         files_of(request, accepted),
+        of_versions=isinstance(request, sdk.WriteHistoryBatchRequest),
     )
+
+
+def batch_files(
+    table: TableName,
+    definition: bytes,
+    columns: Mapping[str, ColumnType],
+    key: Sequence[str],
+    files: RequestFiles,
+    *,
+    of_versions: bool,
+) -> BatchFiles:
+    """A WriteBatch, with rows of a table without history, or a WriteHistoryBatch, with changes of versions.
+
+    A WriteBatch to a history table may only contain replace files (F19).
+    """
+
+    def token(stored: StoredTable) -> str:
+        """If the table's columns change, the same files are a new delivery (F14)."""
+        return digest(files, str(table), definition.hex(), str(stored.schema_id))
+
+    def read(stored: StoredTable) -> Batch:
+        if of_versions and stored.shape.layout is not Layout.FIVETRAN_HISTORY:
+            raise Refused(
+                "no-history",
+                f"{table} keeps no history: it lacks the columns of history mode.",
+                "Send WriteBatch, or migrate the table to history mode first.",
+            )
+        batch = Batch.of(stored.shape, columns, key, files)
+        if batch.keeps_history and not of_versions and (files.update or files.delete):
+            raise Refused(
+                "history-table",
+                f"{table} keeps history, so WriteBatch may contain only replace files.",
+                "Send updates and deletes with WriteHistoryBatch.",
+            )
+        return batch
+
+    return BatchFiles(table, DOOR, LAYOUTS, [file for _, file in files.parts], token, read)
