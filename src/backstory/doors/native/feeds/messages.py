@@ -1,20 +1,20 @@
 """The messages of an envelope as rows of a feed, unwrapped by the driver or in Spark's tasks (V61 to V65)."""
 
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, ExitStack
 from dataclasses import dataclass, replace
 from functools import partial, reduce
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 from attrs import evolve
 
 from backstory.doors.native.feeds.expressions import read_feed_rows
-from backstory.doors.native.options import ApplyRequest
+from backstory.doors.native.options import ApplyRequest, EnvelopeName
 from backstory.doors.native.sources import SourceRows, rows_of_arrow
 from backstory.engine.runner import plan_here_or_in_tasks
 from backstory.engine.staging import local_fields, stage_rows, storable_schema, with_void_columns
@@ -91,8 +91,15 @@ def unwrap_messages(messages: pa.Table, request: ApplyRequest, key: Sequence[str
     Strings are in a column `value`, with an optional `key`. Raises Refused for malformed messages, and
     UsageError if the order is unknown.
     """
-    if request.envelope == "changes":
-        return _message_rows(unwrap_changes(messages, key), messages, request)
+    assert request.envelope is not None
+    return ENVELOPES[request.envelope].unwrap(messages, request, key)
+
+
+def _unwrap_change_rows(messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> MessageRows:
+    return _message_rows(unwrap_changes(messages, key), messages, request)
+
+
+def _unwrap_debezium(messages: pa.Table, request: ApplyRequest, key: Sequence[str]) -> MessageRows:
     unavailable = request.unmodified or UNAVAILABLE
     if are_texts(messages.column_names):
         keys = _texts(messages[KEY]) if KEY in messages.column_names else None
@@ -183,20 +190,11 @@ def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[
     Empty if no message is a change. A first pass determines the types of all messages. Raises the errors of
     `unwrap_messages`, which count messages within their part of the feed.
     """
-    small_request, key = _for_workers(request), tuple(key)
-    if request.envelope == "changes":
-        types, rows = _unwrap_change_feed(messages, small_request, key)
-    else:
-        if are_texts(messages.columns):
-            texts = [name for name in (KEY, VALUE) if name in messages.columns]
-            messages = messages.select(*map(quote, texts))
-        described = _joint_types(messages, small_request, key)
-        if described is None:
-            return ()
-        types = described
-        rows = map_batches(
-            messages, partial(_unwrap_batches, small_request, key, types), local_fields(types.schema)
-        )
+    assert request.envelope is not None
+    unwrapped = ENVELOPES[request.envelope].unwrap_in_tasks(messages, _for_workers(request), tuple(key))
+    if unwrapped is None:
+        return ()
+    types, rows = unwrapped
     rows = with_void_columns(rows, types.schema)
     source = SourceRows(rows.schema, lambda: rows, images=types.images)
     return source, with_message_columns(request, types.order, types.schema.names, types.log)
@@ -208,6 +206,19 @@ def _for_workers(request: ApplyRequest) -> ApplyRequest:
     return ApplyRequest(
         into=str(request.into), envelope=request.envelope, unmodified=request.unmodified, sequence_by=order
     )
+
+
+def _unwrap_debezium_in_tasks(
+    messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]
+) -> "tuple[MessageTypes, DataFrame] | None":
+    if are_texts(messages.columns):
+        texts = [name for name in (KEY, VALUE) if name in messages.columns]
+        messages = messages.select(*map(quote, texts))
+    types = _joint_types(messages, request, key)
+    if types is None:
+        return None
+    unwrap = partial(_unwrap_batches, request, key, types)
+    return types, map_batches(messages, unwrap, local_fields(types.schema))
 
 
 def _joint_types(messages: "DataFrame", request: ApplyRequest, key: tuple[str, ...]) -> MessageTypes | None:
@@ -301,6 +312,22 @@ def _unwrap_buckets(
         with carry_errors():
             typed = _in_types(unwrap_messages(messages.select(names), request, key), types)
         yield from typed.to_batches()
+
+
+class Envelope(NamedTuple):
+    """How messages in an envelope become rows of a feed: on the driver, and in Spark's tasks."""
+
+    unwrap: Callable[[pa.Table, ApplyRequest, Sequence[str]], MessageRows]
+    unwrap_in_tasks: Callable[
+        ["DataFrame", ApplyRequest, tuple[str, ...]], "tuple[MessageTypes, DataFrame] | None"
+    ]
+
+
+ENVELOPES: Final[Mapping[EnvelopeName, Envelope]] = {
+    "debezium": Envelope(_unwrap_debezium, _unwrap_debezium_in_tasks),
+    "changes": Envelope(_unwrap_change_rows, _unwrap_change_feed),
+}
+assert ENVELOPES.keys() == {*get_args(EnvelopeName)}
 
 
 @dataclass(frozen=True, slots=True)
