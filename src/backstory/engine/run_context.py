@@ -6,15 +6,16 @@ Commits contain note, author and run in their properties. A dry run collects its
 import json
 import time
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
-from typing import Final, TypedDict
+from typing import Final, TypedDict, TypeVar
 
 from backstory.errors import UsageError
 from backstory.model.change import Change, Note
 from backstory.model.table import Shape, TableName
 
+Value = TypeVar("Value")
 # Snapshot properties.
 NOTE: Final = "backstory.note"
 AUTHOR: Final = "backstory.author"
@@ -63,17 +64,22 @@ _remark: ContextVar[Remark] = ContextVar("remark", default=_NONE)
 
 
 @contextmanager
-def with_remark(note: str | None = None, author: str | None = None) -> Iterator[None]:
+def _bind(variable: ContextVar[Value], value: Value) -> Iterator[Value]:
+    """Set a context variable within the block."""
+    before = variable.set(value)
+    try:
+        yield value
+    finally:
+        variable.reset(before)
+
+
+def with_remark(note: str | None = None, author: str | None = None) -> AbstractContextManager[Remark]:
     """Add this note and author to the commits of this thread, within the block.
 
     None keeps the outer value.
     """
     outer, inner = _remark.get(), Remark(note, author)
-    before = _remark.set(Remark(inner.note or outer.note, inner.author or outer.author))
-    try:
-        yield
-    finally:
-        _remark.reset(before)
+    return _bind(_remark, Remark(inner.note or outer.note, inner.author or outer.author))
 
 
 def remark_properties() -> dict[str, str]:
@@ -105,14 +111,9 @@ class RunNotes:
 _notes: ContextVar[RunNotes | None] = ContextVar("run_notes", default=None)
 
 
-@contextmanager
-def take_notes(notes: RunNotes) -> Iterator[None]:
+def take_notes(notes: RunNotes) -> AbstractContextManager[RunNotes | None]:
     """Record the deliveries of this thread in these notes, within the block."""
-    before = _notes.set(notes)
-    try:
-        yield
-    finally:
-        _notes.reset(before)
+    return _bind(_notes, notes)
 
 
 def complete_note(note: Note) -> Note:
@@ -152,11 +153,8 @@ _rehearsals: ContextVar[Rehearsals | None] = ContextVar("rehearsals", default=No
 def collect_rehearsals() -> Iterator[Rehearsals]:
     """Collect the changes of dry runs, within the block."""
     rehearsals: Rehearsals = []
-    before = _rehearsals.set(rehearsals)
-    try:
+    with _bind(_rehearsals, rehearsals):
         yield rehearsals
-    finally:
-        _rehearsals.reset(before)
 
 
 def rehearse(shape: Shape | None, change: Change) -> None:

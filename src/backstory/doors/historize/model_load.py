@@ -183,7 +183,10 @@ class DatasetLoads:
         outcome = self.target.load(load, run, make_receipt)
         receipt = make_receipt(outcome)
         if not run.dry_run:
-            self._write_state(dataset, hist)
+            try:
+                write_state(dataset, hist, self.model, self.folder, self.target)
+            except BackstoryError as error:  # the load is already committed
+                events.warning(str(error))
             self.log.add_success(dataset, run, outcome, receipt)
         return receipt
 
@@ -203,13 +206,6 @@ class DatasetLoads:
             if stored is not None:
                 return adopt_state(dataset, name, stored, self.target.dialect)
         return None
-
-    def _write_state(self, dataset: ModelDataset, hist: HistState) -> None:
-        """Write the lock file. A failure is only logged, because the load is already committed."""
-        try:
-            write_state(dataset, hist, self.model, self.folder, self.target)
-        except BackstoryError as error:
-            events.warning(str(error))
 
     def _settle_changes(
         self, run: LoadRun, state: HistState | None, hist: HistState

@@ -297,11 +297,8 @@ class SparkTarget(runs.Target):
         return find_run(self._store, schema, dataset, run_id)
 
     def newest_instant(self, schema: str, tables: Sequence[str]) -> datetime | None:
-        for name in tables:
-            table = load(self._store, TableName(schema, name))
-            if table is not None:
-                return newest_of(self._store, table)
-        return None
+        table = first_of(self._store, schema, tables)
+        return None if table is None else newest_of(self._store, table)
 
     def load(
         self, load: Load, run: runs.LoadRun, make_receipt: Callable[[LoadOutcome], HistoryReceipt]

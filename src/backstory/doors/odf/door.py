@@ -100,7 +100,13 @@ def _pull(
                 raise Refused("no-dataset", f"{dataset.name} has no rows yet.", "Pull it first.")
             plan = partial(_plan_watermark, dataset.name, request.set_watermark, run)
             return deliver(store, [dataset.name], plan)
-        poll = ask(dataset, _poll_context(store, dataset, head), request, run)
+        context = PollContext(
+            head,
+            committing.cache_of(store, dataset.name),
+            lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
+            lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
+        )
+        poll = ask(dataset, context, request, run)
     if isinstance(poll, DatasetReceipt):
         return poll
     receipts: list[DatasetReceipt] = []
@@ -119,15 +125,6 @@ def _pull(
             summary, f"Each of the {len(receipts)} files was compared with the dataset as it is now."
         )
     return poll.with_warnings(summary)
-
-
-def _poll_context(store: IcebergStore, dataset: RegisteredDataset, head: Head) -> PollContext:
-    return PollContext(
-        head,
-        committing.cache_of(store, dataset.name),
-        lambda: () if dataset.table is None else read_all_blocks(store, dataset.table),
-        lambda: refuse_forbidden_queries(store, dataset.name, dataset.dataset),
-    )
 
 
 def _ingest(store: IcebergStore, dataset: RegisteredDataset, poll: Poll) -> Iterator[DatasetReceipt]:

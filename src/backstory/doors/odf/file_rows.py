@@ -44,7 +44,7 @@ from backstory.spark.versions import metadata_column
 from backstory.stores.iceberg.store import IcebergStore
 
 if TYPE_CHECKING:
-    from pyspark.sql import DataFrame
+    pass
 
 
 # Options that were removed from the format: attribute, name, and former default (section 1.6).
@@ -134,7 +134,10 @@ def prepare_file(
         if isinstance(step, odf.Pipe):
             prepared = _pipe(prepared, step, target, logs, allow_commands=rights.allow_commands)
         elif step.format is odf.FileCompression.ZIP:
-            prepared = _unzip(prepared, step, target)
+            with open_zip(prepared.path, prepared.name) as archive:
+                entry = choose_entry(archive, prepared.name, step.sub_path)
+                extract(archive, entry, target, prepared.name, prepared.bound)
+            prepared = replace(prepared, path=target, name=f"{prepared.name}/{entry}")
         else:
             prepared = _gunzip(prepared, step, target)
     require_unchanged([stamp])
@@ -152,13 +155,6 @@ def _gunzip(source: PreparedFile, step: odf.Decompress, target: Path) -> Prepare
     except (gzip.BadGzipFile, EOFError, zlib.error) as stop:
         raise broken_archive(source.name, f"a whole gzip ({stop})") from None
     return replace(source, path=target, name=source.name.removesuffix(".gz"))
-
-
-def _unzip(source: PreparedFile, step: odf.Decompress, target: Path) -> PreparedFile:
-    with open_zip(source.path, source.name) as archive:
-        entry = choose_entry(archive, source.name, step.sub_path)
-        extract(archive, entry, target, source.name, source.bound)
-    return replace(source, path=target, name=f"{source.name}/{entry}")
 
 
 def _pipe(
@@ -244,14 +240,9 @@ def read_batch(
     stamp = stamp_of(ready.path)
     if isinstance(read, odf.Parquet) and is_local(store) and plain_parquet(ready.path, schema, types):
         whole = copy_whole(ready.path, stamp, folder)
-        return rows_of_staged_file(
-            _placed_by_spark(local_parquet(store, whole, pq.read_schema(whole))), whole
-        )
+        frame = local_parquet(store, whole, pq.read_schema(whole))
+        # This form finds Spark's metadata even if a column has the same name.
+        place = metadata_column(frame, "_metadata")["row_index"]
+        return rows_of_staged_file(frame.select("*", place.alias(ARRIVAL)), whole)
     rows = rows_of(ready.path, ready.name, read_options(read), schema, types, ready.bound)
     return stage_or_hold(store, rows, folder, held, queried=queried) if rows.schema.names else None
-
-
-def _placed_by_spark(frame: "DataFrame") -> "DataFrame":
-    # This form finds Spark's metadata even if a column has the same name.
-    place = metadata_column(frame, "_metadata")["row_index"]
-    return frame.select("*", place.alias(ARRIVAL))

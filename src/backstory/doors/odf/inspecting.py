@@ -137,17 +137,14 @@ def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None
     """The columns in the table's order or, before the first rows, the columns that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
-    system = {field["name"]: field for field in _system_fields(dataset)}
+    # Of the system columns, only the event time may be NULL.
+    fields = [
+        field.with_nullable(field.name == dataset.columns.time) for field in dataset.columns.system_schema()
+    ]
+    system = {field["name"]: field for field in data_schema_of(pa.schema(fields))["fields"]}
     declared = {field["name"]: field for field in dataset.schema["fields"]}
     names = [column.name for column in dataset.table.shape.columns]
     return {**dataset.schema, "fields": [declared.get(name) or system[name] for name in names]}
-
-
-def _system_fields(dataset: KnownDataset[TableLike]) -> Any:
-    """The documents of the system columns. Only the event time may be NULL."""
-    time = dataset.columns.time
-    fields = [field.with_nullable(field.name == time) for field in dataset.columns.system_schema()]
-    return data_schema_of(pa.schema(fields))["fields"]
 
 
 def _head(head: Head) -> dict[str, Any] | None:

@@ -207,8 +207,25 @@ def ask(
         why = NO_SOURCE if source is None else SWITCHED_OFF
         return replace(unchanged_receipt(dataset, state.head), status="disabled", hint=why)
     state.allow_queries()
-    context = _fetch_context(dataset, source, state, request, run)
-    return Poll(run, state.head, source, context, fetch(source_of(source.fetch), context))
+    head, seen = state.head, frozenset[str]()
+    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
+        paths = (block.event.get("path") for block in state.logged())
+        seen = frozenset(str(path) for path in paths if path is not None)
+    context = FetchContext(
+        system_time=run.system_time,
+        folder=dataset.dataset.folder,
+        cache=state.cache,
+        environment=os.environ,
+        state=head.state_of(source),
+        asked_before=head.is_newest_source(source),
+        complete=head.is_complete(source),
+        seen=seen,
+        refetch=request.refetch,
+        fetch_uncacheable=request.fetch_uncacheable,
+        progress=request.progress,
+        unpacked_limit=run.rights.unpacked_limit,
+    )
+    return Poll(run, head, source, context, fetch(source_of(source.fetch), context))
 
 
 def unchanged_receipt(dataset: KnownDataset[TableLike], head: Head) -> DatasetReceipt:
@@ -234,33 +251,6 @@ def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
         if not note.startswith(BY_OTHERS):
             log.warning(note, dataset=receipt.dataset)
     return receipt
-
-
-def _fetch_context(
-    dataset: KnownDataset[TableLike],
-    source: SetPollingSource,
-    state: PollContext,
-    request: IngestRequest,
-    run: PullRun,
-) -> FetchContext:
-    head, seen = state.head, frozenset[str]()
-    if isinstance(source.fetch, FilesGlob) and dataset.table is not None and head.block is not None:
-        paths = (block.event.get("path") for block in state.logged())
-        seen = frozenset(str(path) for path in paths if path is not None)
-    return FetchContext(
-        system_time=run.system_time,
-        folder=dataset.dataset.folder,
-        cache=state.cache,
-        environment=os.environ,
-        state=head.state_of(source),
-        asked_before=head.is_newest_source(source),
-        complete=head.is_complete(source),
-        seen=seen,
-        refetch=request.refetch,
-        fetch_uncacheable=request.fetch_uncacheable,
-        progress=request.progress,
-        unpacked_limit=run.rights.unpacked_limit,
-    )
 
 
 def choose_datasets(
