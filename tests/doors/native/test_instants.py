@@ -59,7 +59,7 @@ def test_a_copy_is_of_the_time_at_which_its_call_began(store):
         late = Blocked(warehouse, name, rows("old"))
         late.start()
         assert within(SECONDS, late.waits)
-        newer = NativeSnapshot(table_name(name), rows_of_arrow(store, rows("new", 3)), parse_options())
+        newer = NativeSnapshot(rows_of_arrow(store, rows("new", 3)), SnapshotRequest(into=name))
         deliver_once(store, newer.open_plan)
     late.join(SECONDS)
     assert late.told is not None, late.receipt

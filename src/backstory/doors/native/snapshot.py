@@ -59,7 +59,6 @@ from backstory.formats.delivered import shape_rows
 from backstory.model.change import TOKEN, Change, Commit, Note, RowBatches
 from backstory.model.instant import iso
 from backstory.model.layout import FILE, MEMORY, POSITION, VALID_FROM, Layout
-from backstory.model.table import TableName
 from backstory.model.versions_layout import COPIED_AT, MEMORY_SINCE, RECORDED, SCOPE, SETTLED, WHOLE_ROWS
 from backstory.spark.session_settings import hold_settings
 from backstory.spark.versions import arrow_of

@@ -40,7 +40,6 @@ from backstory.errors import Refused
 from backstory.model.change import Change, Commit, Note
 from backstory.model.instant import EPOCH, iso
 from backstory.model.layout import MEMORY, VALID_FROM, Layout
-from backstory.model.table import TableName
 from backstory.model.versions_layout import ORDERED_BY, OWN_TIME, RECORDED, ROLE, SETTLED, Role
 from backstory.spark.session_settings import hold_settings
 from backstory.stores.iceberg.faults import translate_faults

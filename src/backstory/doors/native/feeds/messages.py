@@ -383,7 +383,7 @@ def unwrap_feed(
         return unwrap_here(store, messages.table(lease), request, key)
 
     def tasks(_resources: ExitStack) -> FeedRows:
-        with translate_faults(into):  # this reads the types of all messages, in tasks
+        with translate_faults(request.into):  # this reads the types of all messages, in tasks
             return unwrap_in_tasks(messages.frame(), request, key)
 
     return plan_here_or_in_tasks(store, request.into, here, tasks)
