@@ -146,10 +146,6 @@ def find_places(numbers: np.ndarray, wanted: np.ndarray) -> np.ndarray:
         places[numbers[np.minimum(places, len(numbers) - 1)] != wanted] = -1
         return places
     # For many numbers, a hash lookup is several times faster.
-    return _indices(wanted, numbers)
-
-
-def _indices(wanted: np.ndarray, numbers: np.ndarray) -> np.ndarray:
     indices = pc.index_in(pa.array(wanted), value_set=pa.array(numbers))
     return np.asarray(pc.fill_null(indices, -1)).astype(np.int64)
 

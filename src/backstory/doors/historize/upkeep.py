@@ -137,17 +137,12 @@ class Upkeep:
                 "Set allow_prune: true in its historization.",
             )
         run, began = run_id or str(uuid.uuid4()), time.monotonic()
-        with self.target.hold(self.schema, self.dataset, run):
-            pruned = self._prune(cut, run)
-        self._log(run, "prune", pruned.versions, began)
-        return pruned
-
-    def _prune(self, cut: Cut, run: str) -> Pruned:
-        with self.engine.transaction():
+        with self.target.hold(self.schema, self.dataset, run), self.engine.transaction():
             self._views(drop_views(self.history()))
             pruning.prepare_archive(self.history(), self.engine)
             pruned = pruning.prune(self.history(), self.engine, cut, run, self.clock(), self._remember)
             self._views(create_marked_views(self.history()))
+        self._log(run, "prune", pruned.versions, began)
         return pruned
 
     def _remember(self, watermark: datetime) -> None:

@@ -182,9 +182,12 @@ class _Plan:
         }
         counts = {kind: int(rows.sum()) for kind, rows in kinds.items()}
         counts[UNCHANGED] = int((self.both & ~self.changes & ~self.is_renewed).sum())
-        counts[TAKEN_BACK] = int(self._withdrawals.sum())
+        counts[TAKEN_BACK] = int((self._differs & self.records.replaced.has).sum())
+        counts[TAKEN_BACK] += int((self._differs & self._begins_next & self._continues).sum())
         counts |= {f"{HAD}{name}": int(self._had(name).sum()) for name in self.terms.compared}
-        counts |= {f"{DRIVES}{name}": int(self._drives(name).sum()) for name in self._same_values}
+        counts |= {
+            f"{DRIVES}{name}": int((kinds[CHANGED] & ~same).sum()) for name, same in self._same_values.items()
+        }
         keys = self._keys
         few = {kind: keys.take(pa.array(np.flatnonzero(rows)[:MAX_KEYS])) for kind, rows in kinds.items()}
         nothing = shape_rows(keys.slice(0, 0), self.terms.columns, ids=self.terms.ids)
@@ -297,11 +300,6 @@ class _Plan:
         after = self.records.next
         return after.has & (after.start == self.terms.following) if after.has.any() else after.has
 
-    @cached_property
-    def _withdrawals(self) -> np.ndarray:
-        replaced = self._differs & self.records.replaced.has
-        return replaced.astype(np.int64) + (self._differs & self._begins_next & self._continues)
-
     def _moved_versions(self) -> Iterable[tuple[pa.Table, bool]]:
         """Earlier versions whose end moves."""
         before, at = self.records.before, self.terms.at
@@ -382,9 +380,6 @@ class _Plan:
         pairs = ((one_array(delivered[name]), one_array(now[name])) for name in self.terms.key)
         values = [pc.if_else(pa.array(delivered.has), *pair) for pair in pairs]
         return pa.table(values, names=list(self.terms.key))
-
-    def _drives(self, name: str) -> np.ndarray:
-        return (self.changes | self.is_renewed) & ~self._same_values[name]
 
     def _had(self, name: str) -> np.ndarray:
         return self.both & np.asarray(one_array(self.at_instant[name]).is_valid())
