@@ -26,16 +26,8 @@ from backstory.engine.spill import sort_rows
 from backstory.engine.staging import StagedRows
 from backstory.errors import BackstoryError, Refused, TryAgain
 from backstory.formats.delivered import shape_rows
+from backstory.journal import chain
 from backstory.journal.arrow_hash import hash_of_table, hash_text, sum_of_words
-from backstory.journal.chain import (
-    Block,
-    bring_up_to_date,
-    canonical,
-    log_of,
-    newest_block,
-    schema_hash,
-    walk,
-)
 from backstory.journal.row_hash import ROWS, hash_of, observe_hash
 from backstory.model.change import NOTHING, TOKEN, Change, Note, RowBatches
 from backstory.model.instant import iso
@@ -120,7 +112,7 @@ def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     if (
         dataset.table is None
         or rows == counted
-        or (rows < counted and next(walk(dataset.table), None) is not None)
+        or (rows < counted and next(chain.walk(dataset.table), None) is not None)
     ):
         return head
     name = dataset.dataset.name
@@ -133,7 +125,7 @@ def head_to_extend(store: IcebergStore, dataset: RegisteredDataset) -> Head:
 
 def head_of(store: IcebergStore, dataset: RegisteredDataset) -> Head:
     """The head of a dataset. It is empty if the dataset has no table."""
-    return Head(None if dataset.table is None else newest_block(store, dataset.table))
+    return Head(None if dataset.table is None else chain.newest_block(store, dataset.table))
 
 
 @dataclass(frozen=True, slots=True)
@@ -263,8 +255,8 @@ def block_change(
         types = [
             (f.name, f.dataType.simpleString()) for f in spark_schema(store.jvm, pending.iceberg.schema())
         ]
-        event.update(schema_hash=schema_hash(types), counts=dict(counts))
-        block = Block(sequence, previous, ingestion.now, "AddData", event)
+        event.update(schema_hash=chain.schema_hash(types), counts=dict(counts))
+        block = chain.Block(sequence, previous, ingestion.now, "AddData", event)
         return {TOKEN: ingestion.file.token or block.hash, **block.properties()}
 
     into = into if into != table.shape else None
@@ -340,11 +332,11 @@ def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
 def write_log(store: IcebergStore, name: TableName) -> None:
     """Bring the log of a dataset up to date. An error is only logged, so that it never fails a pull."""
     try:
-        bring_up_to_date(store, existing(store, name))
+        chain.bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:
         log.warning(
             "the log is behind; do not expire snapshots until a pull has written it",
-            table=str(log_of(name)),
+            table=str(chain.log_of(name)),
             reason=fault.message,
         )
 
@@ -368,4 +360,4 @@ def _properties(ingestion: Ingestion, delivered: DeliveredSide | None) -> dict[s
     source = ingestion.file.source
     declared = declared_schema(source.read) if source.preprocess is None else None
     document = document_of(delivered.data, declared, ingestion.dataset.columns.time, dated=delivered.dated)
-    return {SCHEMA: canonical(document)}
+    return {SCHEMA: chain.canonical(document)}
