@@ -145,7 +145,7 @@ def test_every_plan_has_its_specification():
     }
 
     assert plans <= {path.stem for path in SPECIFICATION.iterdir()}
-    assert (SOURCE / "strategies" / "scd2" / "rule.py").exists()  # the conformance kit has it
+    assert (SOURCE / "testing" / "rule.py").exists()  # the conformance kit has it
 
 
 def test_the_specification_is_plain_python():

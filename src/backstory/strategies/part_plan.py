@@ -51,7 +51,7 @@ class PartPlan:
         )
 
 
-def plan_of_faults(
+def refused_part(
     faults: Mapping[str, pa.Table],
     sample: Callable[[pa.Table], pa.Table] = lambda rows: rows.slice(0, MAX_KEYS),
 ) -> PartPlan | None:

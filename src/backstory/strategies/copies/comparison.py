@@ -16,7 +16,7 @@ from backstory.strategies.feeds.copy_plan import plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
 from backstory.strategies.matching import Matches, distinct, match, take_rows
-from backstory.strategies.part_plan import PartPlan, plan_of_faults
+from backstory.strategies.part_plan import PartPlan, refused_part
 from backstory.strategies.values import Values, alike
 from backstory.strategies.whole_rows import count_equal_rows
 
@@ -59,7 +59,7 @@ def plan_rows(
         OUTSIDE: delivered.filter(pa.array(~_in_scope(terms.scope, delivered))),
         CLAIMED: _rows_of_other_scopes(terms, delivered, stored),
     }
-    if refused := plan_of_faults(faults, lambda rows: rows.select(terms.key).slice(0, MAX_KEYS)):
+    if refused := refused_part(faults, lambda rows: rows.select(terms.key).slice(0, MAX_KEYS)):
         return refused
     scope = pa.chunked_array([_in_scope(terms.scope, stored) & terms.closes])
     matches = match(delivered, stored, terms.key, terms.decisive, scope)

@@ -36,7 +36,7 @@ from backstory.strategies.feeds.records import (
 )
 from backstory.strategies.feeds.states import States
 from backstory.strategies.feeds.terms import BEFORE_IMAGE, FIRST, FeedTerms
-from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, plan_of_faults
+from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan, PlanSums, refused_part
 from backstory.strategies.values import alike
 
 BEGAN, ENDED, SILENT, LATE = "began", "ended", "silent", "late"
@@ -163,7 +163,7 @@ def plan_records(terms: FeedTerms, arrival: Arrival, events: pa.Table, slice_: p
     of all keys. If the counts contain faults, nothing else is valid.
     """
     records = RecordFold(terms, arrival, events, live_rows(slice_))
-    if refused := plan_of_faults(_faults(records)):
+    if refused := refused_part(_faults(records)):
         return refused
     difference = difference_of(records)
     parts = [*difference.rows(), *void_rows(records)]

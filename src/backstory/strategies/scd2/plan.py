@@ -29,7 +29,7 @@ from backstory.model.layout import (
 )
 from backstory.strategies.keys import key_codes
 from backstory.strategies.matching import Matches, pair_rows, side_codes, take_rows
-from backstory.strategies.part_plan import PartPlan, Whole, as_they_are, plan_of_faults
+from backstory.strategies.part_plan import PartPlan, Whole, as_they_are, refused_part
 from backstory.strategies.scd2 import terms as scd2
 from backstory.strategies.scd2.transitions import TRANSITIONS, Case, Now, Past, State, Tally
 from backstory.strategies.values import alike
@@ -131,7 +131,7 @@ def plan_base(terms: scd2.LoadTerms, staged: pa.Table, stored: pa.Table) -> tupl
     one, unlike = keep_one_per_key(terms, staged, repeats[0])
     again = rows_that_share_keys(stored, terms.key, repeats[1])
     faults = {**_invalid_rows(terms, staged), scd2.STAGE_TWICE: unlike, scd2.BASE_TWICE: again}
-    if refused := plan_of_faults(faults, partial(scd2.sample, terms)):
+    if refused := refused_part(faults, partial(scd2.sample, terms)):
         return refused, None
     codes = codes if one is staged else side_codes(one, stored, [terms.key])
     matches = pair_rows(one, stored, codes, terms.compared, stored[scd2.IN_SCOPE])
@@ -260,7 +260,7 @@ def plan_history(
         scd2.OPEN_TWICE: whole(rows_that_share_keys(open_, terms.key, repeats[1])),
         scd2.NEVER_BEGAN: whole(_rows_without(open_, STARTED)),
     }
-    if refused := plan_of_faults(faults, partial(scd2.sample, terms)):
+    if refused := refused_part(faults, partial(scd2.sample, terms)):
         return refused
     codes = codes if one is live else side_codes(one, open_, [terms.key])
     matches = pair_rows(one, open_, codes, [ROW_HASH], open_[scd2.IN_SCOPE])
@@ -295,7 +295,7 @@ def _early_rows(
         now, before = matches.changed
         early = pc.less(one[terms.dated].take(now), open_[terms.dated].take(before))
         faults[scd2.EARLIER_DATE] = take_rows(one, now).filter(pc.fill_null(early, False))
-    return plan_of_faults(faults, partial(scd2.sample, terms)) or PartPlan()
+    return refused_part(faults, partial(scd2.sample, terms)) or PartPlan()
 
 
 def plan_begins(terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earlier: PastKeys) -> PartPlan:
@@ -310,7 +310,7 @@ def pasts_of(terms: scd2.LoadTerms, changed: pa.Table, appeared: pa.Table, earli
     begun = pa.concat_tables([changed, appeared])
     early = {scd2.BEGINS_EARLY: begun.filter(pc.is_in(begun[terms.key], value_set=earlier.later))}
     part = PartPlan(counts={scd2.SEEN: counts[Past.CLOSED], scd2.INTERRUPTED: counts[Past.INTERRUPTED]})
-    return part + (plan_of_faults(early, partial(scd2.sample, terms)) or PartPlan())
+    return part + (refused_part(early, partial(scd2.sample, terms)) or PartPlan())
 
 
 def tally(sizes: tuple[int, int, int, int, int], seen: int, interrupted: int = 0) -> Tally:
