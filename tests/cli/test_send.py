@@ -1,14 +1,19 @@
 """`backstory send`: the difference of two copies as one batch, which is the same if it is sent again."""
 
 import json
+import math
 import socket
+from datetime import UTC, datetime
 from pathlib import Path
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
 from destination import serving
 from memory_store.store import MemoryStore, load, rows_of
 
 from backstory.cli.app import run
+from backstory.errors import UsageError
 from backstory.model.table import TableName
 from backstory.model.types import Kind
 from backstory.testing import sender
@@ -30,10 +35,12 @@ def send(destination, tmp_path, monkeypatch, capsys, request):
     name = request.node.name.replace("[", "_").strip("]")
 
     def send(before, after, *options, code=0):
-        for path, text in (("before.csv", before), ("after.csv", after)):
+        ending = "json" if after.startswith("[") else "csv"
+        paths = [f"before.{ending}", f"after.{ending}"]
+        for path, text in zip(paths, (before, after), strict=True):
             Path(path).write_text(text)
         words = ["--to", address, "--schema", "crm", "--table", name, "--key", "id", "--output", "json"]
-        assert run(["send", "before.csv", "after.csv", *words, *options]) == code
+        assert run(["send", *paths, *words, *options]) == code
         send.told = told = json.loads(capsys.readouterr().out.splitlines()[-1])  # the server logs there, too
         table = load(store, TableName("crm", name))
         return len(table.snapshots) if code == 0 else told["error"]["code"]
@@ -123,6 +130,37 @@ def test_files_as_people_have_them_are_sent(send, destination, tmp_path):
     assert kinds == {"id": Kind.LONG, "zip": Kind.STRING, "sum": Kind.DOUBLE, "name": Kind.STRING}
     (row,) = rows_of(destination[0], table).to_pylist()
     assert (row["zip"], row["sum"], row["name"]) == ("01067", 2.25, "Ann")
+
+
+def test_nested_values_are_sent_as_json(send, destination):
+    """The texts are those of the file, in a column of type JSON."""
+    one = '[{"id": 1, "x": {"k": [1, 2.50]}}, {"id": 2, "x": {}}, {"id": 3, "x": null}]'
+    two = '[{"id": 1, "x": {"k": [1, 2.50]}}, {"id": 2, "x": {"a": ["é"]}}]'
+    assert (send("", one), send(one, two), send(one, two)) == (1, 2, 2)
+    assert [send.told[0][kind] for kind in ("replace", "update", "delete")] == [0, 1, 1]
+    table = load(destination[0], TableName("crm", "test_nested_values_are_sent_as_json"))
+    assert {column.name: column.type.kind for column in table.shape.user_columns}["x"] == Kind.JSON
+    texts = {row["id"]: row["x"] for row in rows_of(destination[0], table).to_pylist()}
+    assert texts == {1: '{"k":[1,2.50]}', 2: '{"a":["é"]}'}
+
+
+def test_typed_values_of_parquet_are_sent_as_their_texts(tmp_path):
+    """A map is an object, bytes are base64, a float has the digits of its text, and NaN equals NaN. A nested
+    column is refused in a key."""
+    columns = {
+        "id": pa.array([1]),
+        "map": pa.array([[("k", b"\xff")]], pa.map_(pa.string(), pa.binary())),
+        "single": pa.array([72.1], pa.float32()),
+        "nan": pa.array([math.nan]),
+    }
+    pq.write_table(pa.table(columns), tmp_path / "copy.parquet")
+    copy = sender.read_copy(tmp_path / "copy.parquet", ["id"])
+    (row,) = copy.rows.values()
+    assert (row["map"], row["single"]) == ('{"k": "/w=="}', 72.1)
+    assert sender.difference(copy, copy, datetime.now(UTC), history=False).empty
+    with pytest.raises(UsageError) as refusal:
+        sender.read_copy(tmp_path / "copy.parquet", ["id", "map"])
+    assert (refusal.value.code, refusal.value.keys) == ("bad-option", ["map"])
 
 
 def test_what_is_written_otherwise_is_refused_with_the_option_to_add(send):

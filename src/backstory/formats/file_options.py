@@ -16,7 +16,7 @@ _SPELLED: Final = {"tab": "\t", "\\t": "\t"}
 _OF_JSON: Final = frozenset({"encoding", "type"})
 
 
-def parse_types(words: Mapping[str, str] | None) -> dict[str, ColumnType]:
+def parse_types(words: Mapping[str, str | ColumnType] | None) -> dict[str, ColumnType]:
     """The types of columns, from names such as `DECIMAL(18,2)`. Raises UsageError for an unknown type."""
     return {name: _type(name, word) for name, word in (words or {}).items()}
 

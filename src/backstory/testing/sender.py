@@ -14,7 +14,7 @@ import io
 import json
 import os
 import tempfile
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from datetime import UTC, date, datetime, time
@@ -37,13 +37,16 @@ from backstory.doors.fivetran.wire.destination_sdk_pb2_grpc import DestinationCo
 from backstory.errors import Refused, TryAgain, UsageError
 from backstory.formats.batch_file import BatchFile, Compression, Encoding, Format
 from backstory.formats.file_options import AS_EXPECTED, FileOptions
+from backstory.formats.options import JsonOptions
 from backstory.formats.reading import as_files_of_a_user, open_files
 from backstory.formats.rows import type_of_arrow
 from backstory.formats.source_files import source_files
+from backstory.formats.values.exactly import cast_same
 from backstory.model.instant import TMAX, iso, parse_instant
 from backstory.model.layout import ACTIVE, END, HISTORY_COLUMNS, START, SYNCED
 from backstory.model.table import Column, TableName
-from backstory.model.types import ColumnType, Kind
+from backstory.model.types import NESTED_KINDS, ColumnType, Kind
+from backstory.model.values import as_json
 from backstory.strategies.actions import UNMODIFIED
 
 NULL_STRING = "null-m8yilkvPsNulehxl2G6pmSQ3G3WWdLP"
@@ -134,7 +137,7 @@ def _text(value: object, encoding: Encoding) -> str:
         case bool():
             text = "true" if value else "false"
         case bytes():
-            text = base64.b64encode(value).decode()
+            text = _base64(value)
         case datetime(tzinfo=zone) if zone is not None:
             text = instant(value)
         case date() | time():
@@ -205,24 +208,62 @@ def read_copy(
         files = open_files(source, Path(folder), written)
         known = {name: pa.field(name, pa.string()) for name in texts}
         schema, with_commas = files.columns(known)
-        if lacking := [name for name in key if name not in schema.names]:
-            message = f"{path} has no column {', '.join(lacking)}."
-            raise UsageError("no-key", message, f"It has {', '.join(schema.names)}.", lacking)
+        columns = tuple(Column(field.name, _type(field.type)) for field in schema)
+        _refuse_wrong_key(path, key, columns)
+        if isinstance(files.options, JsonOptions):  # objects and arrays stay as they are written
+            nested = {column.name: _TEXT for column in columns if column.type.kind is Kind.JSON}
+            files = replace(files, written=replace(written, type={**written.type, **nested}))
+            schema, _ = files.columns(known)
         batches = list(files.batches(schema))
     rows: dict[Key, CopyRow] = {}
     repeated: list[Key] = []
-    for row in pa.Table.from_batches(batches, schema).to_pylist():
+    for row in _python_rows(pa.Table.from_batches(batches, schema)):
         value = tuple(row[name] for name in key)
         if value in rows:
             repeated.append(value)
         rows[value] = row
-    columns = tuple(Column(field.name, _type(field.type)) for field in schema)
     return SourceCopy(tuple(key), columns, rows, repeated, with_commas - set(texts))
 
 
+def _refuse_wrong_key(path: Path, key: Sequence[str], columns: Sequence[Column]) -> None:
+    types = {column.name: column.type for column in columns}
+    if lacking := [name for name in key if name not in types]:
+        raise UsageError(
+            "no-key", f"{path} has no column {', '.join(lacking)}.", f"It has {', '.join(types)}.", lacking
+        )
+    if nested := [name for name in key if types[name].kind is Kind.JSON]:
+        raise UsageError(
+            "bad-option",
+            f"{', '.join(nested)} cannot be in a key: it is nested.",
+            "Use flat columns.",
+            nested,
+        )
+
+
 def _type(type_: pa.DataType) -> ColumnType:
+    """The type of a column at the destination. Nested values are sent as JSON, as Fivetran sends them."""
     column = type_of_arrow(type_)
+    if column.kind in NESTED_KINDS:
+        return ColumnType(Kind.JSON)
     return column if column.flat else ColumnType(Kind.STRING)
+
+
+def _python_rows(table: pa.Table) -> Iterator[CopyRow]:
+    """Rows as dictionaries. Nested values are JSON texts, and floats have the digits of their texts."""
+    for name in table.column_names:
+        if pa.types.is_float32(table[name].type):
+            place = table.column_names.index(name)
+            wide = [cast_same(chunk, pa.float64()) for chunk in table[name].chunks]
+            table = table.set_column(place, name, pa.chunked_array(wide, pa.float64()))
+    for row in table.to_pylist(maps_as_pydicts="strict"):
+        yield {
+            name: as_json(value, _base64) if isinstance(value, dict | list) else value
+            for name, value in row.items()
+        }
+
+
+def _base64(value: bytes) -> str:
+    return base64.b64encode(value).decode()
 
 
 def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, history: bool) -> CopyDifference:
@@ -240,16 +281,21 @@ def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, hist
         old = before.rows.get(key)
         if old is None:
             replace.append(row | stamp)
-        elif any(old.get(name) != row[name] for name in names):
-            update.append(
-                {name: row[name] for name in after.key}
-                | {name: UNMODIFIED if old.get(name) == row[name] else row[name] for name in names}
-                | stamp
-            )
+        elif any(not _same(old.get(name), row[name]) for name in names):
+            update.append({name: row[name] for name in after.key} | _changes(old, row, names) | stamp)
     missing = [row for key, row in before.rows.items() if key not in after.rows]
     delete = [row | {SYNCED: instant, END: instant} for row in missing]
     earliest = [row | {START: instant} for row in (*replace, *update)] if history else []
     return CopyDifference(replace, update, delete, earliest)
+
+
+def _changes(old: CopyRow, new: CopyRow, names: Sequence[str]) -> CopyRow:
+    return {name: UNMODIFIED if _same(old.get(name), new[name]) else new[name] for name in names}
+
+
+def _same(old: object, new: object) -> bool:
+    """Whether two values are equal. NaN equals NaN."""
+    return old == new or (old != old and new != new)  # noqa: PLR0124
 
 
 SECRET_BYTES = 32
@@ -318,6 +364,7 @@ MESSAGE_BYTES = 134_217_728
 # The time limit for a connection to the destination.
 CONNECT_SECONDS = 10.0
 _INSTANT = ColumnType(Kind.UTC_DATETIME)
+_TEXT = ColumnType(Kind.STRING)
 _COMPRESSIONS = {
     Compression.OFF: sdk.Compression.OFF,
     Compression.ZSTD: sdk.Compression.ZSTD,
