@@ -128,6 +128,17 @@ def test_a_sequence_that_is_no_time_is_refused(store):
         adopt(store, table, "autocdc", ["id"])
 
 
+def test_a_column_of_a_type_that_spark_lacks_is_named(store):
+    """Other programs write times of day, which Spark cannot read."""
+    table = foreign(store, "dlt")
+    adopt(store, table, "dlt", ["id"])
+    time = store.jvm.org.apache.iceberg.types.Types.TimeType.get()
+    existing(store, table).iceberg.updateSchema().addColumn("opens", time).commit()
+    with pytest.raises(Refused, match="a column of type time") as refusal:
+        Table(store, table).as_of("2026-01-15").collect()
+    assert refusal.value.code == "unsupported-type"
+
+
 def test_a_table_of_a_door_stays_what_it_is(store):
     """Adopting it would block its door."""
     table = foreign(store, "sqlmesh")

@@ -26,6 +26,7 @@ from typing import Any
 import grpc
 import pyarrow as pa
 import pyarrow.parquet as pq
+from attrs import evolve
 from cryptography.hazmat.primitives.ciphers import Cipher
 from cryptography.hazmat.primitives.ciphers.algorithms import AES
 from cryptography.hazmat.primitives.ciphers.modes import CBC
@@ -212,7 +213,7 @@ def read_copy(
         _refuse_wrong_key(path, key, columns)
         if isinstance(files.options, JsonOptions):  # objects and arrays stay as they are written
             nested = {column.name: _TEXT for column in columns if column.type.kind is Kind.JSON}
-            files = replace(files, written=replace(written, type={**written.type, **nested}))
+            files = replace(files, written=evolve(written, type={**written.type, **nested}))
             schema, _ = files.columns(known)
         batches = list(files.batches(schema))
     rows: dict[Key, CopyRow] = {}

@@ -80,6 +80,8 @@ BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
 # In Iceberg's errors for metadata or a snapshot older than the table's newest.
 CLOCK_BACK = ("Invalid update timestamp", "Expected sorted snapshot log", "Expected sorted previous metadata")
+# In Iceberg's errors for a column of a type that this Spark lacks.
+_UNREADABLE: Final = re.compile(r"Spark does not support ([\w ]+?) fields")
 SPARK_GONE = "spark-gone"
 UNCHANGED: Final = "The table is unchanged; `verbose=True` shows the whole cause."
 # A missing file. Only its own name is shown, since folders may be named after values.
@@ -130,6 +132,8 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             raise _clock_back(table) from fault
         if any(word in str(fault) for word in THROTTLED):
             raise _storage_busy(table) from fault
+        if unreadable := _UNREADABLE.search(str(fault)):
+            raise _unreadable_type(table, unreadable[1]) from fault
         raise (
             error_of_worker(str(fault))
             or no_room_by(str(fault), table)
@@ -140,6 +144,14 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
                 _remedy(),
             )
         ) from fault
+
+
+def _unreadable_type(table: TableName | str, type_: str) -> Refused:
+    return Refused(
+        "unsupported-type",
+        f"{table} has a column of type {type_}, which Spark cannot read.",
+        "Change the column's type in the program that writes the table, or read it with another program.",
+    )
 
 
 def java_fault(fault: "Py4JJavaError", table: TableName | str) -> BackstoryError:
