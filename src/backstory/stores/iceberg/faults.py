@@ -124,33 +124,35 @@ def translate_faults(table: TableName | str) -> Iterator[None]:
             "The table is unchanged; fix the storage, then send it again.",
         ) from fault
     except PySparkException as fault:
-        if condition_of(fault) == OF_JAVA:
-            raise needs_java() from fault
-        if "INCOMPATIBLE_TABLE_CHANGE" in (condition_of(fault) or ""):
-            raise conflict(table) from fault
-        if any(word in str(fault) for word in CLOCK_BACK):
-            raise _clock_back(table) from fault
-        if any(word in str(fault) for word in THROTTLED):
-            raise _storage_busy(table) from fault
-        if unreadable := _UNREADABLE.search(str(fault)):
-            raise _unreadable_type(table, unreadable[1]) from fault
-        raise (
-            error_of_worker(str(fault))
-            or no_room_by(str(fault), table)
-            or lost_file(fault, table)
-            or Failed(
-                "spark-failed",
-                f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
-                _remedy(),
-            )
-        ) from fault
+        raise _spark_fault(fault, table) from fault
 
 
-def _unreadable_type(table: TableName | str, type_: str) -> Refused:
-    return Refused(
-        "unsupported-type",
-        f"{table} has a column of type {type_}, which Spark cannot read.",
-        "Change the column's type in the program that writes the table, or read it with another program.",
+def _spark_fault(fault: "PySparkException", table: TableName | str) -> BackstoryError:
+    """The error for an exception of Spark during work on a table."""
+    text = str(fault)
+    if condition_of(fault) == OF_JAVA:
+        return needs_java()
+    if "INCOMPATIBLE_TABLE_CHANGE" in (condition_of(fault) or ""):
+        return conflict(table)
+    if any(word in text for word in CLOCK_BACK):
+        return _clock_back(table)
+    if any(word in text for word in THROTTLED):
+        return _storage_busy(table)
+    if unreadable := _UNREADABLE.search(text):
+        return Refused(
+            "unsupported-type",
+            f"{table} has a column of type {unreadable[1]}, which Spark cannot read.",
+            "Change the column's type in the program that writes the table, or read it with another program.",
+        )
+    return (
+        error_of_worker(text)
+        or no_room_by(text, table)
+        or lost_file(fault, table)
+        or Failed(
+            "spark-failed",
+            f"Spark could not read or write {table} ({_cause(spark_cause(fault), fault)}).",
+            _remedy(),
+        )
     )
 
 
