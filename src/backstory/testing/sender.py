@@ -283,15 +283,15 @@ def difference(before: SourceCopy, after: SourceCopy, instant: datetime, *, hist
         if old is None:
             replace.append(row | stamp)
         elif any(not _same(old.get(name), row[name]) for name in names):
-            update.append({name: row[name] for name in after.key} | _changes(old, row, names) | stamp)
+            update.append(
+                {name: row[name] for name in after.key}
+                | {name: UNMODIFIED if _same(old.get(name), row[name]) else row[name] for name in names}
+                | stamp
+            )
     missing = [row for key, row in before.rows.items() if key not in after.rows]
     delete = [row | {SYNCED: instant, END: instant} for row in missing]
     earliest = [row | {START: instant} for row in (*replace, *update)] if history else []
     return CopyDifference(replace, update, delete, earliest)
-
-
-def _changes(old: CopyRow, new: CopyRow, names: Sequence[str]) -> CopyRow:
-    return {name: UNMODIFIED if _same(old.get(name), new[name]) else new[name] for name in names}
 
 
 def _same(old: object, new: object) -> bool:
