@@ -9,9 +9,12 @@ from backstory.cli.answers import answer, answer_from_files, open_warehouse, pri
 from backstory.cli.options import (
     BRANCH_DEFAULTS,
     BranchOptions,
+    HistoryUrl,
     Limit,
+    NamedTable,
     Names,
     Options,
+    RowLimit,
     no_known_times,
     parse_names,
     with_flags,
@@ -34,12 +37,12 @@ Difference = dict[str, Any]
 
 @with_flags(DiffOptions)
 def diff(
-    table: str,
+    table: NamedTable,
     from_: str,
     to: str | None = None,
     *,
     options: BranchOptions = BRANCH_DEFAULTS,
-    url: str | None = None,
+    url: HistoryUrl = None,
     key: Names = (),
     limit: Limit = None,
     **words: Unpack[DiffOptions],
@@ -58,13 +61,10 @@ def diff(
     Example: `backstory diff crm.customer 2026-01-01 2026-02-01`
 
     Args:
-        table: The table, as schema.table.
         from_: The first time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         to: The second time, in the same form. Omit it after main..BRANCH.
-        url: Database with the history of a model: duckdb:///path or postgresql://host/name.
         key: Key columns of the history in a database (--url), a,b.
         limit: Largest number of records to show.
-        options: Common options.
     """
     if to is None:
         branch = _branch_after_main(from_)
@@ -176,10 +176,10 @@ def _difference_rows(difference: Difference, *, whole: bool) -> Iterator[Differe
 
 @with_flags(ChangesOptions, CursorOptions)
 def changes(
-    table: str,
+    table: NamedTable,
     *,
     options: BranchOptions = BRANCH_DEFAULTS,
-    limit: Limit = None,
+    limit: RowLimit = None,
     **words: Unpack[CursorOptions],
 ) -> None:
     """Show the rows that changed between two commits.
@@ -193,11 +193,6 @@ def changes(
     changes, and `changes T --cursor crm --advance 7` moves the cursor to the `until` version printed before.
 
     Example: `backstory changes crm.customer --since 2026-01-01 --net --current`
-
-    Args:
-        table: The table, as schema.table.
-        limit: Largest number of rows to show.
-        options: Common options.
     """
     advance, drop = words.pop("advance"), words.pop("drop")
     range_ = cast("ChangesOptions", words)

@@ -5,7 +5,15 @@ from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Unpack
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.options import BRANCH_DEFAULTS, DEFAULTS, BranchOptions, Flag, Options, with_flags
+from backstory.cli.options import (
+    BRANCH_DEFAULTS,
+    DEFAULTS,
+    BranchOptions,
+    Flag,
+    NamedTable,
+    Options,
+    with_flags,
+)
 from backstory.cli.output import add_error_column, console, print_error, print_line, show, show_document
 from backstory.cli.progress import show_activity
 from backstory.engine.run_context import RemarkOptions
@@ -33,7 +41,6 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
     Args:
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
-        options: Common options.
     """
     from backstory.stores.refusals import require_some
     from backstory.upkeep.checking import STRANGE, records
@@ -97,7 +104,7 @@ def _print_laws(records: list[dict[str, Any]]) -> None:
 
 @with_flags(RemarkOptions)
 def repair(
-    table: str, *, apply: Flag = False, options: Options = DEFAULTS, **remark: Unpack[RemarkOptions]
+    table: NamedTable, *, apply: Flag = False, options: Options = DEFAULTS, **remark: Unpack[RemarkOptions]
 ) -> int:
     """Fix a history whose laws are broken.
 
@@ -107,9 +114,7 @@ def repair(
     Example: `backstory repair crm.customer --apply`
 
     Args:
-        table: The table, as schema.table.
         apply: Write the fix, instead of only showing it.
-        options: Common options.
     """
     from backstory.upkeep.repairing import repair_small
 
@@ -162,7 +167,7 @@ def _by_start(signed_row: tuple[str, Any]) -> tuple[str, int]:
 
 @with_flags(RemarkOptions)
 def adopt(
-    table: str,
+    table: NamedTable,
     *,
     layout: Literal["dbt", "sqlmesh", "dlt", "autocdc", "autocdc-bitemporal"],
     key: str = "",
@@ -182,12 +187,10 @@ def adopt(
     Example: `backstory adopt shop.customer_snapshot --layout dbt --key customer_id`
 
     Args:
-        table: The table, as schema.table.
         layout: The tool: dbt snapshots, SQLMesh SCD_TYPE_2, dlt scd2, or AUTO CDC (SCD type 2 or bitemporal).
         key: Key columns, a,b. Default: the table's identifier fields.
         into: The new table, as schema.table, if the history is imported.
         dry_run: Show the changes, and write nothing.
-        options: Common options.
     """
     names = [name.strip() for name in key.split(",") if name.strip()]
     with open_warehouse(options, brief=not into) as warehouse:

@@ -16,7 +16,7 @@ from backstory.cli.answers import (
     open_warehouse,
     rows_of_frame,
 )
-from backstory.cli.options import DEFAULTS, NOT_NEGATIVE, Flag, Options
+from backstory.cli.options import DEFAULTS, NOT_NEGATIVE, Flag, Namespace, Options
 from backstory.cli.output import add_error_column, console, print_error, print_line, short_time, show
 from backstory.errors import BackstoryError, UsageError, Violated
 from backstory.model.receipt import attempt_each, exit_code
@@ -35,13 +35,8 @@ VERDICT = ("dataset", "valid", "blocks", "rows", "problems")
 LINTS = ("dataset", "code", "level", "place", "message", "remedy")
 
 
-def list_(*, namespace: str = "odf", options: Options = DEFAULTS) -> None:
-    """List the datasets: source, merge strategy, last pull, records, blocks, watermark.
-
-    Args:
-        namespace: Schema of the datasets' tables.
-        options: Common options.
-    """
+def list_(*, namespace: Namespace = "odf", options: Options = DEFAULTS) -> None:
+    """List the datasets: source, merge strategy, last pull, records, blocks, watermark."""
     rows = _list_without_spark(namespace, options)
     if rows is None:
         with open_warehouse(options, brief=True) as warehouse:
@@ -81,7 +76,7 @@ def inspect(
     resolved: Flag = False,
     schema: Flag = False,
     lints: Flag = False,
-    namespace: str = "odf",
+    namespace: Namespace = "odf",
     options: Options = DEFAULTS,
 ) -> None:
     """Show the manifest, schema, lints, newest block and source state of a dataset.
@@ -91,8 +86,6 @@ def inspect(
         resolved: Show only the manifest, with every default filled in.
         schema: Show only the columns.
         lints: Show only warnings about the manifest.
-        namespace: Schema of the datasets' tables.
-        options: Common options.
     """
     from backstory.doors.odf.inspecting import as_yaml, inspect_file
     from backstory.doors.odf.manifest.dataset import resolve_defaults
@@ -146,7 +139,7 @@ def tail(
     *,
     limit: Annotated[int, Parameter(alias="-n", validator=NOT_NEGATIVE)] = 10,
     skip: Annotated[int, Parameter(alias="-s", validator=NOT_NEGATIVE)] = 0,
-    namespace: str = "odf",
+    namespace: Namespace = "odf",
     options: Options = DEFAULTS,
 ) -> None:
     """Show the newest rows of a dataset, with the newest row last.
@@ -155,8 +148,6 @@ def tail(
         dataset: Name of the dataset.
         limit: Largest number of rows to show.
         skip: Number of newest rows to leave out.
-        namespace: Schema of the datasets' tables.
-        options: Common options.
     """
     from backstory.doors.odf.inspecting import dataset_here, newest_rows_here, symbols
     from backstory.doors.odf.registry import stored_datasets
@@ -185,7 +176,7 @@ def tail(
 def verify(
     *datasets: str,
     all: Flag = False,  # noqa: A002 - the option's name
-    namespace: str = "odf",
+    namespace: Namespace = "odf",
     options: Options = DEFAULTS,
 ) -> int:
     """Check datasets against the records of their commits: chain, log, offsets, rows and columns.
@@ -195,8 +186,6 @@ def verify(
     Args:
         datasets: Names of datasets.
         all: Check every dataset of the warehouse.
-        namespace: Schema of the datasets' tables.
-        options: Common options.
     """
     if not datasets and not all:
         raise UsageError("no-dataset", "No dataset is named.", "Name datasets, or use `--all`.")

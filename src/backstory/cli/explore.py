@@ -37,7 +37,6 @@ def explore(
         host: Address to listen on. An address that other machines can reach needs a token.
         token: Token that a browser must send. Default: BACKSTORY_EXPLORE_TOKEN, or none.
         no_open: Print the link, and open no browser.
-        options: Common options.
     """
     from backstory.explorer.catalog_reader import table_reader
     from backstory.explorer.opening import open_explorer

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
 
 @with_flags(ServeRequest)
-def serve(  # noqa: D417
+def serve(
     *,
     options: Options = DEFAULTS,
     unknown: Annotated[Sequence[str], Parameter(parse=False)] = (),
@@ -40,7 +40,6 @@ def serve(  # noqa: D417
     """Run the Fivetran destination until SIGTERM. JSON log lines go to standard output.
 
     Args:
-        options: Common options.
         unknown: Unknown arguments, which are ignored (section 7.1).
     """
     import structlog
@@ -133,7 +132,7 @@ def _account() -> dict[str, str]:
 
 
 @with_flags(FileOptions)
-def send(  # noqa: D417
+def send(
     before: Path,
     after: Path,
     *,
@@ -169,7 +168,6 @@ def send(  # noqa: D417
         compression: Compression of the batch files.
         encryption: Encryption of the batch files.
         dry_run: Print the counts of the batch, and send nothing.
-        options: Common options.
     """
     from backstory.testing.sender import AS_FIVETRAN, CopyPair, Sender, rehearse_pair, send_pair
 

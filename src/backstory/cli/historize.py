@@ -45,7 +45,6 @@ def historize(
         sql: Print the statements, with placeholders, and change nothing.
         resolved: Print the model with every default and generated column, and change nothing.
         schema: Print the JSON Schema of models, for editors.
-        options: Common options.
     """
     if schema or resolved or sql or model is None:
         sys.stdout.write(_model_text(model, dialect, words["dataset"], schema=schema, resolved=resolved))

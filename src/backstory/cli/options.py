@@ -26,6 +26,13 @@ from backstory.table import Table
 COMMON = Group("Common options", sort_key=9)
 NOT_NEGATIVE = Number(gte=0)
 Limit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE)]
+RowLimit = Annotated[int | None, Parameter(validator=NOT_NEGATIVE, help="Largest number of rows to show.")]
+NamedTable = Annotated[str, Parameter(help="The table, as schema.table.")]
+Namespace = Annotated[str, Parameter(help="Schema of the datasets' tables.")]
+HistoryUrl = Annotated[
+    str | None,
+    Parameter(help="Database with the history of a model: duckdb:///path or postgresql://host/name."),
+]
 Names = Annotated[tuple[str, ...], Parameter(consume_multiple=False, negative="", show_default=False)]
 NamesOrAll = Annotated[
     tuple[str, ...] | None,

@@ -99,7 +99,6 @@ def run(
             compared.
         on_schema_change: Accept or refuse missing columns, for all tables, instead of the file's settings.
         branch: Deliver tables and feeds to this branch, as a preview. `backstory publish` makes it the table.
-        options: Common options.
     """
     from backstory.projects.declarations import read_project, upstream_of
     from backstory.projects.declarations import select as select_from
@@ -218,7 +217,6 @@ def runs(run_id: str | None = None, /, *, limit: Limit = None, options: Options 
     Args:
         run_id: Id of the run whose declarations are listed.
         limit: Largest number of rows to list.
-        options: Common options.
     """
     from backstory.projects.log import former_runs, newest_rows
 
@@ -244,7 +242,6 @@ def fresh(file: Path | None = None, /, *, select: Names = (), options: Options =
     Args:
         file: Project file. Default: histories.yaml.
         select: Names, patterns or tags, as for `run`.
-        options: Common options.
     """
     from backstory.projects.declarations import read_project, upstream_of
     from backstory.projects.declarations import select as select_from
@@ -271,7 +268,6 @@ def init(source: str = ".", /, *, file: Path = Path("histories.yaml"), options: 
         source: A folder, or the address of a database: postgresql://user@host/database. mysql:// and
             mariadb:// are read with Spark.
         file: File to write, or to add entries to.
-        options: Common options.
     """
     from backstory.doors.native.databases import declared_keys_by_jdbc
     from backstory.projects.drafting import write_draft
@@ -299,7 +295,6 @@ def schema(document: Literal["histories"], /, *, options: Options = DEFAULTS) ->
 
     Args:
         document: Document to describe: histories, the project file.
-        options: Common options.
     """
     from backstory.projects.entries import json_schema
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from backstory.cli.answers import answer_from_files, answer_from_metadata, open_warehouse
-from backstory.cli.options import DEFAULTS, Flag, Options, with_flags
+from backstory.cli.options import DEFAULTS, Flag, Namespace, Options, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -62,7 +62,7 @@ OTHER_OUTCOMES = ("unchanged", "conflicts", "late")
 def add(
     *files: Path,
     recursive: Annotated[bool, Parameter(negative="", alias="-r", show_default=False)] = False,
-    namespace: str = "odf",
+    namespace: Namespace = "odf",
     dry_run: Flag = False,
     schema: Flag = False,
     options: Options = DEFAULTS,
@@ -75,10 +75,8 @@ def add(
     Args:
         files: Manifests (YAML), or folders with manifests, at any depth.
         recursive: No effect: folders are always searched.
-        namespace: Schema of the datasets' tables.
         dry_run: Print the changes, and write nothing.
         schema: Print the JSON Schema of manifests, for editors, and change nothing.
-        options: Common options.
     """
     _ = recursive
     if schema:
@@ -130,7 +128,7 @@ def pull(
     *datasets: str,
     all: Flag = False,  # noqa: A002 - the option's name
     options: Options = DEFAULTS,
-    namespace: str = "odf",
+    namespace: Namespace = "odf",
     **words: Unpack[PullOptions],
 ) -> int:
     """Poll the sources of Open Data Fabric datasets, and ingest new data, with one commit for each file.
@@ -141,8 +139,6 @@ def pull(
     Args:
         datasets: Names of datasets, or manifests (YAML) to add first.
         all: Pull every dataset of the warehouse.
-        namespace: Schema of the datasets' tables.
-        options: Common options.
     """
     from backstory.doors.odf.inspecting import inspect_file
     from backstory.doors.odf.polling import IngestRequest
@@ -224,7 +220,7 @@ def ingest(
     event_time: str | None = None,
     input_format: InputFormat | None = None,
     options: Options = DEFAULTS,
-    namespace: str = "odf",
+    namespace: Namespace = "odf",
     **words: Unpack[RunOptions],
 ) -> int:
     """Ingest files into an Open Data Fabric dataset, with one commit for each file.
@@ -239,8 +235,6 @@ def ingest(
         source_name: Name of the push source. Default: the only one, or `default`.
         event_time: Event time of rows without one, ISO 8601. Default: the system time.
         input_format: Format of the files, instead of the source's.
-        namespace: Schema of the datasets' tables.
-        options: Common options.
     """
     time = optional_instant(event_time)
     words["system_time"] = optional_instant(words["system_time"])

@@ -22,9 +22,12 @@ from backstory.cli.options import (
     DEFAULTS,
     BranchOptions,
     Flag,
+    HistoryUrl,
     Key,
     Limit,
+    NamedTable,
     Options,
+    RowLimit,
     describe_key,
     no_known_times,
     parse_key,
@@ -68,12 +71,12 @@ LOG_OF_DATASET = ["sequence", "system_time", "offsets", "watermark", "counts", "
 
 @with_flags(KnownOptions)
 def current(
-    table: str,
+    table: NamedTable,
     *,
     key: Key = (),
     options: BranchOptions = BRANCH_DEFAULTS,
-    url: str | None = None,
-    limit: Limit = None,
+    url: HistoryUrl = None,
+    limit: RowLimit = None,
     **words: Unpack[KnownOptions],
 ) -> None:
     """Show the rows that are true now, in the order of their key.
@@ -81,24 +84,20 @@ def current(
     Example: `backstory current crm.customer --known-at 2026-01-31`
 
     Args:
-        table: The table, as schema.table.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
-        url: Database with the history of a model: duckdb:///path or postgresql://host/name.
-        limit: Largest number of rows to show.
-        options: Common options.
     """
     _show_rows(options, table, _Question(None, key, **words), url, limit)
 
 
 @with_flags(KnownOptions)
 def as_of(
-    table: str,
+    table: NamedTable,
     time: str,
     *,
     key: Key = (),
     options: BranchOptions = BRANCH_DEFAULTS,
-    url: str | None = None,
-    limit: Limit = None,
+    url: HistoryUrl = None,
+    limit: RowLimit = None,
     **words: Unpack[KnownOptions],
 ) -> None:
     """Show the rows that were true at a time, in the order of their key.
@@ -106,12 +105,8 @@ def as_of(
     Example: `backstory as-of crm.customer 2026-01-31 --key 42 --known-at 2026-02-15`
 
     Args:
-        table: The table, as schema.table.
         time: A time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         key: Show only the record with this key: its value, or name=value for each column of a composite key.
-        url: Database with the history of a model: duckdb:///path or postgresql://host/name.
-        limit: Largest number of rows to show.
-        options: Common options.
     """
     _show_rows(options, table, _Question(time, key, **words), url, limit)
 
@@ -222,7 +217,7 @@ def _read_rows_in_database(
 
 @with_flags(TimelineOptions, KnownOptions)
 def timeline(
-    table: str,
+    table: NamedTable,
     *key: str,
     named: Annotated[Key, Parameter(name="--key")] = (),
     options: BranchOptions = BRANCH_DEFAULTS,
@@ -239,12 +234,10 @@ def timeline(
     Example: `backstory timeline crm.customer 42 --axis both --svg life.svg`
 
     Args:
-        table: The table, as schema.table.
         key: The key's value, or name=value for each column of a composite key.
         named: The key as an option, as in other commands.
         url: Database with the history of a model. The key is then given as name=value.
         limit: Largest number of versions to list, oldest first. A drawing has all versions.
-        options: Common options.
     """
     key, svg = (*key, *named), words.pop("svg")
     require_key(key)
@@ -301,7 +294,6 @@ def log(table: str, *, limit: Limit = None, options: BranchOptions = BRANCH_DEFA
     Args:
         table: The table, as schema.table, or a dataset's name.
         limit: Largest number of commits to list.
-        options: Common options.
     """
     from backstory.reading.commits import commits
 
@@ -333,7 +325,9 @@ def _block_row(commit: dict[str, Any]) -> dict[str, Any]:
 
 
 @with_flags(ExportOptions)
-def export(table: str, file: Path, *, options: Options = DEFAULTS, **words: Unpack[ExportOptions]) -> None:
+def export(
+    table: NamedTable, file: Path, *, options: Options = DEFAULTS, **words: Unpack[ExportOptions]
+) -> None:
     """Write the whole history of a table into one CSV or Parquet file.
 
     The file has every version with valid_from and valid_to, in the order of the key. --axis both adds every
@@ -343,9 +337,7 @@ def export(table: str, file: Path, *, options: Options = DEFAULTS, **words: Unpa
     Example: `backstory export crm.customer customer.parquet --axis both`
 
     Args:
-        table: The table, as schema.table.
         file: The file, which ends in .csv or .parquet.
-        options: Common options.
     """
     from backstory.reading.exports import ExportFile
     from backstory.reading.exports import export as export_rows
@@ -375,7 +367,6 @@ def tables(*, limit: Limit = None, options: Options = DEFAULTS) -> int:
 
     Args:
         limit: Largest number of tables to list.
-        options: Common options.
     """
     rows = _inventory(options)
     moved = [row["error"] for row in rows if "error" in row]
@@ -414,7 +405,7 @@ def _inventory(options: Options) -> list[dict[str, Any]]:
     return [row for rows in rows_of.values() for row in rows or ()]
 
 
-def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> None:
+def views(table: NamedTable, *, dry_run: Flag = False, options: Options = DEFAULTS) -> None:
     """Create views of a history for Spark SQL: TABLE_current and TABLE_versions.
 
     The views are in the table's catalog and work in every session. Iceberg catalogs have no functions, so the
@@ -425,9 +416,7 @@ def views(table: str, *, dry_run: Flag = False, options: Options = DEFAULTS) -> 
     Example: `backstory views crm.customer`
 
     Args:
-        table: The table, as schema.table.
         dry_run: Print the SQL, and create nothing.
-        options: Common options.
     """
     with open_warehouse(options, table) as warehouse:
         rows = warehouse.table(table).views(dry_run=dry_run)
@@ -445,7 +434,6 @@ def sql(query: str, *, limit: Limit = None, options: Options = DEFAULTS) -> None
     Args:
         query: The query.
         limit: Largest number of rows to print.
-        options: Common options.
     """
     with open_warehouse(options) as warehouse:
         frame = warehouse.sql(query)

@@ -12,7 +12,7 @@ from backstory.formats.source_files import SourceFiles
 
 
 @with_flags(SnapshotRequest, RemarkOptions)
-def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:  # noqa: D417
+def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
     """Keep the history of a source: compare a full copy with the table, and store the differences.
 
     The first copy creates the table. The table keeps the key and the tracked columns, so later calls need not
@@ -23,7 +23,6 @@ def snapshot(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> No
     Args:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
-        options: Common options.
     """
     request = SnapshotRequest(**words)
     delivered = source_of(source, request)
@@ -62,7 +61,7 @@ def _nonempty_lines(values: dict[str, Any]) -> list[str]:
 
 
 @with_flags(ApplyRequest, RemarkOptions)
-def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:  # noqa: D417
+def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
     """Keep the history of a feed of changes, which may arrive late, twice and in any order.
 
     The table is the same in any order, except for changes of a settled time. The first delivery creates the
@@ -75,7 +74,6 @@ def apply(source: str, /, *, options: Options = DEFAULTS, **words: Any) -> None:
     Args:
         source: A file, a folder, a glob in quotes (CSV, Parquet or JSON lines), table:schema.table, or the
             address of a database: postgresql://user@host/db?table=schema.table.
-        options: Common options.
     """
     request = ApplyRequest(**words)
     delivered = source_of(source, request)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Unpack
 from cyclopts import Parameter
 
 from backstory.cli.answers import open_warehouse
-from backstory.cli.options import DEFAULTS, Flag, Options, parse_key, require_key, with_flags
+from backstory.cli.options import DEFAULTS, Flag, NamedTable, Options, parse_key, require_key, with_flags
 from backstory.cli.output import (
     NOTHING_WRITTEN,
     console,
@@ -64,7 +64,6 @@ def rewind(
         table: The table, as schema.table, or a dataset's name.
         time: A time in ISO 8601. Without an offset it is UTC, and a date is its first instant.
         apply: Write the changes, instead of only showing them.
-        options: Common options.
     """
     instant = parse_instant(time)
     with (
@@ -96,7 +95,7 @@ def _print_rewound(rewound: Mapping[str, Any]) -> None:
 
 @with_flags(RemarkOptions)
 def forget(
-    table: str,
+    table: NamedTable,
     *key: str,
     drop_cursors: Flag = False,
     apply: Flag = False,
@@ -117,11 +116,9 @@ def forget(
     Example: `backstory forget crm.customer 42 --apply`
 
     Args:
-        table: The table, as schema.table.
         key: The key's value, or name=value for each column of a composite key.
         drop_cursors: Drop the cursors of consumers that have not read everything.
         apply: Erase the record, instead of only searching for it.
-        options: Common options.
     """
     require_key(key)
     with (
@@ -182,7 +179,6 @@ def maintain(
     Args:
         tables: Tables, as schema.table.
         all: Every table of the warehouse.
-        options: Common options.
     """
     from backstory.stores.refusals import require_some
 
@@ -220,7 +216,9 @@ def _print_maintained(documents: Sequence[Mapping[str, Any]]) -> None:
             console.print(f"{table}: {share:.0%} is memory; consider --settle-before {time}")
 
 
-def drop(table: str, *, archive: str | None = None, apply: Flag = False, options: Options = DEFAULTS) -> None:
+def drop(
+    table: NamedTable, *, archive: str | None = None, apply: Flag = False, options: Options = DEFAULTS
+) -> None:
     """End a history: delete the table with its files, or keep it under another name, read-only.
 
     Without --apply it only shows the outcome. Every reading command works on an archived history, and every
@@ -230,10 +228,8 @@ def drop(table: str, *, archive: str | None = None, apply: Flag = False, options
     Example: `backstory drop crm.customer --archive customer_until_2026 --apply`
 
     Args:
-        table: The table, as schema.table.
         archive: Keep the history under this name, schema.table or a name in the same schema.
         apply: Delete or rename the table, instead of only showing it.
-        options: Common options.
     """
     with open_warehouse(options, table) as warehouse, show_activity(options, "Reading the table ..."):
         ended = warehouse.table(table).drop(archive=archive, apply=apply).to_dict()
@@ -251,7 +247,7 @@ def drop(table: str, *, archive: str | None = None, apply: Flag = False, options
         console.print(USE_APPLY)
 
 
-def publish(table: str, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
+def publish(table: NamedTable, branch: str, *, discard: Flag = False, options: Options = DEFAULTS) -> None:
     """Publish a branch to its table in one commit, with everything that was delivered with --branch.
 
     The branch is refused if the table has changed since the branch began. It is removed after it is
@@ -260,10 +256,8 @@ def publish(table: str, branch: str, *, discard: Flag = False, options: Options 
     Example: `backstory publish crm.customer preview`
 
     Args:
-        table: The table, as schema.table.
         branch: The branch.
         discard: Remove the branch and its deliveries instead.
-        options: Common options.
     """
     with open_warehouse(options, table) as warehouse:
         published = warehouse.publish(table, branch, discard=discard)
@@ -294,7 +288,6 @@ def relocate(
     Args:
         from_: The former folder. Default: the folder recorded in the catalog.
         dry_run: Check that every file exists, print the changes, and write nothing.
-        options: Common options.
     """
     from backstory.upkeep.relocating import relocate as relocate_warehouse
 
@@ -331,7 +324,6 @@ def doctor(*, catalog: str = CATALOG, options: Options = DEFAULTS) -> int:
 
     Args:
         catalog: Catalog of the configuration to examine.
-        options: Common options.
     """
     with (
         open_warehouse(options, catalog=catalog) as warehouse,
