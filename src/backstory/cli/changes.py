@@ -196,8 +196,13 @@ def changes(
     """
     advance, drop = words.pop("advance"), words.pop("drop")
     range_ = cast("ChangesOptions", words)
-    if advance is None and not drop and _show_small_changes(options, table, limit, range_):
-        return
+    if advance is None and not drop:
+        from backstory.reading.feeds import read_changes
+
+        small = answer_from_files(options, table, lambda files: read_changes(files, range_))
+        if small is not None:
+            _show_changes(small.table, small, small.rows[:limit], small.columns, options)
+            return
     with open_warehouse(options, table) as warehouse:
         stored = warehouse.table(table)
         feed = stored.changes(**range_, advance=advance, drop=drop)
@@ -206,17 +211,6 @@ def changes(
             return
         rows, columns = rows_of_frame(feed.frame, limit, options, table), feed.frame.columns
     _show_changes(stored.name, feed, rows, columns, options)
-
-
-def _show_small_changes(options: Options, table: str, limit: int | None, range_: ChangesOptions) -> bool:
-    """Print the changes of a small table, from its files. Returns False if Spark must read it."""
-    from backstory.reading.feeds import read_changes
-
-    feed = answer_from_files(options, table, lambda files: read_changes(files, range_))
-    if feed is None:
-        return False
-    _show_changes(feed.table, feed, feed.rows[:limit], feed.columns, options)
-    return True
 
 
 def _show_changes(

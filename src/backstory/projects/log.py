@@ -342,11 +342,12 @@ def freshness(
         for row in logged
         if row["project"] == str(project.path) and row["status"] in WELL
     }
-    return [
-        _freshness_of(declared, _latest(last.get(declared.name), _last_commit(catalog, declared)), now)
-        for declared in select(project, upstream_of(project), words)
-        if declared.expect is not None
-    ]
+    rows = []
+    for declared in select(project, upstream_of(project), words):
+        if declared.expect is not None:
+            times = [last.get(declared.name), _last_commit(catalog, declared)]
+            rows.append(_freshness_of(declared, max(filter(None, times), default=None), now))
+    return rows
 
 
 def _last_commit(catalog: Catalog, declared: Declaration) -> datetime | None:
@@ -354,10 +355,6 @@ def _last_commit(catalog: Catalog, declared: Declaration) -> datetime | None:
     described = (catalog.describe(table_name(table)) for table in declared.writes)
     times = [time for table in described for time in _commits_of_runs(table).values()]
     return max(times, default=None)
-
-
-def _latest(*times: datetime | None) -> datetime | None:
-    return max((time for time in times if time is not None), default=None)
 
 
 def _freshness_of(declared: Declaration, last: datetime | None, now: datetime) -> dict[str, Any]:

@@ -237,7 +237,9 @@ def run_project(
 
     Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
     """
-    logged = rows_of_log(store) if _needs_log(project, request) else []
+    # Past runs matter for patterns, and for declarations whose files are delivered once.
+    once = (declared.times is not None and declared.times.each for declared in project.declarations)
+    logged = rows_of_log(store) if request.failed or project.patterns or any(once) else []
 
     def is_table(name: str) -> bool:
         return exists(store, table_name(name))
@@ -288,12 +290,6 @@ def _in_order(run: "_Run", turns: Mapping[str, _Turn]) -> list[RunReceipt]:
     """The receipts of a run, in the order of its turns."""
     receipts = {receipt.name: receipt for receipt in run.receipts(turns)}
     return [receipts[name] for name in turns]
-
-
-def _needs_log(project: Project, request: RunRequest) -> bool:
-    """Whether past runs matter. They do for patterns, and for declarations whose files are delivered once."""
-    once = (declared.times is not None and declared.times.each for declared in project.declarations)
-    return request.failed or bool(project.patterns) or any(once)
 
 
 def _keys_of(store: IcebergStore, database: Database) -> Keys:

@@ -246,7 +246,9 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
     """
     context.progress(CHECKING, 0, None)
     last = of_kind(context.state, ETAG)
-    files = _files(step, context)
+    spelled = matching_files(context.folder, step.path, context.seen)
+    files = [_glob_file(context.folder / text, text, step, context) for text in spelled]
+    files.sort(key=lambda file: file.place)
     if not files and last is None:
         raise Failed(
             "not-found",
@@ -279,13 +281,6 @@ def fetch_glob(step: GlobOfFiles, context: FetchContext) -> Answer:
 def _is_timed(step: GlobOfFiles) -> bool:
     """Whether files are ordered by the times in their paths, instead of by name."""
     return step.by_event_time and isinstance(step.event_time, PathTime)
-
-
-def _files(step: GlobOfFiles, context: FetchContext) -> list[GlobFile]:
-    """All files that match the glob, in order."""
-    spelled = matching_files(context.folder, step.path, context.seen)
-    files = [_glob_file(context.folder / text, text, step, context) for text in spelled]
-    return sorted(files, key=lambda file: file.place)
 
 
 def _glob_file(path: Path, spelled: str, step: GlobOfFiles, context: FetchContext) -> GlobFile:
