@@ -22,12 +22,12 @@ JAVA_TOOL_OPTIONS=$(PYTHONPATH=tests/support .venv/bin/python -c 'import java; p
 export JAVA_TOOL_OPTIONS
 cd "$folder"
 # Three first commands at once, on a machine without jars and without a cache; later ones have what these kept.
-export XDG_CACHE_HOME="$folder/cache"
+export XDG_CACHE_HOME="$folder/cache" BACKSTORY_CONFIG=first.toml
 printf 'id,a\n1,x\n' >first.csv
 printf '[spark]\n"spark.jars.ivy" = "%s"\n' "$folder/ivy" >first.toml
 pids=()
 for each in 1 2 3; do
-  HOME="$folder/home" BACKSTORY_CONFIG=first.toml "$folder/empty/bin/backstory" \
+  HOME="$folder/home" "$folder/empty/bin/backstory" \
     snapshot first.csv --into first.t --key id --warehouse "$folder/first$each" --quiet >/dev/null &
   pids+=($!)
 done
