@@ -36,20 +36,18 @@ doors/historize/test_spark.py::test_a_load_is_one_commit_and_none_if_nothing_cha
 doors/historize/test_spark.py::test_a_partial_snapshot_closes_what_is_in_scope
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[no range of keys]
 doors/odf/test_event_times.py::test_a_query_reads_times_as_utc
-reading/frames/test_differences.py::test_between_two_instants_by_one_knowledge
-reading/frames/test_differences.py::test_values_are_alike_where_nothing_tells_them_apart
-reading/frames/test_event_logs.py::test_a_log_is_read_in_either_encoding
-reading/frames/test_event_logs.py::test_a_snapshot_log_is_a_history
-reading/frames/test_event_logs.py::test_operations_say_the_same_where_nothing_is_retracted
-reading/frames/test_event_logs.py::test_events_of_a_ledger_stay_true
-reading/frames/test_event_logs.py::test_a_day_in_any_year_is_its_first_instant
-reading/frames/test_joins.py
-reading/frames/test_knowledge.py
-reading/frames/test_life.py
-reading/frames/test_point_in_time.py
-reading/frames/test_statement_joins.py
-reading/frames/test_statements.py
-reading/changes/test_feed.py
+reading/test_differences.py::test_between_two_instants_by_one_knowledge
+reading/test_differences.py::test_values_are_alike_where_nothing_tells_them_apart
+reading/test_event_logs.py::test_a_log_is_read_in_either_encoding
+reading/test_event_logs.py::test_a_snapshot_log_is_a_history
+reading/test_event_logs.py::test_operations_say_the_same_where_nothing_is_retracted
+reading/test_event_logs.py::test_events_of_a_ledger_stay_true
+reading/test_event_logs.py::test_a_day_in_any_year_is_its_first_instant
+reading/test_joins.py
+reading/test_frames.py
+reading/test_statements.py
+reading/test_feeds.py::test_E16_the_feed_of_changes_with_a_compaction_between
+reading/test_feeds.py::test_current_rows_of_each_layout
 reading/test_exports.py
 upkeep/test_forgetting.py::test_L18_no_file_below_the_table_holds_the_key_or_its_values
 upkeep/test_forgetting.py::test_rows_that_stay_are_the_rows_that_they_were
@@ -63,7 +61,7 @@ upkeep/test_forgetting.py::test_an_event_log_is_chained_and_forgets_nothing
 MORE = """
 outside/test_streams.py::test_whatever_a_checkpoint_remembers_nothing_is_committed_twice
 doors/native/test_feeds.py::test_spark_alone_plans_feeds_truncates_and_late_copies
-reading/frames/test_differences.py
+reading/test_differences.py
 journal/test_verify.py::test_r85_a_dataset_stays_what_it_was
 spark/test_late.py
 doors/fivetran/test_again.py
@@ -77,9 +75,9 @@ outside/historize/test_loads_on_spark.py::test_a_load_that_is_killed_goes_on_bes
 doors/native/test_feeds.py::test_a_rename_follows_a_rewind_of_a_feed_too
 doors/native/test_feeds.py::test_unmodified_cells_of_a_csv_leave_columns_of_any_type
 doors/odf/test_merge_ways.py::test_a_log_that_cannot_be_asked_for_a_few_keys_is_for_tasks[many events]
-reading/frames/test_event_logs.py::test_what_comes_back_to_its_own_time_was_away
-reading/frames/test_event_logs.py::test_a_return_before_its_end_was_known_ends_it
-reading/frames/test_event_logs.py::test_at_any_instant_a_record_has_one_row_at_most
+reading/test_event_logs.py::test_what_comes_back_to_its_own_time_was_away
+reading/test_event_logs.py::test_a_return_before_its_end_was_known_ends_it
+reading/test_event_logs.py::test_at_any_instant_a_record_has_one_row_at_most
 upkeep/test_forgetting.py::test_the_only_record_leaves_an_empty_table
 upkeep/test_forgetting.py::test_a_history_forgets_with_its_base
 upkeep/test_rewinding.py::TestOtherLayouts::test_a_history_goes_back_with_its_base

@@ -1,22 +1,35 @@
-"""The feed from tables, by layout: its rows, their identity, and their order."""
+"""The feed from tables by layout, and from many small tables as the rule gives it."""
 
+import itertools
+import random
 from datetime import UTC, datetime, timedelta
 
 import pytest
 from committing import commit, make
+from depth import deep
 from feeding import EXPIRE, Fed
 from memory_store.store import MemoryStore
+from specification.change_feed import changes_of_commits, net
 
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change
-from backstory.model.change_feed import CHANGE_TYPE, COMMIT_TIMESTAMP, COMMIT_VERSION
+from backstory.model.change_feed import (
+    CHANGE_TYPE,
+    COMMIT_TIMESTAMP,
+    COMMIT_VERSION,
+    NUMBER,
+    SIGN,
+    TIME,
+    VERSION,
+)
 from backstory.model.instant import TMAX
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import OWN_COLUMNS
-from backstory.reading.feeds import row_identity
+from backstory.reading.feeds import FeedRows, changes_query, feed_frame, row_identity
 from backstory.reading.histories import SYSTEM_COLUMNS
+from backstory.reading.lifetimes import SPARK
 from backstory.stores.tables import existing
 
 DAY = datetime(2026, 1, 1, tzinfo=UTC)
@@ -116,12 +129,12 @@ def test_E16_the_feed_of_changes_with_a_compaction_between(store):
 
 
 SYNCED = "_fivetran_synced:UTC_DATETIME _fivetran_deleted:BOOLEAN"
-VERSION = "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN"
+SENT_VERSION = "_fivetran_start:UTC_DATETIME _fivetran_end:UTC_DATETIME _fivetran_active:BOOLEAN"
 LOADED = "row_hash:STRING load_run_id:STRING loaded_at:UTC_DATETIME"
 HISTORY = "version_started_at:UTC_DATETIME version_ended_at:UTC_DATETIME version_state:STRING"
 LAYOUTS = {
     Layout.FIVETRAN_LIVE: (f"id:LONG v:STRING {SYNCED}", ("id",)),
-    Layout.FIVETRAN_HISTORY: (f"id:LONG v:STRING {VERSION}", ("id", "_fivetran_start")),
+    Layout.FIVETRAN_HISTORY: (f"id:LONG v:STRING {SENT_VERSION}", ("id", "_fivetran_start")),
     Layout.HIST: (f"c_hist_key:STRING c_key:STRING id:LONG v:STRING {LOADED} {HISTORY}", ("c_hist_key",)),
     Layout.BASE: (f"c_key:STRING id:LONG v:STRING {LOADED}", ("id",)),
     Layout.ODF: ("offset:LONG op:INT id:LONG v:STRING", ("offset",)),
@@ -177,3 +190,74 @@ def test_current_rows_of_each_layout(store):
     with pytest.raises(UsageError) as refused:
         log.table.changes(current=True)
     assert refused.value.code == "no-current"
+
+
+SCHEMA = (
+    "life int, k int, v double, m map<string, array<double>>, "
+    f"`{NUMBER}` bigint, `{VERSION}` bigint, `{TIME}` timestamp, `{SIGN}` tinyint"
+)
+NAN = float("nan")
+DAY = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def lives(count):
+    """The states of each table, commit by commit, with few and similar rows."""
+    chance = random.Random(7)
+
+    def row(life):
+        entries = [("a", [chance.choice([0.0, -0.0, NAN])]), ("b", None)]
+        chance.shuffle(entries)
+        m = dict(entries) if chance.random() < 0.5 else None
+        return {
+            "life": life,
+            "k": chance.randint(0, 2),
+            "v": chance.choice([None, NAN, 0.0, -0.0, 1.0]),
+            "m": m,
+        }
+
+    return [
+        [[], *([row(life) for _ in range(chance.randint(0, 4))] for _ in range(4))] for life in range(count)
+    ]
+
+
+def key(row):
+    return row["life"], row["k"]
+
+
+def line(row, version, type_):
+    plain = lambda value: None if value is None else value + 0.0  # noqa: E731 - 0.0 is -0.0
+    m = row["m"] and sorted(
+        (name, part and [plain(one) for one in part]) for name, part in dict(row["m"]).items()
+    )
+    return f"{row['life']} {version} {type_} {row['k']} {plain(row['v'])} {m}"
+
+
+@pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
+def test_the_plan_gives_the_rules_feed(spark, netted):
+    """V105, V106: This includes rows that are rewritten unchanged, as by copy-on-write."""
+    tables = lives(deep(400, 60))
+    moved, expected = [], []
+    for states in tables:
+        for number in range(1, len(states)):
+            for sign, rows in ((-1, states[number - 1]), (1, states[number])):
+                moved += [(*row.values(), number, number, DAY, sign) for row in rows]
+        changes = changes_of_commits(states, key)
+        changes = net(changes, key) if netted else changes
+        expected += [line(one.row, one.version, one.type) for one in changes]
+    told = FeedRows({name: name for name in ("life", "k", "v", "m")}, ("life", "k"), lambda *_: "TRUE")
+    frame = feed_frame(spark.createDataFrame(moved, SCHEMA), told, len(moved), net=netted, only_added=False)
+    assert frame.columns == ["life", "k", "v", "m", CHANGE_TYPE, COMMIT_VERSION, COMMIT_TIMESTAMP]
+    rows = frame.toArrow().to_pylist()
+    assert sorted(line(row, row[COMMIT_VERSION], row[CHANGE_TYPE]) for row in rows) == sorted(expected)
+    # A preimage stands right before its postimage, and commits are in their order.
+    for before, after in itertools.pairwise(rows):
+        paired = before[CHANGE_TYPE] == "update_preimage"
+        assert not paired or (key(before), "update_postimage") == (key(after), after[CHANGE_TYPE])
+    if not netted:
+        versions = [row[COMMIT_VERSION] for row in rows]
+        assert versions == sorted(versions)
+
+
+@pytest.mark.parametrize("netted", [False, True], ids=["each", "net"])
+def test_names_with_braces_are_names(netted):
+    assert "PARTITION BY `a{b}`" in changes_query(SPARK, ["a{b}"], ["{c}"], net=netted)

@@ -1,4 +1,4 @@
-"""The state of a table at a recorded time: from its own rows, system time or existing commits."""
+"""The state of a table at an instant and at a recorded time, with edge cases of ends and keys."""
 
 from datetime import UTC, datetime, timedelta
 
@@ -10,24 +10,113 @@ from tables_as_text import instant, table
 
 from backstory.errors import Refused, UsageError
 from backstory.model.change import Change
-from backstory.model.layout import Layout
+from backstory.model.layout import ACTIVE, END, START, Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
 from backstory.model.versions_layout import KNOWN_FROM
 from backstory.reading.frames import table_in_session
+from backstory.reading.queries import translate_query_faults
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
+COLUMNS = {
+    "id": Kind.LONG,
+    "v": Kind.STRING,
+    START: Kind.UTC_DATETIME,
+    END: Kind.UTC_DATETIME,
+    ACTIVE: Kind.BOOLEAN,
+}
+
+
+@pytest.fixture
+def history(store):
+    """A history with these rows, without any checks."""
+    name = TableName("reading", "lives")
+
+    def made(text):
+        columns = tuple(Column(each, ColumnType(kind)) for each, kind in COLUMNS.items())
+        drop(store, name)
+        make(store, Shape(name, columns, ("id",), Layout.FIVETRAN_HISTORY))
+        append_past(store, name, [tuple(row.values()) for row in table(text)])
+        return Table(store, name)
+
+    return made
+
 
 def told(frame):
+    with translate_query_faults("a table"):
+        return sorted((row["id"], row["v"]) for row in frame.toArrow().to_pylist())
+
+
+BORDERS = """id v       start end  active
+             1  closed  T1    T3   -
+             2  open    T1    TMAX -
+             3  endless T1    -    true
+             4  latter  T4    TMAX true
+             5  long    T1    TMAX true
+             5  within  T2    TMAX true
+             6  beyond  T1    T5   false
+             6  earlier T2    T3   false
+"""
+
+
+def test_at_any_instant_a_key_has_one_row_at_most(history):
+    """Law 6: The end decides if the flag is NULL. Of overlapping versions, the last to begin counts."""
+    found = history(BORDERS)
+    assert told(found.current()) == [(2, "open"), (3, "endless"), (4, "latter"), (5, "within")]
+    assert told(found.as_of(instant("T2"))) == [
+        (1, "closed"),
+        (2, "open"),
+        (3, "endless"),
+        (5, "within"),
+        (6, "earlier"),
+    ]
+    assert told(found.as_of(instant("T4"))) == told(found.current())
+
+
+@pytest.mark.parametrize("flag", ["-", "false"])
+def test_a_version_that_ended_nobody_knows_when_is_refused(history, flag):
+    """Neither flag nor end shows whether the version is still true, so the error contains the cause."""
+    found = history(f"id v start end active\n1 a T1 - {flag}")
+    for question in (found.current, lambda: found.as_of(instant("T2"))):
+        with pytest.raises(Refused, match="has no _fivetran_end"):
+            told(question())
+
+
+def test_a_key_is_of_its_columns_type(history):
+    """A text is read as the key's type. Any other text is wrong usage, not a fault."""
+    found = history("id v start end active\n7 a T1 TMAX true")
+    assert [row["v"] for row in found.timeline("7").versions] == ["a"]
+    assert str(found.timeline("8")) == "There is no version of this record."
+    with pytest.raises(UsageError, match="'abc' is not a BIGINT, the type of column id"):
+        found.timeline("abc")
+    assert datetime(2024, 2, 29, tzinfo=UTC) < found.timeline(7).versions[0]["valid_from"]
+
+
+def test_for_one_record_iceberg_is_asked_for_what_can_hold_it(history, store):
+    """`as_of` and `current` by key skip files without the key, on both kinds of history."""
+    sent, native = history("id v start end active\n7 a T1 TMAX true"), remembered(store, "one_record", E13)
+    for found, key, condition in ((sent, 7, "id = 7"), (native, "k", "k = 'k'")):
+        for frame in (found.as_of(instant("T2"), key=key), found.current(key=key)):
+            plan = frame._jdf.queryExecution().executedPlan().toString()
+            assert condition in plan.partition("filters=")[2].partition("]")[0], plan
+    assert [row["v"] for row in sent.as_of(instant("T2"), key="7", columns="v").collect()] == ["a"]
+    assert sent.as_of(instant("T2"), key=8).count() == 0
+    with pytest.raises(
+        UsageError, match=r"reading.lives has no key column id2; the key is id. Write id=7, or only 7."
+    ):
+        sent.current(key="id2=7")
+
+
+def lives_in(frame):
     return lives(frame.toArrow().to_pylist())
 
 
 def known(found, at=None):
     """Every version as known at a time, and the time."""
-    return told(table_in_session(found.store, found.name).at(None if at is None else day(at)).versions())
+    return lives_in(table_in_session(found.store, found.name).at(None if at is None else day(at)).versions())
 
 
 def test_E13_what_did_we_know(store):
@@ -40,11 +129,11 @@ def test_E13_what_did_we_know(store):
         ["k: a[10,15) c[15,20) b[20,)"],
         ["k: a[10,15) c[15,20) b[20,)"],
     ]
-    assert told(found.as_of(day(17))) == ["k: c[15,20)"]
-    assert told(found.as_of(day(17), known_at=day(2))) == ["k: a[10,20)"]
-    assert told(found.as_of(day(25), known_at=day(1))) == ["k: a[10,)"]
-    assert told(found.current(known_at=day(1))) == ["k: a[10,)"]
-    assert told(found.as_of(day(20))) == ["k: b[20,)"]  # V99: an end belongs to the next version
+    assert lives_in(found.as_of(day(17))) == ["k: c[15,20)"]
+    assert lives_in(found.as_of(day(17), known_at=day(2))) == ["k: a[10,20)"]
+    assert lives_in(found.as_of(day(25), known_at=day(1))) == ["k: a[10,)"]
+    assert lives_in(found.current(known_at=day(1))) == ["k: a[10,)"]
+    assert lives_in(found.as_of(day(20))) == ["k: b[20,)"]  # V99: an end belongs to the next version
 
 
 def test_E14_what_was_rewound_stays_known(store):
@@ -58,7 +147,7 @@ def test_E14_what_was_rewound_stays_known(store):
         ["k: a[10,20) b[20,)"],
     ]
     assert known(found) == known(found, 5)
-    assert told(found.as_of(day(30))) == told(found.current()) == ["k: b[20,)"]
+    assert lives_in(found.as_of(day(30))) == lives_in(found.current()) == ["k: b[20,)"]
     name = store.sql_name(found.name)
     store.spark.sql(f"ALTER TABLE {name} SET TBLPROPERTIES ('{KNOWN_FROM}' = '{day(3).isoformat()}')")
     assert known(found, 3) == ["k: a[10,20) x[20,)", "m: y[20,)"]

@@ -1,14 +1,19 @@
-"""The statements of a record: each version as a rectangle of valid and recorded time."""
+"""The statements of a record, in valid and recorded time, with the commit that made each."""
 
 from datetime import UTC
 
 import pytest
+from committing import commit
 from datasets import Dataset, e, word
-from remembering import E13, E14, number, remembered
+from remembering import E13, E14, day, number, remembered
 
 from backstory.errors import UsageError
+from backstory.model.change import Change, Note
+from backstory.model.instant import iso
+from backstory.model.versions_layout import RECORDED
 from backstory.reading.frames import table_in_session
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.stores.iceberg.store import existing
 from backstory.table import Table
 
 
@@ -87,3 +92,49 @@ def test_a_corrected_event_was_told_until_then(store, tmp_path):
         dataset.push(f"2024-01-10T00:00:00Z,A,{population}")
     found = Table(store, dataset.table.shape.table)
     assert events(found, "population") == ["1 e10 - s1 s2", "2 e10 - s2 -"]
+
+
+def steps(life):
+    return [
+        f"{row['v']}[{number(row['valid_from'])},{number(row['valid_to'])})"
+        f" known [{number(row['known_from'])},{number(row['known_to'])})"
+        for row in life.versions
+    ]
+
+
+def test_v97_statements_on_both_axes_and_what_is_told_now_on_one(store):
+    """E13: All statements, the present ones, or those at a known time, with the commit while it exists."""
+    found = remembered(store, "life", E13)
+    note = Note("native", "t", {RECORDED: iso(day(3))})
+    committed = commit(store, existing(store, found.name), Change(snapshot=True), note)
+    both = found.timeline("k", axis="both")
+    assert steps(both) == [
+        "a[10,) known [1,2)",
+        "a[10,20) known [2,3)",
+        "a[10,15) known [3,)",
+        "c[15,20) known [3,)",
+        "b[20,) known [2,)",
+    ]
+    said = [row["snapshot_id"] for row in both.versions]
+    assert said == [None, None, committed.snapshot_id, committed.snapshot_id, None]
+    assert list(both.versions[0]) == [
+        *("k", "v"),
+        *("valid_from", "valid_to", "known_from", "known_to", "snapshot_id"),
+    ]
+    now = found.timeline("k")
+    assert steps(now) == steps(both)[2:]
+    assert steps(found.timeline("k", known_at=day(2))) == [steps(both)[1], steps(both)[4]]
+    assert str(now).count("█") > 1
+    assert "known from" in str(both)
+    assert not found.timeline("nobody").versions
+
+
+def test_a_source_may_call_its_columns_as_the_answer_calls_its_own(store):
+    """The source's values are next to the axes, and a join keeps its names."""
+    found = remembered(store, "named", E13, value="known_from")
+    (first, *_) = found.timeline("k").versions
+    assert (first["known_from_src"], first["known_from"]) == ("a", day(3))
+    asked = store.spark.createDataFrame([("k", day(17), day(2))], "k string, at timestamp, seen timestamp")
+    joined = found.join_as_of(asked, on="k", at="at", known_at="seen")
+    assert joined.columns == ["k", "at", "seen", "known_from", "valid_from", "valid_to"]
+    assert [row["known_from"] for row in joined.collect()] == ["a"]
