@@ -19,10 +19,9 @@ from backstory.cli.demo import KEY, TABLE, UNTIL, bundled_copies, reading_lines,
 from backstory.doors.fivetran.server import listen
 from backstory.doors.fivetran.service import Destination
 from backstory.reading.commits import commits
-from backstory.reading.drawings import draw_lanes
 from backstory.reading.frames import table_in_session
-from backstory.reading.lives import Lane
 from backstory.reading.questions import life
+from backstory.reading.timelines import Lane, draw_lanes
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.testing.sender import Sender, SourceCopy, difference, read_copy
 

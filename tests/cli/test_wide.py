@@ -7,9 +7,7 @@ from rich.console import Console
 
 from backstory.cli import output
 from backstory.cli.output import lay_out
-from backstory.reading.drawings import draw_lanes
-from backstory.reading.lives import Lane
-from backstory.reading.timelines import Timeline
+from backstory.reading.timelines import Lane, Timeline, draw_lanes
 
 WIDTH = 80
 

@@ -1,13 +1,207 @@
-"""Answers about a life: printed, in a notebook, in a file."""
+"""The lanes and changes of a record's history, and its drawings as text and as SVG."""
+
+from xml.etree import ElementTree as ET
 
 import pyarrow as pa
 import pytest
-from told_lives import CORRECTED, told
+from told_lives import CORRECTED, NOW, day, told
 
 import backstory
 from backstory.errors import UsageError
 from backstory.model.table import TableName
-from backstory.reading.timelines import Timeline, require_axis, timeline_of
+from backstory.reading.timelines import (
+    Lane,
+    Scale,
+    Timeline,
+    changing_columns,
+    describe_change,
+    draw_lanes,
+    lanes,
+    picture,
+    require_axis,
+    statements_at,
+    time_format,
+    timeline_of,
+)
+
+
+def test_v97_a_lane_for_each_known_time_at_which_the_life_changed():
+    found = [(lane.known_from, [each["v"] for each in lane.versions]) for lane in lanes(told(CORRECTED))]
+    assert found == [(day("1"), ["a"]), (day("2"), ["a", "b"]), (day("3"), ["a", "c", "b"])]
+
+
+def test_a_lane_knows_what_was_new_in_it():
+    last = lanes(told(CORRECTED))[-1]
+    assert [each["v"] for each in last.versions if last.is_news(each)] == ["a", "c"]
+
+
+def test_a_life_whose_known_times_nobody_knows_has_one_lane():
+    (lane,) = lanes(told("a[1,2)\nb[2,)"))
+    assert (lane.known_from, len(lane.versions)) == (None, 2)
+    assert lanes([]) == []
+
+
+def test_what_was_taken_back_for_good_leaves_an_empty_lane():
+    assert [len(lane.versions) for lane in lanes(told("a[1,) known [1,2)"))] == [1, 0]
+
+
+def test_v99_what_is_told_up_to_a_time_is_not_told_at_it():
+    assert [
+        [each["v"] for each in statements_at(told(CORRECTED), day(at))] for at in ("0", "2", "2.9", "3")
+    ] == [
+        [],
+        ["a", "b"],
+        ["a", "b"],
+        ["a", "c", "b"],
+    ]
+    assert statements_at(told(CORRECTED)) == statements_at(told(CORRECTED), day("3"))
+
+
+def test_only_columns_that_change_tell_a_life():
+    assert changing_columns(told(CORRECTED), ["v", "same"]) == ["v"]
+
+
+def test_v16_nan_is_what_it_was():
+    before, after = ({"v": v, "f": float("nan"), "s": {"x": [float("nan")]}} for v in "ab")
+    assert changing_columns([before, after], ["v", "f", "s"]) == ["v"]
+    assert describe_change(before, after, ["v"]) == "v: a → b"
+
+
+def test_times_that_differ_look_different():
+    days, hours = [day("1"), day("2")], [day("1"), day("1.5")]
+    assert [time_format(times) for times in (days, hours)] == ["%Y-%m-%d", "%Y-%m-%d %H:%M:%S"]
+    assert Scale(day("0"), day("40")).labels() == ("2024-01", "2024-02")
+    assert Scale(day("0"), day("0.5")).labels() == ("2024-01-01 00:00:00", "2024-01-01 12:00:00")
+
+
+def draw(versions, *more):
+    return draw_lanes([Lane(versions)], *more)
+
+
+def drawn(lines):
+    return "\n" + "\n".join(line.rstrip() for line in lines) + "\n"
+
+
+def test_a_life_with_a_gap():
+    """Changed values are shown, a gap is empty, and the present value ends in an arrow."""
+    life = told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)")
+    assert drawn(draw(life, ["v"], NOW)) == (
+        """
+            2024-01                                  2024-04
+2024-01-01  ██████████                                         v: Almaty
+2024-01-21            ██████████████                           v: Almaty → Astana
+2024-02-20                          ╳┄┄┄┄┄┄┄┄┄                 gone
+2024-03-11                                    █████████████▶   the same again
+"""
+    )
+
+
+def test_a_life_that_ended_is_gone_until_now():
+    assert drawn(draw(told("a[0,20)"), ["v"], NOW)).splitlines()[-1].split() == ["2024-01-21", "╳", "gone"]
+
+
+def test_v97_a_lane_for_each_known_time():
+    """A plus marks the new versions of a known time."""
+    assert drawn(draw_lanes(lanes(told(CORRECTED)), ["v"], NOW)) == (
+        """
+              2024-01                                  2024-04
+known from 2024-01-02 to 2024-01-03
++ 2024-01-11  ███████████████████████████████████████████████▶   v: a
+known from 2024-01-03 to 2024-01-04
++ 2024-01-11  █████                                              v: a
++ 2024-01-21       ██████████████████████████████████████████▶   v: a → b
+known from 2024-01-04
++ 2024-01-11  ███                                                v: a
++ 2024-01-16     ██                                              v: a → c
+  2024-01-21       ██████████████████████████████████████████▶   v: c → b
+"""
+    )
+
+
+def test_a_narrow_terminal_folds_words_not_bars():
+    lines = draw(told(f"{'word ' * 20}[0,20)\nb[20,)"), ["v"], NOW, 60)
+    assert max(map(len, lines)) <= 60
+    assert [line[:10] for line in lines if line[0] != " "] == ["2024-01-01", "2024-01-21"]
+
+
+def test_versions_of_one_day_show_their_times():
+    lines = draw(told("a[0,0.25)\nb[0.25,)"), ["v"], NOW)
+    assert [line[:19] for line in lines[1:]] == ["2024-01-01 00:00:00", "2024-01-01 06:00:00"]
+
+
+def test_a_value_moves_no_cursor():
+    assert "\x1b" not in draw(told("a\x1b[2J[0,20)".replace("[2J", "")), ["v"], NOW)[1]
+
+
+def test_nothing_is_drawn_of_nothing():
+    assert draw([], ["v"], NOW) == draw_lanes(lanes([]), ["v"], NOW) == []
+
+
+SVG = "{http://www.w3.org/2000/svg}"
+
+
+def seen(life, telling=("v",), columns=("v", "same"), title="crm.customer k=k"):
+    return ET.fromstring(picture(life, telling, columns, NOW, title))
+
+
+def texts(tree):
+    return ["".join(each.itertext()) for each in tree.iter(f"{SVG}text")]
+
+
+def hovers(tree):
+    return [each.find(f"{SVG}title").text for each in tree.iter(f"{SVG}g")]
+
+
+def test_a_row_for_each_column_and_a_bar_for_each_stretch_of_a_value():
+    tree = seen([Lane(told("Almaty[0,20)\nAstana[20,50)\nAstana[70,)"))], telling=("v", "same"))
+    assert texts(tree) == [
+        "crm.customer k=k",
+        "2024-01-01",
+        "2024-01-21",
+        "2024-02-20",
+        "2024-03-11",
+        *("v", "Almaty", "Astana", "Astana"),
+        *("same", "1", "1"),
+    ]
+    assert hovers(tree)[:4] == [
+        "v: Almaty\nfrom 2024-01-01 00:00:00 to 2024-01-21 00:00:00",
+        "gone from 2024-02-20 00:00:00 to 2024-03-11 00:00:00",
+        "v: Astana\nfrom 2024-01-21 00:00:00 to 2024-02-20 00:00:00",
+        "v: Astana\nfrom 2024-03-11 00:00:00 on",
+    ]
+    assert len(list(tree.iter(f"{SVG}line"))) == 4 + 2
+
+
+def test_v97_a_row_for_each_known_time_and_what_was_new_is_marked():
+    tree = seen(lanes(told(CORRECTED)))
+    bars = [each.get("class") for each in tree.iter(f"{SVG}polygon")]
+    assert [text for text in texts(tree) if text.startswith("known")] == [
+        f"known 2024-01-0{number}" for number in (2, 3, 4)
+    ]
+    assert bars == ["one news", "one news", "two news", "one news", "three news", "two"]
+
+
+def test_values_are_text_and_never_markup():
+    evil = "</text><script>alert(1)</script>&\"'\x00\x0b"
+    drawn = picture([Lane(told(f"{evil}[0,)"))], ["v"], ["v"], NOW, evil)
+    tree = ET.fromstring(drawn)
+    assert "<script" not in drawn
+    assert [each.tag for each in tree.iter() if "script" in each.tag] == []
+    assert tree.find(f"{SVG}title").text.startswith("</text><script>alert(1)</script>&")
+
+
+def test_it_is_self_contained_and_readable_in_light_and_dark():
+    drawn = picture([Lane(told("a[0,)"))], ["v"], ["v"], NOW, "t")
+    assert "prefers-color-scheme: dark" in drawn
+    assert drawn.count("http") == 1  # the name of the format, which nobody fetches
+    assert "url(" not in drawn
+
+
+def test_a_record_of_many_columns_and_one_of_none_are_drawn():
+    wide = told("a[0,)")[0] | {f"c{number}": number for number in range(40)}
+    tree = seen([Lane([wide])], telling=[f"c{number}" for number in range(40)])
+    assert texts(tree)[-1] == "… and 24 more"
+    assert texts(seen([], title="nothing")) == ["nothing"]
 
 
 def test_it_draws_itself_in_a_terminal_a_notebook_and_a_file(tmp_path):

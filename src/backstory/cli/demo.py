@@ -19,7 +19,7 @@ from backstory.cli.output import console, show
 from backstory.cli.projects import show_receipts
 from backstory.model.layout import END, START
 from backstory.model.table import TableName
-from backstory.reading.drawings import draw_lanes
+from backstory.reading.timelines import draw_lanes
 from backstory.settings import CATALOG_FILE
 from backstory.spark.versions import arrow_of
 from backstory.table import Table

@@ -15,15 +15,22 @@ from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.blame import blame, commit_summary
 from backstory.reading.change_times import ChangeTimes
-from backstory.reading.drawings import Bar
 from backstory.reading.files import table_in_files
 from backstory.reading.histories import HISTORIES, RECORDING
-from backstory.reading.lives import AXES, VersionRow, changing_columns, differ
 from backstory.reading.options import ChangeKind, Comparison
 from backstory.reading.pages import Page, Row, page, rows_before
 from backstory.reading.questions import diff, life
 from backstory.reading.selection import as_object
-from backstory.reading.timelines import Axis, Timeline, require_axis
+from backstory.reading.timelines import (
+    AXES,
+    Axis,
+    Bar,
+    Timeline,
+    VersionRow,
+    changing_columns,
+    differ,
+    require_axis,
+)
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import TableReader
 

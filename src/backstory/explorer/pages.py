@@ -12,8 +12,7 @@ from backstory.explorer.catalog_reader import without_paths
 from backstory.explorer.questions import Question, key_parts
 from backstory.explorer.views import View
 from backstory.model.values import cell_text
-from backstory.reading.drawings import STYLE
-from backstory.reading.lives import value_text
+from backstory.reading.timelines import STYLE, value_text
 
 if TYPE_CHECKING:
     from jinja2 import Environment

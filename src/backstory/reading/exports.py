@@ -25,9 +25,8 @@ from backstory.model.table import TableName
 from backstory.model.values import as_json
 from backstory.reading.histories import HISTORIES
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
-from backstory.reading.lives import KNOWN_FROM, KNOWN_TO
 from backstory.reading.questions import KnownTable, Rows
-from backstory.reading.timelines import Axis, require_axis
+from backstory.reading.timelines import KNOWN_FROM, KNOWN_TO, Axis, require_axis
 from backstory.stores.metadata.values import values_of
 
 

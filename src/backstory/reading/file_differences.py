@@ -13,8 +13,8 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.arrow_rows import query_rows, sort_places, without_zone
 from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query
 from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, internal_name
-from backstory.reading.lives import value_text
 from backstory.reading.options import Comparison
+from backstory.reading.timelines import value_text
 from backstory.stores.metadata.values import integers, rows_of, truths_of, whole_numbers
 from backstory.strategies.values import identities, ranks
 

@@ -25,10 +25,10 @@ from backstory.reading.histories import (
     system_columns,
 )
 from backstory.reading.lifetimes import DUCKDB, STATED_FROM, TIMELY
-from backstory.reading.lives import VersionRow, shown_name
 from backstory.reading.options import Comparison
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
 from backstory.reading.selection import Selection, key_of
+from backstory.reading.timelines import VersionRow, shown_name
 from backstory.stores.metadata import table_rows
 from backstory.stores.metadata.parquet_files import arrow_type_of
 from backstory.stores.metadata.searches import AnyOf, Between, EqualTo, OneOf, Search, Searches

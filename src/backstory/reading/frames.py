@@ -33,10 +33,10 @@ from backstory.reading.lifetimes import (
     internal_name,
     true_query,
 )
-from backstory.reading.lives import VersionRow, shown_name
 from backstory.reading.options import Comparison
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
 from backstory.reading.selection import Selection, shown_key_of
+from backstory.reading.timelines import VersionRow, shown_name
 from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of
 from backstory.stores.iceberg.faults import translate_faults

@@ -18,7 +18,7 @@ from backstory.model.layout import VALID_FROM, Layout, Span, layout_of
 from backstory.model.table import Shape
 from backstory.model.versions_layout import KNOWN_FROM, RECORDED
 from backstory.reading.lifetimes import LogKind
-from backstory.reading.lives import shown_name
+from backstory.reading.timelines import shown_name
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.iceberg.schema import columns_of_fields
 from backstory.stores.metadata.table_metadata import TableMetadata

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 
 from backstory.model.change import COUNTS, DOOR
 from backstory.model.table import TableName
-from backstory.reading.lives import value_text
+from backstory.reading.timelines import value_text
 from backstory.spark.versions import arrow_of
 from backstory.stores.metadata.catalogs import SessionCatalog
 from backstory.stores.metadata.table_metadata import CommitMetadata, existing

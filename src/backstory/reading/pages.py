@@ -14,8 +14,8 @@ from backstory.model.table import Shape
 from backstory.reading.arrow_rows import are_after, equals_next, sort_rows
 from backstory.reading.files import KnownFiles, table_in_files
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
-from backstory.reading.lives import shown_name
 from backstory.reading.selection import Selection, exact_value, key_of
+from backstory.reading.timelines import shown_name
 from backstory.stores.metadata.searches import Between, EqualTo, OneOf, Search
 from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.table_rows import (

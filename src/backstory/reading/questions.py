@@ -41,10 +41,9 @@ from backstory.reading.lifetimes import (
     unstated_query,
     versions_query,
 )
-from backstory.reading.lives import VersionRow
 from backstory.reading.options import ENDS, Comparison
 from backstory.reading.selection import EVERYTHING, Selection, shown_key_of
-from backstory.reading.timelines import Axis, Timeline, timeline_of
+from backstory.reading.timelines import Axis, Timeline, VersionRow, timeline_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.port import TableLike

@@ -14,7 +14,7 @@ from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
 from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.reading.lifetimes import STATED_FROM, STATED_TO
-from backstory.reading.lives import shown_name
+from backstory.reading.timelines import shown_name
 
 # The remedy where no record can be named.
 _WITHOUT: Final = "Use `current` without a key."

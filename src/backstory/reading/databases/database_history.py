@@ -24,11 +24,10 @@ from backstory.reading.databases.stored_history import (
 )
 from backstory.reading.file_differences import differences
 from backstory.reading.files import INSTANT
-from backstory.reading.lives import shown_name
 from backstory.reading.options import ENDS, Comparison
 from backstory.reading.questions import SIDE_COLUMNS
 from backstory.reading.selection import EVERYTHING, Selection
-from backstory.reading.timelines import Timeline, timeline_of
+from backstory.reading.timelines import Timeline, shown_name, timeline_of
 from backstory.stores.refusals import no_table
 from backstory.stores.sql.dialects import get_dialect
 from backstory.stores.sql.engine import Engine
