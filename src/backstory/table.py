@@ -20,9 +20,9 @@ from backstory.reading.options import (
     ExportOptions,
     KnownOptions,
     ReadOptions,
+    Selection,
     TimelineOptions,
 )
-from backstory.reading.selection import Selection
 from backstory.reading.timelines import Timeline, require_axis
 from backstory.spark.session_settings import in_settled_session
 from backstory.upkeep.options import Bounds, MaintainOptions

@@ -10,10 +10,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from specification.differences import Lived, Side, differences, in_order, passages
 
-from backstory.reading.arrow_rows import are_after
-from backstory.reading.arrow_rows import sort_rows as sort
-from backstory.reading.file_differences import differences as by_query
-from backstory.reading.files import INSTANT
+from backstory.reading.files import INSTANT, are_after
+from backstory.reading.files import differences as by_query
+from backstory.reading.files import sort_rows as sort
 from backstory.reading.options import Comparison
 from backstory.reading.questions import SIDE_COLUMNS
 from backstory.stores.metadata.values import rows_of

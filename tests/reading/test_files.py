@@ -22,13 +22,11 @@ from backstory.formats.memory import Memory
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
 from backstory.reading import pages, questions
-from backstory.reading.change_times import change_times
 from backstory.reading.files import table_in_files
 from backstory.reading.frames import table_in_session
 from backstory.reading.histories import SYSTEM_COLUMNS, order_columns
-from backstory.reading.options import Comparison
-from backstory.reading.pages import first_rows_at, page
-from backstory.reading.selection import EVERYTHING, Selection
+from backstory.reading.options import EVERYTHING, Comparison, Selection
+from backstory.reading.pages import change_times, first_rows_at, page
 from backstory.stores.iceberg import snapshots
 from backstory.stores.iceberg.create import drop
 from backstory.stores.iceberg.literals import micros_of

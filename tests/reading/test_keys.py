@@ -6,7 +6,7 @@ from backstory.errors import UsageError
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
 from backstory.model.types import ColumnType, Kind
-from backstory.reading.selection import key_of
+from backstory.reading.options import key_of
 
 LONG, TEXT = ColumnType(Kind.LONG), ColumnType(Kind.STRING)
 TABLE = TableName("crm", "kunde")

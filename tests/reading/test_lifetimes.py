@@ -19,7 +19,7 @@ from specification.lifetimes import (
 
 from backstory.model.instant import EPOCH, MILLISECOND, TMAX
 from backstory.model.layout import Layout
-from backstory.reading.arrow_rows import query_rows
+from backstory.reading.files import query_rows
 from backstory.reading.lifetimes import (
     DUCKDB,
     ENDED,

@@ -12,8 +12,18 @@ from dataclasses import dataclass
 
 from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.events.terms import Op
-from backstory.upkeep.laws.memory import EVENTS, MARKS, broken_together, is_settled
-from backstory.upkeep.laws.mending import agrees_with_end, has_length, is_mark, is_open, is_version, until
+from backstory.upkeep.laws.mending import (
+    EVENTS,
+    MARKS,
+    agrees_with_end,
+    broken_together,
+    has_length,
+    is_mark,
+    is_open,
+    is_settled,
+    is_version,
+    until,
+)
 from backstory.upkeep.laws.table_terms import LogFacts
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 

@@ -24,8 +24,15 @@ from backstory.errors import UsageError
 from backstory.model.change_feed import Cursor
 from backstory.model.instant import parse_instant
 from backstory.model.table import TableName, table_name
-from backstory.reading.options import ENDS, ChangesOptions, Comparison, CursorOptions, DiffOptions
-from backstory.reading.selection import as_object, side_values
+from backstory.reading.options import (
+    ENDS,
+    ChangesOptions,
+    Comparison,
+    CursorOptions,
+    DiffOptions,
+    as_object,
+    side_values,
+)
 from backstory.stores.branches import MAIN, began_at
 
 if TYPE_CHECKING:

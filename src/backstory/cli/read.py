@@ -51,8 +51,7 @@ from backstory.errors import UsageError
 from backstory.model.instant import optional_instant
 from backstory.model.table import resolve_name, table_name
 from backstory.model.values import key_of_words
-from backstory.reading.options import ExportOptions, KnownOptions, TimelineOptions
-from backstory.reading.selection import Selection
+from backstory.reading.options import ExportOptions, KnownOptions, Selection, TimelineOptions
 from backstory.reading.timelines import Timeline, require_axis
 from backstory.settings import CATALOG
 
@@ -174,7 +173,7 @@ def _show_rows(options: Options, table: str, question: _Question, url: str | Non
 
 def _read_rows(options: Options, table: str, question: _Question, limit: int | None) -> _Rows:
     """The columns of the key, all columns, and the first rows in the order of the key."""
-    from backstory.reading.arrow_rows import sort_rows
+    from backstory.reading.files import sort_rows
     from backstory.reading.histories import order_columns
     from backstory.stores.metadata.values import rows_of
 

@@ -11,7 +11,7 @@ from typing import Final
 from backstory.errors import UsageError
 from backstory.formats.memory import Memory
 from backstory.model.table import possible_names
-from backstory.reading.change_times import ChangeTimes, change_times
+from backstory.reading.pages import ChangeTimes, change_times
 from backstory.settings import Settings
 from backstory.stores.metadata.catalogs import open_without_spark
 from backstory.stores.metadata.table_metadata import ReadableCatalog, TableMetadata

@@ -14,13 +14,11 @@ from backstory.explorer.views import View, calendar, commit_times, now
 from backstory.model.instant import EPOCH, iso, parse_instant
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.reading.blame import blame, commit_summary
-from backstory.reading.change_times import ChangeTimes
 from backstory.reading.files import table_in_files
 from backstory.reading.histories import HISTORIES, RECORDING
-from backstory.reading.options import ChangeKind, Comparison
-from backstory.reading.pages import Page, Row, page, rows_before
+from backstory.reading.options import ChangeKind, Comparison, as_object
+from backstory.reading.pages import ChangeTimes, Page, Row, page, rows_before
 from backstory.reading.questions import diff, life
-from backstory.reading.selection import as_object
 from backstory.reading.timelines import (
     AXES,
     Axis,

@@ -13,8 +13,8 @@ from backstory.model.change import COUNTS, DOOR, TOKEN
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.reading.files import table_in_files
 from backstory.reading.histories import HISTORIES, state_after
+from backstory.reading.options import Selection, shown_key_of
 from backstory.reading.questions import life
-from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import SNAPSHOT, VersionRow, differ
 from backstory.stores.metadata.table_metadata import CommitMetadata
 from backstory.stores.metadata.table_rows import TableReader

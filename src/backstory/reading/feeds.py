@@ -32,8 +32,8 @@ from backstory.model.instant import EPOCH, instant_of, parse_instant
 from backstory.model.layout import DELETED, IS_CURRENT, MEMORY, RECORDED_AT, VALID_TO, Layout
 from backstory.model.table import Shape, TableName, is_reserved
 from backstory.model.versions_layout import ENDED_AT, ROLE, Role
-from backstory.reading.arrow_rows import StoredColumns, query_rows
 from backstory.reading.commit_ranges import Lineage, Range, cursor_version, lineage_of, move_cursor, range_of
+from backstory.reading.files import StoredColumns, query_rows
 from backstory.reading.frames import query_frame, query_frames, table_in_session
 from backstory.reading.histories import require_knowledge, system_columns
 from backstory.reading.lifetimes import (

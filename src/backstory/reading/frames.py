@@ -33,9 +33,8 @@ from backstory.reading.lifetimes import (
     internal_name,
     true_query,
 )
-from backstory.reading.options import Comparison
+from backstory.reading.options import Comparison, Selection, shown_key_of
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
-from backstory.reading.selection import Selection, shown_key_of
 from backstory.reading.timelines import VersionRow, shown_name
 from backstory.spark.connect import arrow_parts, is_connect
 from backstory.spark.versions import arrow_of

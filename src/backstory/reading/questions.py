@@ -41,8 +41,7 @@ from backstory.reading.lifetimes import (
     unstated_query,
     versions_query,
 )
-from backstory.reading.options import ENDS, Comparison
-from backstory.reading.selection import EVERYTHING, Selection, shown_key_of
+from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection, shown_key_of
 from backstory.reading.timelines import Axis, Timeline, VersionRow, timeline_of
 from backstory.stores.iceberg.literals import micros_of
 from backstory.stores.metadata.table_metadata import TableMetadata

@@ -24,7 +24,7 @@ from backstory.model.layout import HIST_SUFFIX, MEMORY, Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import ROLE, SCOPE
 from backstory.reading.frames import is_record
-from backstory.reading.selection import key_of
+from backstory.reading.options import key_of
 from backstory.spark.connect import needs_java
 from backstory.stores.iceberg.erasures import (
     Erasure,

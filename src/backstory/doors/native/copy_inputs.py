@@ -41,7 +41,7 @@ from backstory.model.layout import FILE, MEMORY, POSITION, ROW_ID, VALID_FROM, V
 from backstory.model.table import Column, Shape, spelling_hint
 from backstory.model.types import ColumnType, Kind, added_fields
 from backstory.model.versions_layout import ROLE, SEQUENCE
-from backstory.reading.selection import exact_value
+from backstory.reading.options import exact_value
 from backstory.spark.frame_files import FrameFiles, frame_files
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
 from backstory.stores.iceberg.literals import micros_of, quote, text_literal

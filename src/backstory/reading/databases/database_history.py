@@ -22,11 +22,9 @@ from backstory.reading.databases.stored_history import (
     key_literal,
     select,
 )
-from backstory.reading.file_differences import differences
-from backstory.reading.files import INSTANT
-from backstory.reading.options import ENDS, Comparison
+from backstory.reading.files import INSTANT, differences
+from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection
 from backstory.reading.questions import SIDE_COLUMNS
-from backstory.reading.selection import EVERYTHING, Selection
 from backstory.reading.timelines import Timeline, shown_name, timeline_of
 from backstory.stores.refusals import no_table
 from backstory.stores.sql.dialects import get_dialect

@@ -12,7 +12,7 @@ from backstory.errors import UsageError
 from backstory.model.history import History
 from backstory.model.instant import instant_of
 from backstory.model.types import MAX_PRECISION, ColumnType, Kind
-from backstory.reading.selection import exact_value
+from backstory.reading.options import exact_value
 from backstory.stores.sql.columns import Datatype, SqlColumn
 from backstory.stores.sql.dialect import Dialect
 

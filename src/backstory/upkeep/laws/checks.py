@@ -20,7 +20,7 @@ from backstory.journal.chain import log_rows, log_rows_in_files, snapshots_in_fi
 from backstory.model.layout import MEMORY, ROW_HASH, Layout
 from backstory.model.table import TableName
 from backstory.model.versions_layout import Role
-from backstory.reading.arrow_rows import SORT_MEMORY, hold_memory, query_rows, without_zone
+from backstory.reading.files import SORT_MEMORY, hold_memory, query_rows, without_zone
 from backstory.reading.frames import query_frame
 from backstory.reading.histories import system_columns
 from backstory.reading.lifetimes import DUCKDB, SPARK

@@ -31,7 +31,7 @@ from backstory.stores.metadata.table_metadata import TableMetadata
 from backstory.stores.metadata.values import rows_of
 from backstory.stores.port import TableLike
 from backstory.strategies.events.terms import Op
-from backstory.upkeep.laws.memory import broken_together
+from backstory.upkeep.laws.mending import broken_together
 from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, RecordRow
 
 if TYPE_CHECKING:
