@@ -1,7 +1,8 @@
 """Queries and upkeep of a model's histories: past states, joins, pruning and erasure (section 7)."""
 
 from backstory.doors.historize.upkeep import Upkeep
-from backstory.reading.databases.history_queries import (
+from backstory.reading.history_queries import (
+    Query,
     as_of,
     as_of_run,
     changes,
@@ -14,8 +15,7 @@ from backstory.reading.databases.history_queries import (
     labeled,
     timeline,
 )
-from backstory.reading.databases.stored_history import Query
-from backstory.reading.databases.stored_history import StoredHistory as History
+from backstory.reading.history_queries import StoredHistory as History
 from backstory.upkeep.pruning import Pruned
 
 __all__ = [

@@ -37,11 +37,11 @@ from versions_in_python import (
 from backstory.doors.historize.runs import RegisteredRun
 from backstory.errors import Refused, UsageError
 from backstory.model.history import Dating, Labels
-from backstory.reading.databases import history_queries
-from backstory.reading.databases import history_queries as compared
-from backstory.reading.databases import history_queries as times
-from backstory.reading.databases.history_queries import effective as question
-from backstory.reading.databases.history_queries import labeled
+from backstory.reading import history_queries
+from backstory.reading import history_queries as compared
+from backstory.reading import history_queries as times
+from backstory.reading.history_queries import effective as question
+from backstory.reading.history_queries import labeled
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.dialects import get_dialect
 from backstory.testing.rule import BaseRow

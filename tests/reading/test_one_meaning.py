@@ -23,8 +23,8 @@ from backstory.doors.historize.upkeep import Upkeep
 from backstory.doors.native import door
 from backstory.doors.native.options import SnapshotRequest
 from backstory.model.table import TableName
-from backstory.reading.databases import history_queries as statements
-from backstory.reading.databases import history_queries as statements_of_differences
+from backstory.reading import history_queries as statements
+from backstory.reading import history_queries as statements_of_differences
 from backstory.stores.iceberg.create import drop
 from backstory.table import Table
 

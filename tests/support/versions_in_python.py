@@ -16,7 +16,7 @@ from backstory.doors.historize.hist_state import sync_hist
 from backstory.doors.historize.load import stored_history
 from backstory.doors.historize.model import StateLabels
 from backstory.model.history import Archive
-from backstory.reading.databases.stored_history import Query, StoredHistory
+from backstory.reading.history_queries import Query, StoredHistory
 from backstory.strategies.scd2.transitions import State
 from backstory.testing.reference_hashes import sha256
 from backstory.testing.rule import BaseRow, Rules, Version, historize

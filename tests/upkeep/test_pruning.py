@@ -33,8 +33,8 @@ from backstory.doors.historize.resolve import read_state
 from backstory.doors.historize.upkeep import Upkeep
 from backstory.errors import Failed, Refused, UsageError
 from backstory.model.history import Dating, Labels
-from backstory.reading.databases.history_queries import as_of, changes, current, labeled, timeline
-from backstory.reading.databases.history_queries import effective as effective_query
+from backstory.reading.history_queries import as_of, changes, current, labeled, timeline
+from backstory.reading.history_queries import effective as effective_query
 from backstory.stores.sql.dialects import get_dialect
 from backstory.upkeep import pruning
 from backstory.upkeep.pruning import Cut

@@ -118,7 +118,7 @@ def _read_differences_in_database(
     comparison: Comparison,
 ) -> Sequence[Difference]:
     """The differences of a history in a database. Raises UsageError for a request about known times."""
-    from backstory.reading.databases.database_history import read_differences
+    from backstory.reading.database_history import read_differences
 
     if url is None or not key:
         raise UsageError("bad-option", "--url and --key must be used together.", "Write --url URL --key a,b.")

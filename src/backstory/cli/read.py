@@ -206,7 +206,7 @@ def _read_rows_in_database(
 
     Raises UsageError for a question about a known time.
     """
-    from backstory.reading.databases.database_history import read_rows
+    from backstory.reading.database_history import read_rows
 
     if question.time_of_knowledge is not None:
         raise no_known_times()
@@ -276,7 +276,7 @@ def _read_life(options: Options, table: str, key: tuple[str, ...], words: Timeli
 
 
 def _read_life_in_database(url: str, table: str, key: tuple[str, ...], words: TimelineOptions) -> Timeline:
-    from backstory.reading.databases.database_history import read_life
+    from backstory.reading.database_history import read_life
 
     if words["axis"] != "valid" or words["known_at"] is not None:
         raise no_known_times()

@@ -4,8 +4,6 @@ DuckDB runs the query for small tables, from their files, and Spark for all othe
 table of layout `versions` have expired, the changes are derived from the recorded times in its rows.
 """
 
-# ruff: noqa: S608 - all names and values in these queries are our own or quoted
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta

@@ -20,7 +20,6 @@ from backstory.model.instant import EPOCH
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout, Span
 from backstory.model.table import Shape
 from backstory.model.types import Kind
-from backstory.reading.differences import ANSWER, CHANGED, SIDES, differences_query
 from backstory.reading.histories import (
     TableState,
     identity_names,
@@ -30,7 +29,18 @@ from backstory.reading.histories import (
     state_at,
     system_columns,
 )
-from backstory.reading.lifetimes import DUCKDB, ENDED, STARTED, STATED_FROM, TIMELY, internal_name
+from backstory.reading.lifetimes import (
+    ANSWER,
+    CHANGED,
+    DUCKDB,
+    ENDED,
+    SIDES,
+    STARTED,
+    STATED_FROM,
+    TIMELY,
+    differences_query,
+    internal_name,
+)
 from backstory.reading.options import Comparison, Selection, key_of
 from backstory.reading.questions import SIDE_COLUMNS, TIMES, KnownTable, Query, layout_query
 from backstory.reading.timelines import VersionRow, shown_name, value_text
@@ -277,7 +287,7 @@ def differences(
         relation[internal_name("values")] = integers(identities(values, values.column_names))
     query = differences_query(DUCKDB, [_RECORD] if key else [], through=comparison.through, timed=timed)
     columns = ", ".join(DUCKDB.name(internal_name(each)) for each in ANSWER)
-    answer = query_rows(pa.table(relation), f"SELECT {columns} FROM ({query}) AS answer")  # noqa: S608
+    answer = query_rows(pa.table(relation), f"SELECT {columns} FROM ({query}) AS answer")
     change, otherwise = (_words(answer[internal_name(each)]) for each in ANSWER[:2])
     row, before, after = (
         whole_numbers(pc.coalesce(answer[internal_name(each)], integers([NO_ROW])[0])) for each in ANSWER[2:5]
@@ -496,7 +506,7 @@ def _in_order(query: str, columns: Sequence[str]) -> str:
     """The query for these columns, in the order of the rows' places."""
     shown = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
     order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
-    return f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"  # noqa: S608 - names in quotes
+    return f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"
 
 
 def _distinct(names: list[str]) -> list[str]:

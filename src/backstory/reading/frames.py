@@ -15,7 +15,6 @@ from backstory.model.history import History
 from backstory.model.layout import DELETED, VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
 from backstory.model.types import Kind
-from backstory.reading.differences import ANSWER, CHANGED, differences_query
 from backstory.reading.histories import (
     HISTORIES,
     no_end_error,
@@ -25,11 +24,14 @@ from backstory.reading.histories import (
     system_columns,
 )
 from backstory.reading.lifetimes import (
+    ANSWER,
+    CHANGED,
     ENDED,
     NO_FACT,
     SPARK,
     STARTED,
     STATED_FROM,
+    differences_query,
     internal_name,
     true_query,
 )
@@ -76,7 +78,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
             state = state_at(self.metadata, known_at)
             shape, until = state.shape, state.until
             if state.snapshot is None:
-                name = f"(SELECT * FROM {name} LIMIT 0)"  # noqa: S608 - a name in quotes
+                name = f"(SELECT * FROM {name} LIMIT 0)"
             elif until is None:
                 name = f"{name} VERSION AS OF {state.snapshot['snapshot-id']}"
         return KnownFrames(self.table, shape, until, self.store, self.table, name)
@@ -183,7 +185,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
     def live_rows(self) -> "DataFrame":
         """The rows of a table without a history, except rows that Fivetran marked as deleted."""
         users = (column(each.name).alias(each.source) for each in self.shape.user_columns)
-        live = self.store.spark.sql(f"SELECT * FROM {self.source}")  # noqa: S608 - a table's name in quotes
+        live = self.store.spark.sql(f"SELECT * FROM {self.source}")
         return self._only_record(_not_deleted(live, self.shape).select(*users))
 
     def select(self, rows: "DataFrame", selection: Selection) -> "DataFrame":
@@ -203,7 +205,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
     def native_rows(self) -> "DataFrame":
         """The rows of layout `versions` without facts, with the times of `NATIVE`: two ends each (V6)."""
-        text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"  # noqa: S608
+        text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
         return self.ask(lambda syntax, *_: syntax.fill(text), *NATIVE)
 
 
@@ -262,7 +264,7 @@ def _shown_sql(history: History, query: str, *more: str, timed: bool = True) -> 
     names = {shown_name(each.source): each.name for each in history.user_columns}
     names |= ({VALID_FROM: STARTED, VALID_TO: ENDED} if timed else {}) | dict(zip(more, more, strict=True))
     listed = ", ".join(f"{quote(name)} AS {quote(shown)}" for shown, name in names.items())
-    return f"SELECT {listed} FROM ({query}) AS versions"  # noqa: S608 - quoted names
+    return f"SELECT {listed} FROM ({query}) AS versions"
 
 
 def frame_instant(rows: "DataFrame", name: str) -> str:

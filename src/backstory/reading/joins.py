@@ -6,8 +6,6 @@ halves the valid axis instead. A statement is cut into the largest halves that i
 one half do not overlap in recorded time. So a long history costs a few sorts.
 """
 
-# ruff: noqa: S608 - all names in these queries are quoted
-
 import sys
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -19,9 +17,9 @@ from typing import TYPE_CHECKING, Final, Literal
 from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape, TableName
-from backstory.reading.databases.stored_history import distinct
 from backstory.reading.frames import NATIVE, frame_instant, query_frames, table_in_session
 from backstory.reading.histories import shown_key
+from backstory.reading.history_queries import distinct
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
 from backstory.stores.iceberg.literals import column, quote
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable

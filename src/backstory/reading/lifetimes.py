@@ -1,11 +1,10 @@
-"""The periods in which rows of a table were true: one query for each layout, which DuckDB and Spark run.
+"""The SQL of readers: the periods in which rows of a table were true, and the differences of two states.
 
-A query reads a relation with the rows and, under the names of `COLUMNS`, the values that the layout records
-of each row; instants are times in UTC. The answer has the rows that are versions, each with `STARTED` and
-`ENDED`, which is NULL while the version is true.
+DuckDB and Spark run these queries, one for each layout. A query reads a relation with the rows and the values
+that the layout records of each row (`recorded_columns`); instants are times in UTC. The answer has the rows
+that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true. Differences are
+described in native.md V96.
 """
-
-# ruff: noqa: S608 - all names and values in these queries are our own
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -19,20 +18,26 @@ from backstory.strategies.events.terms import LETTERS, Op
 
 # Kinds of columns whose values are instants.
 TIMELY: Final = frozenset({Kind.UTC_DATETIME, Kind.NAIVE_DATETIME, Kind.NAIVE_DATE})
-# The values that rows record, by their names here; `internal_name` keeps them apart from a source's columns.
-COLUMNS: Final = (
-    *("start", "end", "flag", "gone"),
-    *("recorded", "role", "moved", "end_before"),
-    *("offset", "op", "time"),
-)
-_ANSWER: Final = ("started", "ended", "known_from", "known_to")
-STARTED, ENDED, STATED_FROM, STATED_TO = (f"backstory: {each.replace('_', ' ')}" for each in _ANSWER)
 _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
-def internal_name(column: str) -> str:
-    """The name of a column of `COLUMNS` in a relation; no column of a source has such a name."""
-    return f"backstory: {column}"
+def internal_name(word: str) -> str:
+    """The name of a column in a relation, by its word in queries; no column of a source has such a name."""
+    return f"backstory: {word.replace('_', ' ')}"
+
+
+STARTED, ENDED, STATED_FROM, STATED_TO = map(internal_name, ("started", "ended", "known_from", "known_to"))
+
+
+class QueryWords(dict[str, str]):
+    """The SQL of words in braces. A word without SQL of its own is a column, whose name `column` gives."""
+
+    def __init__(self, known: Mapping[str, str], column: Callable[[str], str]) -> None:
+        super().__init__(known)
+        self.column = column
+
+    def __missing__(self, word: str) -> str:
+        return self.column(word)
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,23 +70,17 @@ class SqlSyntax:
         forms = {Kind.NAIVE_DATE: self.date, Kind.NAIVE_DATETIME: self.naive}
         return (self.utc if kind is None else forms.get(kind, self.utc)).format(column)
 
-    def fill(
-        self, text: str, key: Sequence[str] = (), columns: Sequence[str] | None = None, **more: str
-    ) -> str:
-        """Replace the syntax in braces: columns by their quoted names, other syntax by `more`."""
-        names = {each: self.name(internal_name(each)) for each in columns or (*COLUMNS, *_STEPS)}
-        names |= {each: self.name(internal_name(each.replace("_", " "))) for each in _ANSWER}
+    def fill(self, text: str, key: Sequence[str] = (), **more: str) -> str:
+        """Replace the words in braces: by their SQL in this syntax or in `more`, or by internal columns."""
         keys = [self.name(each) for each in key]
-        same = "".join(f"one.{each} IS NOT DISTINCT FROM later.{each} AND " for each in keys)
-        return text.format(
-            **names,
-            of_record=f"PARTITION BY {', '.join(keys)} " if keys else "",
-            key="".join(f"{each}, " for each in keys),
-            same_record=same,
-            rows=self.rows,
-            endless=self.endless,
-            **more,
-        )
+        words = {
+            "of_record": f"PARTITION BY {', '.join(keys)} " if keys else "",
+            "key": "".join(f"{each}, " for each in keys),
+            "same_record": "".join(f"one.{each} IS NOT DISTINCT FROM later.{each} AND " for each in keys),
+            "rows": self.rows,
+            "endless": self.endless,
+        }
+        return text.format_map(QueryWords(words | more, lambda word: self.name(internal_name(word))))
 
 
 # For DuckDB, rows without an end are refused before the query, and times in UTC have no time zone.
@@ -112,8 +111,6 @@ class LogKind:
     timely: bool
 
 
-# Columns of inner queries.
-_STEPS: Final = ("next_op", "next_recorded", "begun", "following", "own_end", "sooner", "nth", "step")
 # A row is a version if it has a length (native.md V3, V5).
 _LASTING: Final = "({ended} IS NULL OR {ended} > {started})"
 _KNOWN: Final = "({known_to} IS NULL OR {known_to} > {known_from})"
@@ -222,7 +219,7 @@ SELECT * FROM (
 def recorded_columns(
     syntax: SqlSyntax, shape: Shape, column: ColumnSql, names: Mapping[str, Any], *, remembered: bool = True
 ) -> str:
-    """The values of `COLUMNS` that the layout records of each row, as the list of a SELECT.
+    """The values that the layout records of each row, as the list of a SELECT.
 
     `names` are the system columns of an event log. Without `remembered`, rows of layout `versions` are read
     without their recorded times.
@@ -320,3 +317,97 @@ def _of_log(syntax: SqlSyntax, text: str, key: Sequence[str], log: LogKind, unti
         start = "{time}" if log.timely else _BEGUN
         text = f"WITH states AS ({_STATES.replace('BEGUN', start)}) {text}"
     return syntax.fill(text, key, is_known=known)
+
+
+ADDED, REMOVED, CHANGED = "added", "removed", "changed"
+RETURNED, REVERTED, PASSED = "returned", "reverted", "passed"
+# Kinds of records that are the same in both states.
+BETWEEN: Final = (RETURNED, REVERTED, PASSED)
+SIDES: Final = ("before", "after")
+# Columns of a record: its kind of change, its kind if the rows before and after are equal, one of its rows,
+# its rows before and after, and whether it was absent in between.
+ANSWER: Final = ("change", "otherwise", "row", "was", "is", "away")
+
+# Whether a row was known, at a recorded time, to be true at an instant (V6).
+_HELD: Final = TRUE_AT.format(started="{start}", ended=END_THEN, at="{at}")
+_HELD_THEN: Final = f"COALESCE({{recorded}} <= {{until}} AND {_HELD}, FALSE)"
+_MOVES: Final = """
+SELECT * FROM (SELECT *, {first} AS {before}, {second} AS {after} FROM {source}) AS sides WHERE {moved}
+"""
+_MOVED: Final = "{before} <> {after}"
+_TOUCHED: Final = """
+{started} IS NOT NULL AND ({started} > {low} AND {started} <= {high} OR {ended} > {low} AND {ended} <= {high})
+"""
+
+# Without a key, equal rows are numbered, so that each of them can be added or removed.
+_COPIES: Final = """(
+  SELECT *, ROW_NUMBER() OVER (PARTITION BY {values}, {after} ORDER BY {after}) AS {copy} FROM {rows}
+) AS copies"""
+# Whether a record was absent after each version, and whether it had other values before.
+_PASSAGES: Final = """(
+  SELECT *, COALESCE({ended} < LEAD({started}) OVER record, FALSE) AS {gone},
+    LAG({started}) OVER record IS NOT NULL
+      AND {values} IS DISTINCT FROM LAG({values}) OVER record AS {renewed}
+  FROM {rows} WINDOW record AS (PARTITION BY {record} ORDER BY {started})
+) AS passages"""
+_AT_BOTH: Final = f"""
+    CASE WHEN {{is}} IS NULL THEN '{PASSED}' WHEN {{away}} THEN '{RETURNED}'
+      WHEN {{reverted}} THEN '{REVERTED}' END"""
+_DIFFERENCES: Final = f"""
+SELECT * FROM (
+  SELECT *, PASSAGES AS {{otherwise}}, CASE
+      WHEN {{was}} IS NULL AND {{is}} IS NOT NULL THEN '{ADDED}'
+      WHEN {{is}} IS NULL AND {{was}} IS NOT NULL THEN '{REMOVED}'
+      WHEN {{was}} IS NOT NULL THEN '{CHANGED}' END AS {{change}}
+  FROM (
+    SELECT {{record}}, FIRST({{row}}) AS {{row}}, FIRST({{row}}) FILTER (WHERE {{before}}) AS {{was}},
+      FIRST({{row}}) FILTER (WHERE {{after}}) AS {{is}}, HAPPENED
+    FROM SIDES GROUP BY {{record}}
+  ) AS records
+) AS differences WHERE {{change}} IS NOT NULL OR {{otherwise}} IS NOT NULL
+"""
+_HAPPENED: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
+
+
+def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, through: bool = False) -> str:
+    """The query for the versions, out of the query `versions`, that are true at only one of two instants.
+
+    The instants are microseconds since 1970. The answer has `SIDES`: whether a version is true at the first
+    instant, and at the second. With `through` it has all versions that begin or end between them.
+    """
+    low, high = map(syntax.at, sorted(between))
+    one, other = (syntax.fill(f"COALESCE({TRUE_AT}, FALSE)", at=syntax.at(each)) for each in between)
+    moved = _TOUCHED if through else _MOVED
+    source = f"({versions}) AS versions"
+    return syntax.fill(
+        _MOVES, source=source, first=one, second=other, moved=syntax.fill(moved, low=low, high=high)
+    )
+
+
+def revisions_query(syntax: SqlSyntax, instant: int, between: tuple[int, int]) -> str:
+    """The query for rows of layout `versions` that held at `instant` as known at only one of two times.
+
+    All times are in microseconds since 1970.
+    """
+    one, other = (syntax.fill(_HELD_THEN, at=syntax.at(instant), until=syntax.at(each)) for each in between)
+    source = syntax.fill(f"{{rows}} WHERE {NO_FACT}")
+    return syntax.fill(_MOVES, source=source, first=one, second=other, moved=syntax.fill(_MOVED))
+
+
+def differences_query(
+    syntax: SqlSyntax, key: Sequence[str], *, through: bool = False, timed: bool = False
+) -> str:
+    """The query for the records that may differ; `key` names the columns that identify a record.
+
+    It reads versions that were true in one of two states, or, with `through`, versions that begin or end
+    between them. In `timed` tables the start of a version identifies its record too. The answer has the
+    columns of the key and `ANSWER`; `otherwise` and `away` are NULL unless `through`.
+    The caller compares the rows of the records that are `CHANGED`.
+    """
+    names = [syntax.name(each) for each in key] or [syntax.fill(each) for each in ("{values}", "{copy}")]
+    record = ", ".join([*names, *([syntax.fill("{started}")] if timed else [])])
+    sides = (_PASSAGES if through else "{rows}") if key else _COPIES
+    happened = _HAPPENED if through else "CAST(NULL AS BOOLEAN) AS {away}"
+    text = _DIFFERENCES.replace("PASSAGES", _AT_BOTH if through else "CAST(NULL AS VARCHAR(8))")
+    text = text.replace("SIDES", sides).replace("HAPPENED", happened)
+    return syntax.fill(text, record=record)

@@ -17,8 +17,7 @@ from backstory.model.instant import optional_instant
 from backstory.model.layout import VALID_FROM, VALID_TO
 from backstory.model.table import Shape, TableName
 from backstory.model.types import TEXT_KINDS, ColumnType
-from backstory.reading.differences import BETWEEN
-from backstory.reading.lifetimes import STATED_FROM, STATED_TO
+from backstory.reading.lifetimes import BETWEEN, STATED_FROM, STATED_TO
 from backstory.reading.timelines import Axis, shown_name
 
 # The remedy where no record can be named.

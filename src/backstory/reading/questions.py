@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar
 from backstory.model.history import History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
 from backstory.model.table import Shape
-from backstory.reading.differences import SIDES, moves_query, revisions_query
 from backstory.reading.histories import (
     HISTORIES,
     RECORDING,
@@ -28,6 +27,7 @@ from backstory.reading.histories import (
 )
 from backstory.reading.lifetimes import (
     ENDED,
+    SIDES,
     STARTED,
     STATED_FROM,
     STATED_TO,
@@ -35,7 +35,9 @@ from backstory.reading.lifetimes import (
     LogKind,
     SqlSyntax,
     internal_name,
+    moves_query,
     recorded_columns,
+    revisions_query,
     statements_query,
     true_query,
     unstated_query,
@@ -79,7 +81,7 @@ def layout_query(
     names = system_columns(table) if shape.layout is Layout.ODF else {}
     log, own = (log_kind(names, shape), identity_names(names, shape)) if names else (None, shape.key)
     listed = recorded_columns(syntax, shape, column, names, remembered=remembered)
-    rows = f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded"  # noqa: S608 - quoted or numbered columns
+    rows = f"(SELECT *, {listed} FROM {syntax.rows}) AS recorded"
     return query(replace(syntax, rows=rows), own if key is None else key, log)
 
 

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from backstory.errors import Failed
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.layout import ROW_HASH
-from backstory.reading.databases.stored_history import Key, StoredHistory, distinct
+from backstory.reading.history_queries import Key, StoredHistory, distinct
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.engine import Engine

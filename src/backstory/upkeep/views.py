@@ -8,8 +8,7 @@ comment with a hash of our query marks each view.
 from collections.abc import Iterator
 from hashlib import sha256
 
-from backstory.reading.databases.history_queries import effective, labeled
-from backstory.reading.databases.stored_history import StoredHistory, columns_of, select
+from backstory.reading.history_queries import StoredHistory, columns_of, effective, labeled, select
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.dialects import DuckDB, Postgres
 from backstory.stores.sql.engine import Engine

@@ -37,7 +37,7 @@ from backstory.model.history import ARCHIVE_SUFFIX, Archive, Dating, History, La
 from backstory.model.instant import parse_instant
 from backstory.model.layout import Layout
 from backstory.model.table import Column, Shape, TableName
-from backstory.reading.databases.stored_history import StoredHistory
+from backstory.reading.history_queries import StoredHistory
 from backstory.stores.sql.columns import Datatype, TableColumn
 from backstory.stores.sql.ddl import logical_type
 from backstory.stores.sql.dialect import Dialect

@@ -27,7 +27,7 @@ from backstory.doors.historize.stage import (
 from backstory.errors import Failed, Refused
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.values import key_text
-from backstory.reading.databases.stored_history import StoredHistory
+from backstory.reading.history_queries import StoredHistory
 from backstory.stores.sql import ddl
 from backstory.stores.sql.engine import Engine
 from backstory.stores.sql.statements import LOAD_TIMESTAMP, Statement

@@ -465,9 +465,7 @@ def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]
         _fact_identity(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))
     }
     place_of_fact |= {_fact_identity(row): row.place for row in versions if is_fact(row)}
-    return [
-        row for row in others if not is_fact(row) or place_of_fact[_fact_identity(row)] == row.place
-    ]
+    return [row for row in others if not is_fact(row) or place_of_fact[_fact_identity(row)] == row.place]
 
 
 def _fact_identity(row: RecordRow) -> tuple[object, ...]:

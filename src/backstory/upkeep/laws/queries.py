@@ -17,7 +17,7 @@ from backstory.model.layout import MEMORY, ROW_HASH
 from backstory.model.table import Shape
 from backstory.model.versions_layout import FactKind, Role
 from backstory.reading.histories import identity_names
-from backstory.reading.lifetimes import DUCKDB, SPARK, SqlSyntax, operation_sql
+from backstory.reading.lifetimes import DUCKDB, SPARK, QueryWords, SqlSyntax, operation_sql
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.table_terms import LogFacts, TableTerms
 from backstory.upkeep.laws.terms import DELETED, INFINITY, NEW, PREFIX, WORDS, Law, LawTerms
@@ -53,8 +53,8 @@ class TableSql:
 
     def steps(self, known: Mapping[str, str], *steps: Mapping[str, str]) -> Steps:
         """The known columns and further steps, with column names in place of the words in braces."""
-        names = _Names({"key": ", ".join(self.key)}, self.words)
-        filled = [{name: text.format_map(names) for name, text in step.items()} for step in steps]
+        words = QueryWords({"key": ", ".join(self.key)}, lambda name: self.words.name(PREFIX + name))
+        filled = [{name: text.format_map(words) for name, text in step.items()} for step in steps]
         return [{PREFIX + name: sql for name, sql in each.items()} for each in (known, *filled) if each]
 
     def micros(self, shape: Shape, name: str) -> str:
@@ -81,17 +81,6 @@ class TableSql:
         return (
             f"COALESCE({'{rightly}, ' if table_terms.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
         )
-
-
-class _Names(dict[str, str]):
-    """Names of columns quoted for an engine."""
-
-    def __init__(self, known: Mapping[str, str], words: SqlSyntax) -> None:
-        super().__init__(known)
-        self.words = words
-
-    def __missing__(self, name: str) -> str:
-        return self.words.name(PREFIX + name)
 
 
 def layout_columns(engine: TableSql, table_terms: TableTerms) -> Step:

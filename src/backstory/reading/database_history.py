@@ -14,15 +14,15 @@ from backstory.errors import UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.table import Shape, TableName
-from backstory.reading.databases.history_queries import is_valid_at
-from backstory.reading.databases.stored_history import (
+from backstory.reading.files import INSTANT, differences
+from backstory.reading.history_queries import (
     ResultColumn,
     StoredHistory,
     database_type,
+    is_valid_at,
     key_literal,
     select,
 )
-from backstory.reading.files import INSTANT, differences
 from backstory.reading.options import ENDS, EVERYTHING, Comparison, Selection
 from backstory.reading.questions import SIDE_COLUMNS
 from backstory.reading.timelines import Timeline, shown_name, timeline_of
