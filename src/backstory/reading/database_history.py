@@ -3,15 +3,15 @@
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
-from datetime import UTC, datetime
+from dataclasses import dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 
 from backstory.errors import UsageError
-from backstory.model.history import ARCHIVE_SUFFIX, History
+from backstory.model.history import History
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout, layout_of
 from backstory.model.table import Shape, TableName
 from backstory.reading.files import INSTANT, differences
@@ -19,6 +19,7 @@ from backstory.reading.history_queries import (
     ResultColumn,
     StoredHistory,
     database_type,
+    in_utc,
     is_valid_at,
     key_literal,
     select,
@@ -58,7 +59,10 @@ class DatabaseHistory:
         rows = f"FROM {history.table} AS h\nWHERE {condition}"
         query = select(history.dialect, [*users, *ends, *more], rows)
         return list(query.columns), [
-            {name: _in_utc(value) for name, value in zip(query.columns, row, strict=True)}
+            {
+                name: in_utc(value) if isinstance(value, datetime) else value
+                for name, value in zip(query.columns, row, strict=True)
+            }
             for row in self.engine.fetch_all(query.sql)
         ]
 
@@ -71,20 +75,21 @@ class DatabaseHistory:
                 f"Its columns are {', '.join(self.users)}.",
             )
 
-    def is_record(self, key: Mapping[str, object]) -> str:
-        """Whether a version belongs to the record with this key.
+    def is_record(self, key: Mapping[str, object]) -> list[str]:
+        """The conditions by which a version belongs to the record with this key.
 
         Raises UsageError if a value does not fit.
         """
         history, dialect = self.history, self.history.dialect
         self.require_key(list(key))
-        return " AND ".join(
-            f"{history.of('h', name)} = "
-            + dialect.cast_expression(
-                key_literal(dialect, name, value, database_type(self.types[name])), self.types[name]
-            )
+        literals = {
+            name: key_literal(dialect, name, value, database_type(self.types[name]))
             for name, value in key.items()
-        )
+        }
+        return [
+            f"{history.of('h', name)} = {dialect.cast_expression(literal, self.types[name])}"
+            for name, literal in literals.items()
+        ]
 
 
 def read_rows(
@@ -95,16 +100,12 @@ def read_rows(
     The columns are the user's, `valid_from` and `valid_to`. Raises UsageError for a wrong address and for a
     table that does not exist or keeps no history. Raises Refused for a time before the prune watermark.
     """
+    key: Mapping[str, object] = selection.key if isinstance(selection.key, Mapping) else {}
     with _open_history(url, table) as database:
-        history, key = database.history, selection.key
-        condition = (
-            f"{history.end_of('h')} IS NULL" if time is None else f"({is_valid_at(history, 'h', time)})"
-        )
-        if isinstance(key, Mapping):
-            condition += f" AND {database.is_record(key)}"
-        names, rows = database.read_versions(condition)
-        of_key = [shown_name(name) for name in key] if isinstance(key, Mapping) else []
-        names = selection.select(table, of_key, names)
+        history = database.history
+        is_true = f"{history.end_of('h')} IS NULL" if time is None else f"({is_valid_at(history, 'h', time)})"
+        names, rows = database.read_versions(" AND ".join([is_true, *database.is_record(key)]))
+        names = selection.select(table, [shown_name(name) for name in key], names)
         return names, [{name: row[name] for name in names} for row in rows]
 
 
@@ -149,7 +150,7 @@ def read_differences(
 def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Sequence[str] = ()) -> Timeline:
     """The history of the record with this key, given as text. Raises the errors of `read_differences`."""
     with _open_history(url, table) as database:
-        names, rows = database.read_versions(database.is_record(key))
+        names, rows = database.read_versions(" AND ".join(database.is_record(key)))
     values = {shown_name(name): value for name, value in key.items()}
     names = Selection(columns=columns).select(table, list(values), names)
     return timeline_of(table, values, [{name: row[name] for name in names} for row in rows], {})
@@ -157,34 +158,6 @@ def read_life(url: str, table: TableName, key: Mapping[str, object], columns: Se
 
 @contextmanager
 def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
-    with _open_database(url) as (engine, dialect_name):
-        columns = engine.introspect_table(table.schema, table.name)
-        if columns is None:
-            raise no_table(table)
-        if layout_of(None, table.name, frozenset(columns)) is not Layout.HIST:
-            raise UsageError(
-                "no-history", f"{table} is not a history of a model.", "Name a table that ends in _hist."
-            )
-        model = History(
-            Shape(table, (), (), Layout.HIST), whole_since=_archive_end(engine, dialect_name, table)
-        )
-        yield DatabaseHistory(engine, StoredHistory(get_dialect(dialect_name), model, ()), columns)
-
-
-def _archive_end(engine: Engine, dialect_name: str, table: TableName) -> datetime | None:
-    """The newest end of the versions in the archive; None without an archive."""
-    archive = f"{table.name}{ARCHIVE_SUFFIX}"
-    if engine.introspect_table(table.schema, archive) is None:
-        return None
-    name = get_dialect(dialect_name).render_table_identifier(table.schema, archive)
-    span = Layout.HIST.span
-    assert span is not None
-    newest = engine.execute_scalar(f"SELECT MAX({span.end}) FROM {name}")
-    return newest and _in_utc(newest)
-
-
-@contextmanager
-def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
     scheme, _, path = url.partition("://")
     if scheme not in SCHEMES:
         raise UsageError(
@@ -194,9 +167,20 @@ def _open_database(url: str) -> Iterator[tuple[Engine, str]]:
         )
     if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would make one
         raise UsageError("wrong-url", f"There is no file {path}.", "Write duckdb:///path/file.duckdb.")
-    name = SCHEMES[scheme]
-    with get_dialect(name).get_execution_engine(url) as engine:
-        yield engine, name
+    dialect, model = get_dialect(SCHEMES[scheme]), History(Shape(table, (), (), Layout.HIST))
+    with dialect.get_execution_engine(url) as engine:
+        columns = engine.introspect_table(table.schema, table.name)
+        if columns is None:
+            raise no_table(table)
+        if layout_of(None, table.name, frozenset(columns)) is not Layout.HIST:
+            raise UsageError(
+                "no-history", f"{table} is not a history of a model.", "Name a table that ends in _hist."
+            )
+        if engine.introspect_table(table.schema, model.archive_name) is not None:
+            archive = dialect.render_table_identifier(table.schema, model.archive_name)
+            newest = engine.execute_scalar(f"SELECT MAX({model.span.end}) FROM {archive}")
+            model = replace(model, whole_since=newest and in_utc(newest))
+        yield DatabaseHistory(engine, StoredHistory(dialect, model, ()), columns)
 
 
 def _arrow_values(values: list[Any]) -> pa.Array:
@@ -208,10 +192,3 @@ def _arrow_values(values: list[Any]) -> pa.Array:
         pass
     texts = (None if each is None else json.dumps(each, sort_keys=True, default=str) for each in values)
     return pa.array(texts, pa.string())
-
-
-def _in_utc(value: Any) -> Any:
-    """Mark times as times in UTC; other values are unchanged."""
-    if not isinstance(value, datetime):
-        return value
-    return value.replace(tzinfo=UTC) if value.tzinfo is None else value.astimezone(UTC)

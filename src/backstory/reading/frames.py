@@ -61,27 +61,27 @@ _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
     """A table at a recorded time in a session; `source` are its rows, in Spark SQL. `key` restricts them."""
 
+    stored: IcebergTable
     store: IcebergStore
-    table: IcebergTable
     source: str
     key: object = None
 
     @property
     def metadata(self) -> TableMetadata:
         """The metadata of the table."""
-        return metadata_of(self.store, self.table)
+        return metadata_of(self.store, self.stored)
 
     def at(self, known_at: datetime | None) -> "KnownFrames":
         """The table as known at a recorded time."""
-        name, shape, until = self.store.sql_name(self.table.shape.table), self.table.shape, None
-        if known_at is not None:
-            state = state_at(self.metadata, known_at)
-            shape, until = state.shape, state.until
-            if state.snapshot is None:
-                name = f"(SELECT * FROM {name} LIMIT 0)"
-            elif until is None:
-                name = f"{name} VERSION AS OF {state.snapshot['snapshot-id']}"
-        return KnownFrames(self.table, shape, until, self.store, self.table, name)
+        now = table_in_session(self.store, self.stored)
+        if known_at is None:
+            return now
+        state, source = state_at(self.metadata, known_at), now.source
+        if state.snapshot is None:
+            source = f"(SELECT * FROM {source} LIMIT 0)"
+        elif state.until is None:
+            source = f"{source} VERSION AS OF {state.snapshot['snapshot-id']}"
+        return replace(now, shape=state.shape, until=state.until, source=source)
 
     def unite(self, before: "DataFrame", after: "DataFrame") -> "DataFrame":
         """The rows of two states, with `SIDE_COLUMNS`."""
@@ -113,7 +113,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         )
         hidden = {VALID_FROM, VALID_TO, STARTED, ENDED, *SIDE_COLUMNS}
         names = comparison.names(shape.table, key, [name for name in types if name not in hidden])
-        timed = shape.layout is Layout.ODF and bool(system_columns(self.table)["events"])
+        timed = shape.layout is Layout.ODF and bool(system_columns(self.stored)["events"])
         row = struct(*(_shown_value(name, types[name], unsigned=not key) for name in names))
         rows = rows.withColumn(_ROW, row).withColumnsRenamed({name: time for time, name in TIMES.items()})
         if comparison.through or not key:
@@ -145,16 +145,16 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
     def in_order(self, rows: "DataFrame") -> tuple[pa.Schema, Iterator[pa.RecordBatch]]:
         """The schema and batches of rows, sorted by their key and times."""
         first = [
-            *order_columns(self.table.shape, rows.columns),
+            *order_columns(self.stored.shape, rows.columns),
             *(name for name in rows.columns if name == STATED_FROM),
         ]
-        with translate_faults(self.table.shape.table):
+        with translate_faults(self.stored.shape.table):
             schema = arrow_of(rows.limit(0)).schema
         return schema, self._batches(rows.orderBy(*map(column, first)) if first else rows, schema)
 
     def _batches(self, rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
         """The rows; at most one of Spark's partitions is in memory at a time."""
-        with translate_faults(self.table.shape.table):
+        with translate_faults(self.stored.shape.table):
             if is_connect(rows.sparkSession):
                 yield from (batch for part in arrow_parts(rows) for batch in part.cast(schema).to_batches())
                 return
@@ -164,7 +164,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
     def values(self, rows: "DataFrame") -> Sequence[VersionRow]:
         """The values of rows."""
-        with translate_faults(self.table.shape.table):
+        with translate_faults(self.stored.shape.table):
             return rows_of(arrow_of(rows))
 
     def ask(self, query: Query, *more: str, timed: bool = True) -> "DataFrame":
@@ -229,7 +229,7 @@ def _values_differ(name: str, type_: "DataType") -> "Column":
 def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> KnownFrames:
     """A table in its current state. Raises UsageError if it does not exist."""
     stored = existing(store, table) if isinstance(table, TableName) else table
-    return KnownFrames(stored, stored.shape, None, store, stored, store.sql_name(stored.shape.table))
+    return KnownFrames(stored, stored.shape, None, store, store.sql_name(stored.shape.table))
 
 
 def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:

@@ -8,7 +8,7 @@ later load did not make them untrue.
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from datetime import date, datetime
+from datetime import UTC, date, datetime
 from decimal import Decimal
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Final, Literal, NamedTuple, Protocol
@@ -79,6 +79,11 @@ def key_literal(dialect: Dialect, name: str, key_value: object, type_: ColumnTyp
 LONGEST_NAME = 63
 Key = Mapping[str, object] | str | int
 Time = str | date  # ISO text, an aware datetime, or a date for its first instant
+
+
+def in_utc(time: datetime) -> datetime:
+    """A time from a database, in UTC. A time without a zone is in UTC already."""
+    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 class Query(NamedTuple):

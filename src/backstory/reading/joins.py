@@ -270,7 +270,7 @@ def join_as_of(
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")
     source = table_in_session(store, table)
-    stored = source.table
+    stored = source.stored
     _require(stored.shape, frame, on, times)
 
     def join_to(history: "DataFrame") -> Join:

@@ -7,12 +7,12 @@ anything is deleted, so that it is never too early.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime
 
 from backstory.errors import Failed
 from backstory.model.history import ARCHIVE_SUFFIX
 from backstory.model.layout import ROW_HASH
-from backstory.reading.history_queries import Key, StoredHistory, distinct
+from backstory.reading.history_queries import Key, StoredHistory, distinct, in_utc
 from backstory.stores.sql import ddl
 from backstory.stores.sql.columns import Datatype, SqlColumn, TableColumn
 from backstory.stores.sql.engine import Engine
@@ -167,11 +167,6 @@ def prune(
             "Nothing is lost; check the archive.",
         )
     return Pruned(count, watermark)
-
-
-def in_utc(time: datetime) -> datetime:
-    """A time from a database, in UTC. A time without a zone is in UTC already."""
-    return time.replace(tzinfo=UTC) if time.tzinfo is None else time.astimezone(UTC)
 
 
 ERASED = "erased"

@@ -14,9 +14,9 @@ from backstory.doors.historize.preflight import collisions_query, text_differenc
 from backstory.doors.historize.receipts import HistoryReceipt, LoadOutcome, LoadStep, status_of
 from backstory.errors import BackstoryError, TryAgain
 from backstory.model.history import ARCHIVE_SUFFIX
+from backstory.reading.history_queries import in_utc
 from backstory.stores.sql.dialect import Dialect
 from backstory.stores.sql.engine import Engine
-from backstory.upkeep.pruning import in_utc
 
 
 class _TakenBack(Exception):

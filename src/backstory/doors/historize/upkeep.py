@@ -18,10 +18,10 @@ from backstory.doors.historize.runs import Target, dataset_key
 from backstory.errors import Refused, UsageError
 from backstory.model.history import ARCHIVE_SUFFIX, Archive
 from backstory.model.instant import instant_of, iso
-from backstory.reading.history_queries import Key, Query, StoredHistory, Time
+from backstory.reading.history_queries import Key, Query, StoredHistory, Time, in_utc
 from backstory.stores.sql.engine import Engine
 from backstory.upkeep import pruning
-from backstory.upkeep.pruning import Cut, Pruned, in_utc
+from backstory.upkeep.pruning import Cut, Pruned
 from backstory.upkeep.views import create_marked_views, drop_views
 
 
