@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from html import escape
-from itertools import chain
+from itertools import chain, pairwise
 from pathlib import Path
 from typing import Any, Final, Literal, get_args
 
@@ -165,16 +165,18 @@ def draw_lanes(
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
         return []
-    scale = Scale.of(versions, now)
-    form = time_format(_valid_times(versions))
-    room = BARS_WIDTH if width is None or width >= ROOMY else NARROW_WIDTH
-    drawing = _Drawing(scale, form, room, columns, news=any(lane.known_from for lane in lanes))
+    scale, form = Scale.of(versions, now), time_format(_valid_times(versions))
     known = time_format([lane.known_from for lane in lanes if lane.known_from])
-    lines = [drawing.axis()]
+    room = BARS_WIDTH if width is None or width >= ROOMY else NARROW_WIDTH
+    margin = len(NEW_SIGN) if any(lane.known_from for lane in lanes) else 0
+    dates = len(f"{scale.first:{form}}") + 2
+    left, right = scale.labels()
+    lines = [f"{'':{margin + dates}}{left}{right:>{max(room - len(left), len(right) + 2)}}"]
     for lane in lanes:
         lines += _heading(lane, known)
-        for line in drawing.lines(lane):
-            lines += [line] if width is None else _wrap(line, drawing.begin, width)
+        for mark, time, place, bar, change in _text_bars(lane, columns, scale, room):
+            line = f"{mark:{margin}}{time:{form}}  {' ' * place}{bar:<{room + 1 - place}}  {change}"
+            lines += [line] if width is None else _wrap(line, margin + dates + room + 3, width)
     return lines
 
 
@@ -186,49 +188,26 @@ def _heading(lane: Lane, form: str) -> list[str]:
     return [f"known from {lane.known_from:{form}}{until}{content}"]
 
 
-class _Drawing:
-    """The lines of versions on one scale."""
+def _text_bars(
+    lane: Lane, columns: Sequence[str], scale: Scale, room: int
+) -> Iterator[tuple[str, datetime, int, str, str]]:
+    """The mark, the date, the place, the bar and the words of each line of a lane."""
 
-    def __init__(self, scale: Scale, form: str, room: int, columns: Sequence[str], *, news: bool) -> None:
-        self.scale, self.form, self.room, self.columns = scale, form, room, columns
-        self.margin = len(NEW_SIGN) if news else 0
-        self.dates = len(f"{scale.first:{form}}") + 2
-        self.begin = self.margin + self.dates + room + 3  # where words begin
+    def place(time: datetime) -> int:
+        return round(scale.place(time, room))
 
-    def axis(self) -> str:
-        left, right = self.scale.labels()
-        room = max(self.room - len(left), len(right) + 2)  # keeps long labels apart
-        return f"{'':{self.margin + self.dates}}{left}{right:>{room}}"
-
-    def lines(self, lane: Lane) -> list[str]:
-        lines, before = [], None
-        for version in lane.versions:
-            mark = NEW_SIGN if lane.is_news(version) else ""
-            start, end = version[VALID_FROM], version[VALID_TO]
-            left = self._place(start)
-            right = max(self._place(end or self.scale.until), left + 1)
-            bar = BAR_SIGN * (right - left)
-            if end is None:
-                bar = bar[:-1] + OPEN_SIGN
-            change = describe_change(before, version, self.columns)
-            lines.append(self._line(mark, start, left, bar, change))
-            removed_at = removal_time(lane.versions, version)
-            if removed_at is not None:
-                away = AWAY_SIGN * (self._return_place(lane, removed_at) - right - 1)
-                lines.append(self._line("", removed_at, right, GONE_SIGN + away, "gone"))
-            before = version
-        return lines
-
-    def _line(self, mark: str, time: datetime, left: int, bar: str, change: str) -> str:
-        date = f"{time:{self.form}}"
-        return f"{mark:{self.margin}}{date}  {' ' * left}{bar:<{self.room + 1 - left}}  {change}"
-
-    def _return_place(self, lane: Lane, removed_at: datetime) -> int:
-        later = (each[VALID_FROM] for each in lane.versions if each[VALID_FROM] > removed_at)
-        return self._place(min(later, default=removed_at))
-
-    def _place(self, time: datetime) -> int:
-        return round(self.scale.place(time, self.room))
+    for before, version in pairwise([None, *lane.versions]):
+        assert version is not None
+        start, end = version[VALID_FROM], version[VALID_TO]
+        left, mark = place(start), NEW_SIGN if lane.is_news(version) else ""
+        right = max(place(end or scale.until), left + 1)
+        bar = BAR_SIGN * (right - left - 1) + (OPEN_SIGN if end is None else BAR_SIGN)
+        yield mark, start, left, bar, describe_change(before, version, columns)
+        removed_at = removal_time(lane.versions, version)
+        if removed_at is not None:
+            later = (each[VALID_FROM] for each in lane.versions if each[VALID_FROM] > removed_at)
+            away = AWAY_SIGN * (place(min(later, default=removed_at)) - right - 1)
+            yield "", removed_at, right, GONE_SIGN + away, "gone"
 
 
 def _wrap(line: str, begin: int, width: int) -> list[str]:
