@@ -17,7 +17,7 @@ import pyarrow as pa
 import pyarrow.csv
 import pyarrow.parquet as pq
 
-from backstory.errors import BackstoryError, TryAgain, UsageError, bad_option, option
+from backstory.errors import TryAgain, UsageError, bad_option, option
 from backstory.formats.memory import FULL
 from backstory.formats.values.exactly import all_optional
 from backstory.model.receipt import Receipt
@@ -147,16 +147,13 @@ def _temporary_file(file: Path) -> Iterator[Path]:
     except ConnectionError:
         raise  # of Spark's gateway
     except OSError as stop:
-        raise _write_error(stop, file) from None
+        if stop.errno in FULL:
+            message = f"The disk is full: {file} was not written."
+            raise TryAgain("disk-full", message, "Make room, or name another place.") from None
+        message = f"{file} cannot be written: {stop.strerror}."
+        raise UsageError("no-file", message, "Name another file.") from None
     finally:
         beside.unlink(missing_ok=True)
-
-
-def _write_error(stop: OSError, file: Path) -> BackstoryError:
-    if stop.errno in FULL:
-        message = f"The disk is full: {file} was not written."
-        return TryAgain("disk-full", message, "Make room, or name another place.")
-    return UsageError("no-file", f"{file} cannot be written: {stop.strerror}.", "Name another file.")
 
 
 def export(table: KnownTable[Rows, Any], target: ExportFile) -> Export:

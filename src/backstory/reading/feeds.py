@@ -143,7 +143,18 @@ def feed_rows(table: TableLike, options: ChangesOptions) -> FeedRows:
     Raises UsageError for `current` on an event log, and Refused for columns with the names of the feed's own.
     """
     shape = table.shape
-    rows = _current(shape) if options.get("current") else _all(table)
+    if options.get("current"):
+        if shape.layout is Layout.ODF:
+            raise UsageError(
+                "no-current",
+                f"The rows of {shape.table} are events, which are never current.",
+                f"Omit {option('current', value=True)}.",
+            )
+        columns = {each.name: each.source for each in shape.user_columns}
+        rows = FeedRows(columns, shape.key, partial(current_condition, shape))
+    else:
+        columns = {name: name for name in shape.names if name != MEMORY}
+        rows = FeedRows(columns, row_identity(table), _is_version if MEMORY in shape.names else any_row)
     for name in rows.columns.values():
         if is_reserved(name, CHANGE_COLUMNS):
             raise Refused(
@@ -166,29 +177,12 @@ def row_identity(table: TableLike) -> tuple[str, ...]:
     return (*shape.key, span.start) if span and shape.key else shape.key
 
 
-def _all(table: TableLike) -> FeedRows:
-    names = table.shape.names
-    is_version = _is_version if MEMORY in names else any_row
-    return FeedRows({name: name for name in names if name != MEMORY}, row_identity(table), is_version)
-
-
 def _is_version(_: SqlSyntax, column: ColumnSql) -> str:
     return f"{column(MEMORY, ROLE)} IS NULL"
 
 
 def any_row(*_: object) -> str:
     return "TRUE"
-
-
-def _current(shape: Shape) -> FeedRows:
-    if shape.layout is Layout.ODF:
-        raise UsageError(
-            "no-current",
-            f"The rows of {shape.table} are events, which are never current.",
-            f"Omit {option('current', value=True)}.",
-        )
-    columns = {each.name: each.source for each in shape.user_columns}
-    return FeedRows(columns, shape.key, partial(current_condition, shape))
 
 
 def commit_range(table: TableMetadata, options: ChangesOptions) -> Range | None:
@@ -434,7 +428,10 @@ def changes(store: IcebergStore, table: TableName, options: ChangesOptions) -> C
     commits = commit_range(described, options)
     if commits is None:
         return _recorded_feed(store, stored, lineage_of(described), options)
-    moved = _moved_rows(store, stored, commits)
+    read: Callable[..., MovedRows | MovedStates] = (
+        partial(moved_rows, store) if store.has_java else MovedStates
+    )
+    moved = read(stored, commits.before, commits.commits)
     frame = feed_frame(
         moved.frame(store), rows, moved.rows, net=options.get("net", False), only_added=moved.only_adds
     )
@@ -444,9 +441,3 @@ def changes(store: IcebergStore, table: TableName, options: ChangesOptions) -> C
             move_cursor(store, stored, cursor, commits.until)
 
     return ChangeFeed(frame, commits.since, commits.until, move, lambda: moved.release(store))
-
-
-def _moved_rows(store: IcebergStore, table: IcebergTable, commits: Range) -> "MovedRows | MovedStates":
-    if store.has_java:
-        return moved_rows(store, table, commits.before, commits.commits)
-    return MovedStates(table, commits.before, commits.commits)

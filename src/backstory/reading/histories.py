@@ -56,12 +56,6 @@ def system_columns(table: TableLike) -> Mapping[str, Any]:
     return names
 
 
-def own_columns(table: TableLike) -> frozenset[str]:
-    """The columns that the source did not send: the system columns without the columns of the key."""
-    own = {name for name in system_columns(table).values() if isinstance(name, str)}
-    return frozenset(own - set(table.shape.key))
-
-
 def log_kind(names: Mapping[str, Any], shape: Shape) -> LogKind:
     """The kind of a log, from the names of its system columns."""
     in_key = names["event_time"] in shape.key
@@ -168,8 +162,10 @@ def history_of(table: TableLike, shape: Shape | None = None) -> History:
             f"{shape.table} keeps no history (its layout is {shape.layout}).",
             "Read its rows with `current`.",
         )
-    own = own_columns(table) if shape.layout is Layout.ODF else None
-    return History(shape, own=own)
+    if shape.layout is not Layout.ODF:
+        return History(shape)
+    system = {name for name in system_columns(table).values() if isinstance(name, str)}
+    return History(shape, own=frozenset(system - set(table.shape.key)))
 
 
 def warn_of_disorder(table: TableLike) -> None:

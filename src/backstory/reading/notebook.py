@@ -10,7 +10,7 @@ from backstory.model.table import TableName
 from backstory.reading.timelines import value_text
 from backstory.spark.versions import arrow_of
 from backstory.stores.metadata.catalogs import SessionCatalog
-from backstory.stores.metadata.table_metadata import CommitMetadata, existing
+from backstory.stores.metadata.table_metadata import existing
 from backstory.stores.metadata.values import rows_of
 
 if TYPE_CHECKING:
@@ -35,17 +35,14 @@ def table_as_html(store: "IcebergStore", name: TableName) -> str:
     about = {"layout": shape.layout.value, "key": ", ".join(shape.source_key) or "none", "columns": columns}
     facts = "".join(f"<tr><th>{name}</th><td>{escape(text)}</td></tr>" for name, text in about.items())
     newest = table.commits[::-1][:COMMITS]
-    rows = "".join(
-        _row("td", (f"{each.committed_at:%Y-%m-%d %H:%M:%S}", each.properties.get(DOOR, ""), _counts(each)))
-        for each in newest
-    )
+    rows = ""
+    for each in newest:
+        counts = json.loads(each.properties.get(COUNTS) or "{}").items()
+        changed = ", ".join(f"{count} {outcome}" for outcome, count in counts if count)
+        time = f"{each.committed_at:%Y-%m-%d %H:%M:%S}"
+        rows += _row("td", (time, each.properties.get(DOOR, ""), changed))
     commits = f"<table>{_row('th', ('committed', 'door', 'rows'))}{rows}</table>" if newest else ""
     return f"<table><caption>{escape(str(shape.table))}</caption>{facts}</table>{commits}"
-
-
-def _counts(commit: CommitMetadata) -> str:
-    counts = json.loads(commit.properties.get(COUNTS) or "{}")
-    return ", ".join(f"{count} {outcome}" for outcome, count in counts.items() if count)
 
 
 def drawn_in_notebooks(differences: "DataFrame") -> "DataFrame":

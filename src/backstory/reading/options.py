@@ -33,8 +33,9 @@ def key_of(shape: Shape, key: object) -> dict[str, Any]:
     values = key if isinstance(key, Mapping) else dict.fromkeys(shape.source_key[:1], key)
     require_key(shape, values)
     types = {each.name: each.type for each in shape.columns}
-    if isinstance(key, str):
-        _refuse_other_name(shape, key, types[shape.key[0]])
+    if isinstance(key, str) and "=" in key and types[shape.key[0]].kind not in TEXT_KINDS:
+        name, _, value = key.partition("=")
+        require_key(shape, {name: value})
     return {
         name: exact_value(source, values[source], types[name])
         for source, name in zip(shape.source_key, shape.key, strict=True)
@@ -66,13 +67,6 @@ def require_key(shape: Shape, key: Mapping[str, object]) -> None:
         else:
             message = f"The key of {shape.table} is {listed}; {lacking[0]} is not given."
         raise UsageError("other-key", message, _key_remedy(shape, key))
-
-
-def _refuse_other_name(shape: Shape, key: str, type_: ColumnType) -> None:
-    """Raise UsageError for `name=value` with another column's name; only text keys may contain an `=`."""
-    name, equals, value = key.partition("=")
-    if equals and type_.kind not in TEXT_KINDS:
-        require_key(shape, {name: value})
 
 
 def _key_remedy(shape: Shape, key: Mapping[str, object]) -> str:
