@@ -120,12 +120,15 @@ class Table:
         (`name_2`). If versions of one record overlap, which `check` reports, the row is joined with each of
         them.
         """
-        from backstory.reading import joins
+        from backstory.reading.frames import table_in_session
+        from backstory.reading.joins import join_as_of
 
         by_row = isinstance(known_at, str) and known_at in frame.columns
-        times = joins.JoinTimes(at, str(known_at) if by_row else optional_instant(known_at))
-        key = [on] if isinstance(on, str) else list(on)
-        return joins.join_as_of(self.store, self.name, frame, key, times, how)
+        known, key = (
+            str(known_at) if by_row else optional_instant(known_at),
+            [on] if isinstance(on, str) else on,
+        )
+        return join_as_of(table_in_session(self.store, self.name), frame, list(key), at, known, how)
 
     @with_options(TimelineOptions, KnownOptions)
     def timeline(self, key: object, **options: Unpack[TimelineOptions]) -> Timeline:

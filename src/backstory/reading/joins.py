@@ -16,8 +16,8 @@ from typing import TYPE_CHECKING, Final, Literal
 
 from backstory.errors import UsageError, bad_option
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.model.table import Shape, TableName
-from backstory.reading.frames import NATIVE, frame_instant, query_frames, table_in_session
+from backstory.model.table import Shape
+from backstory.reading.frames import NATIVE, KnownFrames, frame_instant, query_frames
 from backstory.reading.histories import shown_key
 from backstory.reading.history_queries import distinct
 from backstory.reading.lifetimes import END_THEN, STATED_FROM, STATED_TO, TRUE_AT
@@ -238,53 +238,40 @@ How = Literal["left", "inner"]
 _ORDERED: Final = frozenset({Layout.VERSIONS, Layout.HIST, Layout.FIVETRAN_HISTORY})
 
 
-@dataclass(frozen=True)
-class JoinTimes:
-    """The column with the valid time of a row; the recorded time, or the column with it."""
-
-    at: str
-    known_at: str | datetime | None = None
-
-    @property
-    def columns(self) -> list[str]:
-        """The frame's columns of times."""
-        return [self.at, *([self.known_at] if isinstance(self.known_at, str) else [])]
-
-
 def join_as_of(
-    store: IcebergStore,
-    table: TableName,
+    source: KnownFrames,
     frame: "DataFrame",
     on: Sequence[str],
-    times: JoinTimes,
+    at: str,
+    known_at: str | datetime | None = None,
     how: How = "left",
 ) -> "DataFrame":
     """Join the frame's rows with the version that was true at each row's time (native.md V98).
 
-    The answer has the frame's columns, then the table's other columns, `valid_from` and `valid_to`; a name
-    that is taken gets a number. `on` names the columns of the key, which both sides have. A row without a
+    `at` is the column with the time of a row, and `known_at` the recorded time, or the column with it. `on`
+    names the columns of the key, which both sides have. The answer has the frame's columns, then the
+    table's other columns, `valid_from` and `valid_to`; a name that is taken gets a number. A row without a
     version gets NULLs, or is dropped with `how="inner"`; a NULL in the key or in a time matches nothing. In
-    an event log whose events stay true, the newest event counts. Raises UsageError for another key,
-    for missing columns and for columns without times, and the errors of `KnownTable.versions`.
+    an event log whose events stay true, the newest event counts. Raises UsageError for another key, for
+    missing columns and for columns without times, and the errors of `KnownTable.versions`.
     """
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")
-    source = table_in_session(store, table)
-    stored = source.stored
-    _require(stored.shape, frame, on, times)
+    store, stored = source.store, source.stored
+    known = known_at if isinstance(known_at, str) else ""
+    _require(stored.shape, frame, on, [at, *filter(None, [known])])
 
     def join_to(history: "DataFrame") -> Join:
         _require_alike(frame, history, on)
         shown = [name for name in history.columns if name not in {*on, STATED_FROM, STATED_TO, *NATIVE}]
         names = distinct([*frame.columns, *shown], sys.maxsize)
-        known = times.known_at if isinstance(times.known_at, str) else ""
-        return Join(frame, history, on, times.at, shown, names, how == "inner", known)
+        return Join(frame, history, on, at, shown, names, how == "inner", known)
 
-    if isinstance(times.known_at, str):
+    if isinstance(known_at, str):
         if stored.shape.layout is not Layout.VERSIONS:
             raise UsageError(
                 "no-recorded-axis",
-                f"{table} does not store when each row was recorded.",
+                f"{stored.shape.table} does not store when each row was recorded.",
                 "Give one time as known_at; only native tables take a column of known times.",
             )
         if has_short_histories(store, stored):
@@ -292,25 +279,25 @@ def join_as_of(
         return join_statements(join_to(source.statements()))
     one_at_a_time = stored.shape.layout in _ORDERED and not stored.disorderly
     short = one_at_a_time and has_short_histories(store, stored)
-    join = join_to(source.at(times.known_at).versions())
+    join = join_to(source.at(known_at).versions())
     return join_pairs(join) if short else join_in_order(join)
 
 
-def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: JoinTimes) -> None:
+def _require(shape: Shape, frame: "DataFrame", on: Sequence[str], times: Sequence[str]) -> None:
     from pyspark.sql.types import DateType, TimestampType
 
     key = shown_key(shape)
     if not key or sorted(on) != sorted(key):
         problem = f"is ({', '.join(key)})" if key else "is not among the columns that readers show"
         raise UsageError("other-key", f"The key of {shape.table} {problem}.", "Name each key column in `on`.")
-    for name in (*on, *times.columns):
+    for name in (*on, *times):
         if frame.columns.count(name) != 1:
             raise UsageError(
                 "unknown-column",
                 f"The frame must have exactly one column {name!r}.",
                 f"It has {', '.join(frame.columns)}.",
             )
-    for name in times.columns:
+    for name in times:
         if not isinstance(kind := frame.schema[name].dataType, DateType | TimestampType):
             raise UsageError(
                 "naive-time",

@@ -126,7 +126,8 @@ def mend_records(
 ) -> Iterator[pa.RecordBatch]:
     """The rows of broken records to remove, to keep and to add, and one row with the counts."""
     tally, schema = MendTally(), None
-    for life in split_records(map(_table, batches), table_terms.identity):
+    tables = (pa.Table.from_batches([batch]) for batch in batches)
+    for life in split_records(tables, table_terms.identity):
         stored = life.select(list(names))
         schema = stored.schema
         for act, rows in _mend_record(table_terms, life, stored, tally).items():
@@ -134,10 +135,6 @@ def mend_records(
     if schema is not None:
         nothing = {each.name: pa.nulls(1, each.type) for each in schema}
         yield from _act(REPORT, pa.table(nothing, schema=schema), tally.to_json()).to_batches()
-
-
-def _table(batch: pa.RecordBatch) -> pa.Table:
-    return pa.Table.from_batches([batch])
 
 
 def _act(act: int, rows: pa.Table, report: str | None = None) -> pa.Table:
