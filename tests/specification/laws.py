@@ -14,7 +14,6 @@ from backstory.model.versions_layout import FactKind, Role
 from backstory.strategies.events.terms import Op
 from backstory.upkeep.laws.mending import (
     EVENTS,
-    MARKS,
     agrees_with_end,
     broken_together,
     has_length,
@@ -28,6 +27,7 @@ from backstory.upkeep.laws.table_terms import LogFacts
 from backstory.upkeep.laws.terms import Law, LawTerms, RecordRow
 
 HASH = re.compile("[0-9a-f]{64}|erased")
+MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
 
 
 def violations(rows: Sequence[RecordRow], terms: LawTerms) -> Counter[Law]:

@@ -212,9 +212,12 @@ def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, ve
         tag, mark = _tag(cursor), CURSOR_MARK + cursor
         if version is None:
             if tag not in table.tags and mark not in table.properties:
-                raise UsageError(
-                    "unknown-cursor", f"{name} has no cursor {cursor}.", _cursors_remedy(table.tags)
+                known = sorted(
+                    each.removeprefix(CURSOR_TAG) for each in table.tags if each.startswith(CURSOR_TAG)
                 )
+                remedy = f"Omit {option('drop', value=True)}; the table has no cursors."
+                remedy = f"Use one of its cursors: {', '.join(known)}." if known else remedy
+                raise UsageError("unknown-cursor", f"{name} has no cursor {cursor}.", remedy)
             tags: Mapping[str, Tag | None] = {tag: None} if tag in table.tags else {}
             return table, Change(properties={mark: None} if mark in table.properties else {}, tags=tags)
         commits = lineage_of(metadata_of(store, table))
@@ -256,14 +259,6 @@ def _tag(cursor: str) -> str:
             "Use up to 200 letters, digits, dots, dashes and underscores.",
         )
     return CURSOR_TAG + cursor
-
-
-def _cursors_remedy(tags: Mapping[str, int]) -> str:
-    """The remedy for an unknown cursor."""
-    known = sorted(tag.removeprefix(CURSOR_TAG) for tag in tags if tag.startswith(CURSOR_TAG))
-    if not known:
-        return f"Omit {option('drop', value=True)}; the table has no cursors."
-    return f"Use one of its cursors: {', '.join(known)}."
 
 
 def _lost_error(table: TableName, cursor: str) -> Refused:

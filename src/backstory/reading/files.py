@@ -419,15 +419,22 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         if identity:
             relation[_RECORD] = integers(identities(rows, identity))
         columns = [*(TIMES if timed else ()), *more]
+        listed = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
+        order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
         with hold_memory(
             self.files.lease, "lifetimes", SORT_MEMORY * sum(each.nbytes for each in relation.values())
         ):
-            found = query_rows(pa.table(relation), _in_order(text, columns))
+            times = query_rows(
+                pa.table(relation), f"SELECT {listed} FROM ({text}) AS answer ORDER BY {order}"
+            )
         shown = [shown_name(each.source) for each in users]
         answer = rows.select([each.name for each in users]).rename_columns(_distinct(shown))
-        answer = answer.take(found[_PLACE])
+        answer = answer.take(times[_PLACE])
         for name in columns:
-            answer = answer.append_column(TIMES.get(name, name), _in_utc(found[name]))
+            values = times[name]
+            if pa.types.is_timestamp(values.type):  # without a zone, in UTC
+                values = values.cast(pa.int64()).cast(INSTANT)
+            answer = answer.append_column(TIMES.get(name, name), values)
         return answer
 
     def live_rows(self) -> pa.Table:
@@ -502,23 +509,11 @@ def _least_end(instant: datetime, span: Span) -> datetime:
         return instant
 
 
-def _in_order(query: str, columns: Sequence[str]) -> str:
-    """The query for these columns, in the order of the rows' places."""
-    shown = ", ".join([_PLACE, *map(DUCKDB.name, columns)])
-    order = ", ".join([_PLACE, *(DUCKDB.name(each) for each in columns if each == STATED_FROM)])
-    return f"SELECT {shown} FROM ({query}) AS answer ORDER BY {order}"
-
-
 def _distinct(names: list[str]) -> list[str]:
     """The names; Unreadable if there are none, or if columns share a name."""
     if not names or len(set(names)) < len(names):
         raise Unreadable("columns that share a name")
     return names
-
-
-def _in_utc(values: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Mark times as times in UTC; other values are unchanged."""
-    return values.cast(pa.int64()).cast(INSTANT) if pa.types.is_timestamp(values.type) else values
 
 
 def _require_times(shape: Shape, names: Mapping[str, Any]) -> None:

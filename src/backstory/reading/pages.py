@@ -13,7 +13,6 @@ import pyarrow.compute as pc
 from backstory.errors import UsageError
 from backstory.model.instant import EPOCH
 from backstory.model.layout import VALID_FROM, VALID_TO, Layout
-from backstory.model.table import Shape
 from backstory.reading.files import KnownFiles, are_after, equals_next, query_rows, sort_rows, table_in_files
 from backstory.reading.histories import HISTORIES, history_of, order_columns, shown_key
 from backstory.reading.options import Selection, exact_value, key_of
@@ -241,15 +240,10 @@ def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tup
     searches: dict[str, tuple[str, Search]] = {}
     for name, text in where.items():
         if name not in names:
-            raise _no_column(shape, name, names)
+            message = f"{shape.table} has no column {name}."
+            raise UsageError("unknown-column", message, f"Its columns are {', '.join(names)}.")
         searches[name] = names[name].name, EqualTo(exact_value(name, text, names[name].type))
     return searches
-
-
-def _no_column(shape: Shape, name: str, names: Mapping[str, object]) -> UsageError:
-    return UsageError(
-        "unknown-column", f"{shape.table} has no column {name}.", f"Its columns are {', '.join(names)}."
-    )
 
 
 @dataclass(frozen=True, slots=True)

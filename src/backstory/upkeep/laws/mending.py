@@ -22,7 +22,6 @@ from typing import Any
 from backstory.model.versions_layout import FactKind, Role
 from backstory.upkeep.laws.terms import CHANGED, DELETED, INFINITY, NEW, WORDS, Law, LawTerms, RecordRow
 
-MARKS = frozenset({FactKind.COPY, FactKind.TRUNCATE})
 EVENTS = frozenset({FactKind.UPSERT, FactKind.DELETE})
 # The tracked values of a record, None while it does not exist.
 State = Mapping[str, Any] | None
