@@ -113,8 +113,6 @@ class StoredHistory:
     columns: tuple[SqlColumn, ...]
     catalog: str | None = None
 
-    # Names
-
     @property
     def schema(self) -> str:
         """The schema of its tables."""
@@ -145,8 +143,6 @@ class StoredHistory:
     def text(self, text: str) -> str:
         """The literal of a text."""
         return self.dialect.string_literal(text)
-
-    # Columns
 
     @cached_property
     def names(self) -> list[str]:
@@ -185,8 +181,6 @@ class StoredHistory:
         """The end of a version; NULL while it is open."""
         return self.of(alias, self.model.span.end)
 
-    # Relations
-
     @cached_property
     def all_versions(self) -> str:
         """The relation of all versions, including pruned ones: a name, or a query in parentheses."""
@@ -211,8 +205,6 @@ class StoredHistory:
         names = (column.name, *reversed(column.former_names))
         name = next((each for each in names if there is None or each in there), None)
         return self.null_of(column) if name is None else self.of("a", name)
-
-    # Values
 
     def is_record(self, alias: str, key: Key, renamed: Mapping[str, str] | None = None) -> str:
         """Whether a row belongs to the record with this key; `renamed` maps columns to other names."""
