@@ -170,7 +170,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
     def ask(self, query: Query, *more: str, timed: bool = True) -> "DataFrame":
         """Spark's answer to a query."""
         shown = _shown_sql(self.history, self.sql(query), *more, timed=timed)
-        with translate_faults(self.table.shape.table):
+        with translate_faults(self.stored.shape.table):
             return self._only_record(self.store.spark.sql(shown))
 
     def sql(self, query: Query) -> str:
