@@ -11,7 +11,7 @@ from backstory.strategies.events.terms import (
     Moment,
     OnConflict,
     Op,
-    Problem,
+    RowProblem,
     Strategy,
 )
 from specification.event_log import (
@@ -72,7 +72,7 @@ def _ledger(
             again += [] if _same(event, row, terms) else [(event, row)]
     counts["unchanged"] += len(known) - len(again)
     if terms.on_conflict is OnConflict.ERROR and again:
-        raise LogRejected(Problem.KNOWN_CONFLICT, [_key(terms, row.values) for _, row in again])
+        raise LogRejected(RowProblem.KNOWN_CONFLICT, [_key(terms, row.values) for _, row in again])
     if terms.on_conflict is OnConflict.CORRECT:
         _require_one(known, terms)
         for event, row in {event.offset: (event, row) for event, row in again}.values():
@@ -122,11 +122,11 @@ def _upsert(
     _require_keys(rows, terms)
     wrong = [row for row in rows if row.op not in {Op.APPEND, Op.RETRACT, Op.CORRECT_TO}]
     if wrong:
-        raise LogRejected(Problem.WRONG_OP, [_key(terms, row.values) for row in wrong])
+        raise LogRejected(RowProblem.WRONG_OP, [_key(terms, row.values) for row in wrong])
     if terms.sequence is not None:
         sequence = terms.sequence
         if any(row.values[sequence] is None for row in rows):
-            raise LogRejected(Problem.NULL_SEQUENCE)
+            raise LogRejected(RowProblem.NULL_SEQUENCE)
         rows = sorted(rows, key=lambda row: ranked(row.values[sequence]))
     stored = state(log, terms)
     found: list[Happening] = []
@@ -145,7 +145,7 @@ def _changelog(
     """Section 2.6: the rows contain their operations. With `strict`, they must obey V1 to V6."""
     wrong = [row for row in rows if row.op not in set(Op)]
     if wrong:
-        raise LogRejected(Problem.WRONG_OP, [_key(terms, row.values) for row in wrong])
+        raise LogRejected(RowProblem.WRONG_OP, [_key(terms, row.values) for row in wrong])
     found = []
     now = state(log, terms)
     if terms.strict:
@@ -168,12 +168,12 @@ def _changelog(
 def _require_takeable(key: Any, current: Event | None, row: Arrival) -> None:
     """V3 and V4: a row to add must not exist; a row to remove must exist with the same content."""
     if row.op == Op.APPEND and current is not None:
-        raise LogRejected(Problem.PRESENT, [key])
+        raise LogRejected(RowProblem.PRESENT, [key])
     if row.op in {Op.RETRACT, Op.CORRECT_FROM}:
         if current is None:
-            raise LogRejected(Problem.ABSENT, [key])
+            raise LogRejected(RowProblem.ABSENT, [key])
         if not _repeats(current, row):
-            raise LogRejected(Problem.UNLIKE, [key])
+            raise LogRejected(RowProblem.UNLIKE, [key])
 
 
 def _require_paired(rows: Sequence[Arrival], place: int, terms: EventTerms) -> None:
@@ -183,7 +183,7 @@ def _require_paired(rows: Sequence[Arrival], place: int, terms: EventTerms) -> N
     for op, other, beside in ((Op.CORRECT_FROM, Op.CORRECT_TO, 1), (Op.CORRECT_TO, Op.CORRECT_FROM, -1)):
         neighbour = rows[place + beside] if 0 <= place + beside < len(rows) else None
         if row.op == op and not _pairs(neighbour, other, key, terms):
-            raise LogRejected(Problem.UNPAIRED, [key])
+            raise LogRejected(RowProblem.UNPAIRED, [key])
 
 
 def _pairs(row: Arrival | None, op: Op, key: Any, terms: EventTerms) -> bool:
@@ -257,7 +257,7 @@ def _require_keys(rows: Sequence[Arrival], terms: EventTerms) -> None:
         if any(row.values[name] is None for name in terms.key) or (terms.time_required and row.time is None)
     ]
     if missing:
-        raise LogRejected(Problem.NULL_KEY, [_key(terms, row.values) for row in missing])
+        raise LogRejected(RowProblem.NULL_KEY, [_key(terms, row.values) for row in missing])
 
 
 def _require_one(rows: Sequence[Arrival], terms: EventTerms) -> list[Arrival]:
@@ -265,7 +265,7 @@ def _require_one(rows: Sequence[Arrival], terms: EventTerms) -> list[Arrival]:
     found: dict[Any, Arrival] = {}
     for row in _distinct(rows):
         if found.setdefault(identity(terms, row.time, row.values), row) is not row:
-            raise LogRejected(Problem.CONFLICTING, [_key(terms, row.values)])
+            raise LogRejected(RowProblem.CONFLICTING, [_key(terms, row.values)])
     return list(found.values())
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from backstory import errors
 from backstory.doors.odf import delivery
-from backstory.strategies.events.terms import Problem
+from backstory.strategies.events.terms import RowProblem
 
 HOUSE = Path(errors.__file__).parent
 ROOMS = (HOUSE / "doors" / "odf", HOUSE / "formats", HOUSE / "sources", HOUSE / "journal")
@@ -39,7 +39,7 @@ def test_each_error_has_code_message_and_remedy(path):
 
 def test_each_problem_of_rows_has_its_sentences():
     """R92: Each problem of sections 2.3 to 2.6 has its sentences."""
-    assert set(delivery.PROBLEMS) == set(Problem)
+    assert set(delivery.PROBLEMS) == set(RowProblem)
     for what, remedy in delivery.PROBLEMS.values():
         assert what
         assert remedy.endswith(".")

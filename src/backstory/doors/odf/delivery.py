@@ -39,7 +39,7 @@ from backstory.strategies.events.terms import (
     EventEncoding,
     EventTerms,
     Moment,
-    Problem,
+    RowProblem,
     Strategy,
 )
 
@@ -47,40 +47,40 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
 # The error message and the remedy for each problem.
-PROBLEMS: Final[Mapping[Problem, tuple[str, str]]] = {
-    Problem.NULL_KEY: (
+PROBLEMS: Final[Mapping[RowProblem, tuple[str, str]]] = {
+    RowProblem.NULL_KEY: (
         "have no value in the primary key",
         "Nothing was written; filter them in preprocess, or choose another primaryKey.",
     ),
-    Problem.WRONG_OP: (
+    RowProblem.WRONG_OP: (
         "have an operation that the strategy does not support",
         "Nothing was written; 0 and 3 add, 1 removes, and in a changelog 2 begins a correction.",
     ),
-    Problem.NULL_SEQUENCE: (
+    RowProblem.NULL_SEQUENCE: (
         "have no value in sequenceColumn",
         "Nothing was written; give each row a value there.",
     ),
-    Problem.CONFLICTING: (
+    RowProblem.CONFLICTING: (
         "share a primary key with a row of different content",
         "Nothing was written; widen the primaryKey, or keep one of the rows in preprocess.",
     ),
-    Problem.KNOWN_CONFLICT: (
+    RowProblem.KNOWN_CONFLICT: (
         "have a known primary key but different content",
         "Nothing was written; onConflict: ignore drops such rows, correct (with encoding: op) corrects.",
     ),
-    Problem.PRESENT: (
+    RowProblem.PRESENT: (
         "add a record that exists already (V3)",
         "Nothing was written; send -C and +C to change it.",
     ),
-    Problem.ABSENT: (
+    RowProblem.ABSENT: (
         "retract or correct a record that does not exist (V4)",
         "Nothing was written; send the missing records first.",
     ),
-    Problem.UNLIKE: (
+    RowProblem.UNLIKE: (
         "retract or correct a record that has changed since (V4)",
         "Nothing was written; -R and -C must repeat the stored record, event time included.",
     ),
-    Problem.UNPAIRED: (
+    RowProblem.UNPAIRED: (
         "are a -C or +C without its other half next to it (V5)",
         "Nothing was written; send both, one after the other.",
     ),

@@ -15,7 +15,7 @@ from backstory.strategies.events.terms import (
     EventTerms,
     OnConflict,
     Op,
-    Problem,
+    RowProblem,
     Strategy,
 )
 from backstory.strategies.matching import differ
@@ -154,14 +154,14 @@ def _append(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
     again = {
         OnConflict.IGNORE: "conflicts",
-        OnConflict.ERROR: Problem.KNOWN_CONFLICT,
+        OnConflict.ERROR: RowProblem.KNOWN_CONFLICT,
         OnConflict.CORRECT: "corrected",
     }[terms.on_conflict]
     # Every unchanged row is counted. If identical rows make an event, they make it only once.
     makes = rows.is_delivered if terms.on_conflict is OnConflict.CORRECT else ~rows.in_log
     return {
-        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
-        Problem.CONFLICTING: rows.is_delivered & makes & rows.follows & ~rows.repeats,
+        RowProblem.NULL_KEY: rows.is_delivered & rows.without_key,
+        RowProblem.CONFLICTING: rows.is_delivered & makes & rows.follows & ~rows.repeats,
         "nothing": ~rows.is_delivered | (makes & ~(rows.in_log & rows.same) & rows.repeats),
         "unchanged": rows.in_log & rows.same,
         again: rows.in_log,
@@ -171,10 +171,10 @@ def _ledger(rows: RowFacts, terms: EventTerms) -> Rules:
 
 def _snapshot(rows: RowFacts, _terms: EventTerms) -> Rules:
     return {
-        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
+        RowProblem.NULL_KEY: rows.is_delivered & rows.without_key,
         "retracted": ~rows.is_delivered & ~rows.is_followed & rows.in_log,
         "nothing": ~rows.is_delivered | rows.repeats,
-        Problem.CONFLICTING: rows.follows,
+        RowProblem.CONFLICTING: rows.follows,
         "appended": ~rows.in_log,
         "unchanged": rows.same,
         "corrected": rows.is_delivered,
@@ -184,9 +184,9 @@ def _snapshot(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _upsert(rows: RowFacts, _terms: EventTerms) -> Rules:
     retracts = rows.does(Op.RETRACT)
     return {
-        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
-        Problem.WRONG_OP: rows.is_delivered & ~rows.does(Op.APPEND, Op.RETRACT, Op.CORRECT_TO),
-        Problem.NULL_SEQUENCE: rows.is_delivered & rows.without_place,
+        RowProblem.NULL_KEY: rows.is_delivered & rows.without_key,
+        RowProblem.WRONG_OP: rows.is_delivered & ~rows.does(Op.APPEND, Op.RETRACT, Op.CORRECT_TO),
+        RowProblem.NULL_SEQUENCE: rows.is_delivered & rows.without_place,
         "nothing": ~rows.is_delivered | rows.is_followed,
         "absent": retracts & ~rows.in_log,
         "retracted": retracts,
@@ -199,16 +199,16 @@ def _upsert(rows: RowFacts, _terms: EventTerms) -> Rules:
 def _changelog(rows: RowFacts, terms: EventTerms) -> Rules:
     wrong = rows.is_delivered & ~rows.does(*Op)
     if not terms.strict:
-        return {Problem.WRONG_OP: wrong, AS_DELIVERED: rows.is_delivered}
+        return {RowProblem.WRONG_OP: wrong, AS_DELIVERED: rows.is_delivered}
     takes = rows.does(Op.RETRACT, Op.CORRECT_FROM)
     return {
-        Problem.NULL_KEY: rows.is_delivered & rows.without_key,
-        Problem.WRONG_OP: wrong,
+        RowProblem.NULL_KEY: rows.is_delivered & rows.without_key,
+        RowProblem.WRONG_OP: wrong,
         "nothing": ~rows.is_delivered,
-        Problem.PRESENT: rows.does(Op.APPEND) & rows.present,
-        Problem.ABSENT: takes & ~rows.present,
-        Problem.UNLIKE: takes & ~rows.resembles,
-        Problem.UNPAIRED: rows.does(Op.CORRECT_FROM, Op.CORRECT_TO) & ~rows.is_paired,
+        RowProblem.PRESENT: rows.does(Op.APPEND) & rows.present,
+        RowProblem.ABSENT: takes & ~rows.present,
+        RowProblem.UNLIKE: takes & ~rows.resembles,
+        RowProblem.UNPAIRED: rows.does(Op.CORRECT_FROM, Op.CORRECT_TO) & ~rows.is_paired,
         AS_DELIVERED: rows.is_delivered,
     }
 

@@ -27,7 +27,7 @@ from backstory.strategies.events.sides import (
     fill_times,
     lay_out,
 )
-from backstory.strategies.events.terms import EventTerms, Moment, Op, Problem, Strategy
+from backstory.strategies.events.terms import EventTerms, Moment, Op, RowProblem, Strategy
 from backstory.strategies.keys import ParallelArrays
 from backstory.strategies.matching import take_rows
 from backstory.strategies.part_plan import PartPlan, PlanSums
@@ -72,12 +72,12 @@ class EventSummary:
             **{name: sums.counts[name] for name in COUNTED},
             "late": sums.counts[f"{LATE}{int(Op.APPEND)}"],
         }
-        problems = {problem: rows(problem_code(problem)) for problem in Problem}
+        problems = {problem: rows(problem_code(problem)) for problem in RowProblem}
         times = [time for name, time in sums.greatest.items() if name.startswith(NEWEST)]
         newest = _instant(max(times)) if times else None
         return cls(Counter(counts), Counter(problems), sum(map(rows, Op)), newest, sums.samples)
 
-    def keys(self, problem: Problem) -> list[dict[str, Any]]:
+    def keys(self, problem: RowProblem) -> list[dict[str, Any]]:
         """Up to ten keys of rows with this problem."""
         return self._keys(problem_code(problem))
 
@@ -90,9 +90,9 @@ class EventSummary:
         return [] if rows is None else _distinct(rows).to_pylist()
 
 
-def problem_code(problem: Problem) -> int:
+def problem_code(problem: RowProblem) -> int:
     """The negative number that represents a problem in place of an operation."""
-    return -1 - [*Problem].index(problem)
+    return -1 - [*RowProblem].index(problem)
 
 
 def _instant(microseconds: int) -> datetime:
@@ -184,7 +184,7 @@ def _events_of_rows(judged: JudgedSides, terms: EventTerms, fallback: int) -> It
 
     for name, rows in judged.outcomes.items():
         own = filled[rows]
-        if isinstance(name, Problem):
+        if isinstance(name, RowProblem):
             yield _EventPlaces(np.full(len(rows), problem_code(name)), own, rows, own)
         elif name == AS_DELIVERED:
             yield _EventPlaces(sides.ops[rows], own, rows, own)

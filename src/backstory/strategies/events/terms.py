@@ -108,7 +108,7 @@ class Moment:
     start: int = 0
 
 
-class Problem(StrEnum):
+class RowProblem(StrEnum):
     """A problem of rows for which a delivery is refused."""
 
     NULL_KEY = "null-key"
