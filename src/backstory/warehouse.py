@@ -35,9 +35,10 @@ if TYPE_CHECKING:
     from backstory.doors.fivetran.server import Running
     from backstory.doors.historize.receipts import HistoryReceipt
     from backstory.doors.native.receipts import FeedPlan, FeedReceipt, SnapshotPlan, SnapshotReceipt
-    from backstory.doors.odf.door import Added, DatasetReceipt, Inspected, Verdict
-    from backstory.doors.odf.receipts import Watcher
+    from backstory.doors.odf.inspecting import Inspected
+    from backstory.doors.odf.receipts import Added, DatasetReceipt, Watcher
     from backstory.explorer.server import Explorer
+    from backstory.journal.verify import Verdict
     from backstory.projects.log import RunReceipt
     from backstory.stores.iceberg.store import IcebergStore
     from backstory.upkeep.adopting import Adopted
@@ -268,9 +269,9 @@ class Warehouse:
 
         A wrong file does not stop the others. The first error is raised at the end.
         """
-        from backstory.doors.odf import door
+        from backstory.doors.odf.adding import add_each
 
-        manifests = door.add_each(self.store, namespace, _paths(files), dry_run=dry_run)
+        manifests = add_each(self.store, namespace, _paths(files), dry_run=dry_run)
         for manifest in manifests:
             if manifest.error is not None:
                 raise manifest.error
@@ -290,10 +291,10 @@ class Warehouse:
         A file of manifests is added first. Raises UsageError for a wrong manifest or an unknown name. The
         receipt of a source that fails contains an error.
         """
-        from backstory.doors.odf import door
+        from backstory.doors.odf import door, polling, receipts
 
-        watcher = watcher or door.Watcher()
-        request = door.IngestRequest.of(self.rights, watcher.progress, **options)
+        watcher = watcher or receipts.Watcher()
+        request = polling.IngestRequest.of(self.rights, watcher.progress, **options)
         with with_remark(options.get("note"), options.get("author")):
             return door.pull_all(
                 self.store, names_or_files, request, namespace=namespace, every=all, watcher=watcher
@@ -315,10 +316,11 @@ class Warehouse:
 
         Raises UsageError for an unknown name. The receipt contains any other error.
         """
-        from backstory.doors.odf import door
+        from backstory.doors.odf import door, polling, receipts
 
         pushed = door.PushedFiles(_paths(files), source_name, optional_instant(event_time), input_format)
-        request = door.IngestRequest.of(self.rights, (watcher or door.Watcher()).progress, **options)
+        progress = (watcher or receipts.Watcher()).progress
+        request = polling.IngestRequest.of(self.rights, progress, **options)
         with with_remark(options.get("note"), options.get("author")):
             return door.ingest(self.store, name, pushed, request, namespace=namespace)
 

@@ -15,7 +15,7 @@ from typing import Any
 
 from manifesting import HEAD, manifest, polling, push
 
-from backstory.doors.odf import door, registry
+from backstory.doors.odf import adding, door, receipts, registry
 from backstory.doors.odf.door import PushedFiles
 from backstory.errors import BackstoryError
 from backstory.journal.chain import newest_block
@@ -116,11 +116,11 @@ class Dataset:
         path.write_text(text or self.manifest(), encoding="utf-8")
         return path
 
-    def add(self, text: str | None = None, **changed: Any) -> door.Added:
+    def add(self, text: str | None = None, **changed: Any) -> receipts.Added:
         """Add the manifest after these changes of its fields."""
         for name, value in changed.items():
             setattr(self, name, value)
-        [added] = door.add(self.store, self.namespace, self.write_manifest(text))
+        [added] = adding.add(self.store, self.namespace, self.write_manifest(text))
         return added
 
     def push(self, *texts: str, **options: Any) -> door.DatasetReceipt:

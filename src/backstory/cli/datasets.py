@@ -24,8 +24,9 @@ from backstory.model.receipt import attempt_each, exit_code
 if TYPE_CHECKING:
     import pyarrow as pa
 
-    from backstory.doors.odf.door import Inspected, Verdict
+    from backstory.doors.odf.inspecting import Inspected
     from backstory.doors.odf.registry import KnownDataset
+    from backstory.journal.verify import Verdict
     from backstory.model.table import TableName
     from backstory.stores.metadata.table_rows import TableReader
     from backstory.stores.port import TableLike

@@ -33,9 +33,8 @@ from backstory.model.receipt import exit_code
 from backstory.spark.process import raise_interrupts
 
 if TYPE_CHECKING:
-    from backstory.doors.odf.door import Added, DatasetReceipt, IngestRequest
-    from backstory.doors.odf.polling import Poll
-    from backstory.doors.odf.receipts import Watcher
+    from backstory.doors.odf.polling import IngestRequest, Poll
+    from backstory.doors.odf.receipts import Added, DatasetReceipt, Watcher
     from backstory.engine.run_context import Rehearsals
     from backstory.model.table import TableName
     from backstory.observe.progress import ProgressLine
@@ -90,10 +89,10 @@ def add(
 
     if len(files) == 1 and not files[0].is_dir():
         inspect_file(files[0])  # raises its errors before Spark starts
-    from backstory.doors.odf import door
+    from backstory.doors.odf.adding import add_each
 
     with open_warehouse(options) as warehouse, collect_rehearsals() as changes:
-        manifests = door.add_each(warehouse.store, namespace, files, dry_run=dry_run)
+        manifests = add_each(warehouse.store, namespace, files, dry_run=dry_run)
     if len(manifests) == 1 and manifests[0].error is not None:
         raise manifests[0].error
     _show_added(manifests, options, changes, dry_run=dry_run)

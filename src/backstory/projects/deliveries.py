@@ -25,6 +25,7 @@ from backstory.doors.native.options import (
 )
 from backstory.doors.native.settings import changes_table
 from backstory.doors.odf import door as datasets
+from backstory.doors.odf.polling import IngestRequest
 from backstory.doors.odf.registry import is_file
 from backstory.engine.deliver import ARCHIVED
 from backstory.engine.run_context import Remark, RunNotes, take_notes, with_remark
@@ -222,7 +223,7 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
     argument: str | Path = declared.source
     if is_file(declared.source):
         argument = terms.folder / declared.source
-    request = datasets.IngestRequest(
+    request = IngestRequest(
         fetch_uncacheable=declared.options.get("fetch_uncacheable", False),
         dry_run=terms.dry_run,
         rights=terms.rights,

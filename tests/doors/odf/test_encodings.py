@@ -76,7 +76,7 @@ def test_operations_as_letters_and_back(spark):  # O2
 
 
 def test_an_old_table_is_ingested_as_a_changelog(store, old, tmp_path):  # R88
-    from backstory.doors.odf import door
+    from backstory.doors.odf import adding, door
 
     events = encode_log(old, OBSERVED, ["city"], EventEncoding.OP).toArrow().to_pylist()
     ranks = {city: number for number, (_, _, city, _) in enumerate(rows(OLD)[:2])}
@@ -108,7 +108,7 @@ content:
             - {name: population, type: Int64}
       merge: {kind: ChangelogStream, primaryKey: [city]}
 """)
-    door.add(store, "imports", tmp_path / "new.yaml")
+    adding.add(store, "imports", tmp_path / "new.yaml")
     receipt = door.ingest(
         store,
         "imported",

@@ -13,7 +13,7 @@ from pydantic import TypeAdapter
 from pyspark.sql import functions as sf
 
 from backstory.doors.odf import committing, registry
-from backstory.doors.odf.adding import add, add_each, add_one
+from backstory.doors.odf.adding import add_one
 from backstory.doors.odf.delivery import deliver_file
 from backstory.doors.odf.inspecting import Inspected, inspect_table, list_entry, unreadable_entry
 from backstory.doors.odf.manifest.events import AddPushSource, Append, Csv, Read
@@ -30,7 +30,6 @@ from backstory.doors.odf.polling import (
 from backstory.doors.odf.preprocess import lint_dataset, refuse_forbidden_queries
 from backstory.doors.odf.receipts import (
     UNWATCHED,
-    Added,
     DatasetReceipt,
     Head,
     PullRun,
@@ -290,26 +289,6 @@ def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
     read = TypeAdapter(Read).validate_python({**_reading(format_), **schema})
     return source.model_copy(update={"read": read})
-
-
-__all__ = [
-    "Added",
-    "DatasetReceipt",
-    "IngestRequest",
-    "Inspected",
-    "PushedFiles",
-    "Verdict",
-    "Watcher",
-    "add",
-    "add_each",
-    "events",
-    "ingest",
-    "inspect",
-    "list_datasets",
-    "newest_rows",
-    "pull_all",
-    "verify_dataset",
-]
 
 
 def pull_all(
