@@ -64,7 +64,11 @@ def _words(rows: pa.Table, offset: str) -> Iterator[np.ndarray]:
     repeating = _repeating(rows.slice(0, PIECE))
 
     def words(piece: pa.Table) -> np.ndarray:
-        return _words_of(_texts(piece, offset, repeating))
+        texts = _texts(piece, offset, repeating).to_pylist()
+        hashes = b"".join([sha256(each).digest() for each in texts])
+        digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
+        with np.errstate(over="ignore"):
+            return np.array([_word(digits, place) for place in range(WORDS)])
 
     with ThreadPoolExecutor(THREADS) as pool:
         yield from pool.map(words, _pieces(rows, PIECE))
@@ -78,14 +82,6 @@ def _pieces(rows: pa.Table, size: int) -> Iterator[pa.Table]:
             yield from _pieces(piece, -(-len(piece) // 2))
         else:
             yield piece
-
-
-def _words_of(texts: pa.Array) -> np.ndarray:
-    """The words of rows with these strings."""
-    hashes = b"".join([sha256(each).digest() for each in texts.to_pylist()])
-    digits = LOWER[np.frombuffer(hashes, np.uint8)].view(np.uint64).reshape(-1, 8).T.copy()
-    with np.errstate(over="ignore"):
-        return np.array([_word(digits, place) for place in range(WORDS)])
 
 
 def _repeating(rows: pa.Table) -> frozenset[str]:

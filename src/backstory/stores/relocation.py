@@ -13,8 +13,7 @@ import os
 import re
 import struct
 import zlib
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from io import BytesIO
 from pathlib import Path
@@ -22,19 +21,25 @@ from typing import TYPE_CHECKING, Any, Final, cast
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+from pyiceberg.avro.encoder import BinaryEncoder
+from pyiceberg.avro.file import META_SCHEMA, AvroFile
+from pyiceberg.avro.resolver import construct_writer
 
 from backstory.errors import Failed, UsageError
 from backstory.model.table import TableName
 from backstory.stores.embedded_catalog import LOCATION_PROPERTIES, WarehouseFolders, bare_path
 from backstory.stores.iceberg.faults import translate_faults
-from backstory.stores.metadata.table_metadata import FILE_PATH, POSITION_IN_FILE, PyicebergFile
+from backstory.stores.metadata.table_metadata import (
+    FILE_PATH,
+    POSITION_IN_FILE,
+    PyicebergFile,
+    parse_metadata,
+)
 from backstory.stores.refusals import file_garbled, file_lost
 from backstory.stores.table_files import TableFiles
 
 if TYPE_CHECKING:
-    from pyiceberg.avro.file import AvroFile
     from pyiceberg.io import InputFile
-    from pyiceberg.typedef import Record
 
 _FILE_PATH: Final = 2147483546  # the field of delete files whose bounds are paths
 # New locations by old ones, with the new size if it differs.
@@ -56,13 +61,9 @@ class AvroEntry:
     encrypted: bool = False
 
 
-@contextmanager
-def _open_avro(file: Path) -> "Iterator[AvroFile[Record]]":
+def _open_avro(file: Path) -> AvroFile[Any]:
     """The records of a manifest or manifest list, with all fields that its writer knows."""
-    from pyiceberg.avro.file import AvroFile
-
-    with AvroFile[Any](cast("InputFile", PyicebergFile(TableFiles(), str(file)))) as records:
-        yield records
+    return AvroFile[Any](cast("InputFile", PyicebergFile(TableFiles(), str(file))))
 
 
 def _names(struct: Any) -> list[str]:
@@ -96,10 +97,6 @@ def rewrite_avro(file: Path, target: Path, moves: Moves) -> None:
     Its header, with the schema of its writer, does not change. A bound that is the path of any other file is
     omitted, because it would no longer be a bound.
     """
-    from pyiceberg.avro.encoder import BinaryEncoder
-    from pyiceberg.avro.file import META_SCHEMA
-    from pyiceberg.avro.resolver import construct_writer
-
     with _open_avro(file) as records, target.open("wb") as sink:
         names, encoder = _names(records.schema), BinaryEncoder(sink)
         is_list, writer = "manifest_path" in names, construct_writer(records.schema)
@@ -353,7 +350,7 @@ class TableRelocation:
         file = self._require(location)
         try:
             metadata = read_metadata(file)
-        except (OSError, ValueError, EOFError):
+        except (OSError, ValueError):
             raise file_garbled(self.table, str(file)) from None
         if metadata.get("encryption-keys"):
             raise not_relocatable(file)
@@ -412,9 +409,8 @@ class TableRelocation:
 
 def read_metadata(file: Path) -> dict[str, Any]:
     """The content of a metadata file. Raises ValueError for any other file."""
-    content = file.read_bytes()
-    metadata = json.loads(gzip.decompress(content) if content[:2] == b"\x1f\x8b" else content)
-    if not isinstance(metadata, dict) or "location" not in metadata:
+    metadata = parse_metadata(file.read_bytes())
+    if "location" not in metadata:
         raise ValueError(file.name)
     return metadata
 

@@ -171,12 +171,10 @@ def transaction(bench: Bench) -> Iterator[None]:
 
 SCHEMA = "backstory_conformance"
 
-
 NASTY_NAMES = (
     *("select", "Order", "1st", "two words", "tüür", "per.iod", ""),
     *('quo"te', "back`tick", "brac]ket", "'"),
 )
-
 
 NASTY_TEXTS = (
     "",
@@ -194,9 +192,7 @@ NASTY_TEXTS = (
     "Köln 東京 🦆 e\u0301",
 )
 
-
 _KEY = {"system_role": "business_key", "nullable": False}
-
 
 _MORE: Mapping[Datatype, Mapping[str, object]] = {
     Datatype.DECIMAL: {"decimal_precision": 20, "decimal_scale": 6},

@@ -1,7 +1,5 @@
 """An Iceberg catalog in a session of Spark Connect: its tables, by SQL and from their metadata files."""
 
-import gzip
-import json
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -21,6 +19,7 @@ from backstory.stores.iceberg.jvm import EXTENSIONS, SPARK_CATALOG
 from backstory.stores.iceberg.literals import path_literal, quote
 from backstory.stores.iceberg.sessions import OLDEST as OLDEST_ICEBERG
 from backstory.stores.iceberg.store import IcebergStore
+from backstory.stores.metadata.table_metadata import parse_metadata
 from backstory.stores.refusals import file_garbled
 
 if TYPE_CHECKING:
@@ -28,7 +27,6 @@ if TYPE_CHECKING:
 
 # Since this version a session can be cloned: commits have notes in settings of a session of their own.
 OLDEST = (4, 1)
-_GZIP = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,10 +118,9 @@ class ConnectStore(IcebergStore):
                 "`spark.hadoop.fs.s3.impl` and credentials for s3:// addresses.",
             ) from fault
         try:
-            metadata = json.loads(gzip.decompress(content) if content[:2] == _GZIP else content)
-        except (ValueError, OSError, EOFError) as fault:
+            return parse_metadata(content)
+        except ValueError as fault:
             raise file_garbled(table, location.rpartition("/")[2]) from fault
-        return dict(metadata)
 
 
 def open_connect(spark: "SparkSession", catalog: str, format_version: int, memory: Memory) -> ConnectStore:

@@ -152,17 +152,9 @@ def _create_table(store: IcebergStore, change: Change, note: Note) -> Commit:
         if change.added is None:
             settle(staged)
             return Commit(None, change.counts)
-        with discarding(staged.table()) as written:
-            pending = IcebergTable(shape, staged.table())
-            with time_stage("write"):
-                # In a created table every row is new, including copies of rows with ids in other tables.
-                files = _write_rows(store, pending, without_row_ids(change.added), written)
-            counts = _counts(change, files)
-            adding = staged.newAppend()
-            for file in files:
-                adding.appendFile(file)
-            properties = {**note.properties(counts), **change.late_properties(pending)}
-    return Commit(finish(shape.table, staged, adding, properties, written), counts)
+    # In a created table every row is new, including copies of rows with ids in other tables.
+    rows = replace(change, added=without_row_ids(change.added), removed=None, whole=False)
+    return _commit_rows(store, IcebergTable(shape, staged.table()), staged, rows, note)
 
 
 def _write(

@@ -3,10 +3,8 @@
 Only files in the table's own folder are ever deleted. Another table may use any other file.
 """
 
-import json
 import os
 import re
-import zlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
@@ -18,6 +16,7 @@ from backstory.stores.iceberg.faults import translate_faults
 from backstory.stores.iceberg.jvm import texts_of
 from backstory.stores.iceberg.scripts import NamedFile, Neighbour, files_of_history, neighbours_of
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
+from backstory.stores.metadata.table_metadata import parse_metadata
 
 BLIND, FOLDER = "BLIND", "FOLDER"
 # Storages whose locations may omit the server, and schemes that mean the same storage.
@@ -306,11 +305,10 @@ def _origin(table: IcebergTable, file: ListedFile) -> _Origin:
     """The origin of a metadata file. It has no uuid if the file cannot be read."""
     content = table.read_file(file.location, 0, file.bytes)
     try:
-        text = zlib.decompress(content, 31) if content[:2] == b"\x1f\x8b" else content
-        metadata = json.loads(text)
+        metadata = parse_metadata(content)
         log = metadata.get("metadata-log") or [{}]
         return _Origin(str(metadata.get("table-uuid")), bare_location(str(log[-1].get("metadata-file"))))
-    except (ValueError, AttributeError, zlib.error):
+    except (ValueError, AttributeError):
         return _Origin(TORN if content[:1] in _BEGINS else "")
 
 

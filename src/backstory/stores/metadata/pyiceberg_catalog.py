@@ -6,14 +6,17 @@ Their files are opened like all others. If manifests do not suffice, pyiceberg c
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Any, Final, NoReturn, cast
+from typing import IO, Any, Final, NoReturn, cast
 from urllib.parse import parse_qs
 from uuid import uuid4
 from weakref import WeakValueDictionary
 
 import pyarrow as pa
 import pyarrow.compute as pc
+from pyiceberg.catalog import Catalog, load_catalog
+from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
 from pyiceberg.io import PY_IO_IMPL, FileIO, InputFile, load_file_io
+from pyiceberg.table import StaticTable, Table
 
 from backstory.model.layout import Layout
 from backstory.model.table import TableName
@@ -27,10 +30,6 @@ from backstory.stores.metadata.table_metadata import (
     table_of_metadata,
 )
 from backstory.stores.table_files import TableFiles
-
-if TYPE_CHECKING:
-    from pyiceberg import catalog
-    from pyiceberg.table import Table
 
 # A table that is loaded again shares its open files with the first one.
 _SHARED: WeakValueDictionary[frozenset[tuple[str, str]], TableFiles] = WeakValueDictionary()
@@ -92,14 +91,12 @@ class _Input(InputFile):
 _INSTANT: Final = pa.timestamp("us")
 
 
-def open_table(location: str) -> "Table":
+def open_table(location: str) -> Table:
     """The table whose metadata is at a location, opened by pyiceberg for reading."""
-    from pyiceberg.table import StaticTable
-
     return StaticTable.from_metadata(location)
 
 
-def read_counts(table: TableMetadata, opened: "Table") -> Counts:
+def read_counts(table: TableMetadata, opened: Table) -> Counts:
     """The numbers of rows, counted batch by batch in the columns that mark open versions and memory.
 
     Counts are None for a table with rows deleted by value, which pyiceberg does not read.
@@ -166,8 +163,8 @@ _LOGIN: Final = ("user", "password")
 class PyicebergCatalog:
     """The tables of a catalog that pyiceberg opened. `home` is its folder if the catalog is a file in it."""
 
-    catalog: "catalog.Catalog"
-    opened: dict[TableName, "Table"] = field(default_factory=dict)
+    catalog: Catalog
+    opened: dict[TableName, Table] = field(default_factory=dict)
     description: str = f"the catalog {CATALOG}"
     home: Path | None = None
 
@@ -182,8 +179,6 @@ class PyicebergCatalog:
 
         Raises UsageError for a table in a former folder of the warehouse.
         """
-        from pyiceberg.exceptions import NoSuchNamespaceError, NoSuchTableError
-
         place = None if self.home is None else require_here(self.home, table)
         try:
             loaded = self.catalog.load_table((*table.schema.split("."), table.name))
@@ -214,8 +209,6 @@ def open_catalog(
     known = _pyiceberg_properties(properties)
     if known is None:
         return None
-    from pyiceberg.catalog import load_catalog
-
     known |= {"py-io-impl": _OPENED_BY, _OPENED_FOR: str(uuid4())}
     home = home_of(Path(properties.get("warehouse", "")), properties.get("uri", ""))
     return PyicebergCatalog(load_catalog(CATALOG, **known), description=description, home=home)

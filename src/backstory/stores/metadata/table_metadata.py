@@ -5,6 +5,8 @@ Hence open versions are counted exactly if all or none of the rows of each parti
 Histories are partitioned accordingly.
 """
 
+import gzip
+import json
 import struct
 import zlib
 from collections import defaultdict
@@ -34,6 +36,9 @@ if TYPE_CHECKING:
     from pyiceberg.manifest import DataFile, ManifestFile
 
     Known = dict[str, list[tuple[object, DataFile]]]
+
+
+_GZIP: Final = b"\x1f\x8b"
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +192,17 @@ def table_of_metadata(table: TableName, metadata: Mapping[str, Any], location: s
     properties = metadata.get("properties") or {}
     columns = columns_of_fields(_fields(metadata), names_of_property(table, properties, SOURCE_NAMES, {}))
     return TableMetadata(shape_of_properties(table, columns, properties), metadata, location)
+
+
+def parse_metadata(content: bytes) -> dict[str, Any]:
+    """The content of a metadata file, compressed or not. Raises ValueError for any other content."""
+    try:
+        metadata = json.loads(gzip.decompress(content) if content[:2] == _GZIP else content)
+    except (OSError, EOFError, zlib.error) as stop:
+        raise ValueError(str(stop)) from stop
+    if not isinstance(metadata, dict):
+        raise ValueError("not an object")  # noqa: TRY004 - as for other content
+    return metadata
 
 
 def existing(catalog: Catalog, table: TableName) -> TableMetadata:
