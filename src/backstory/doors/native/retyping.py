@@ -23,7 +23,7 @@ from backstory.model.table import Column, Shape
 from backstory.model.types import ColumnType, Kind, fits
 from backstory.model.versions_layout import COLUMNS, SETTLED
 from backstory.stores.iceberg.frames import keeps_row_ids, spark_fields
-from backstory.stores.iceberg.literals import Changes, column, exact_batch, quote, retype_rows
+from backstory.stores.iceberg.literals import Changes, cast_batch, column, quote, retype_rows
 from backstory.stores.iceberg.schema import spark_type
 from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 from backstory.stores.iceberg.workers import map_batches
@@ -49,7 +49,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
 
     def frame() -> DataFrame:
         casts = (f"CAST({quote(col.name)} AS {spark_type(col.type)}) AS {quote(col.name)}" for col in columns)
-        return retype_rows(source.frame().selectExpr(*casts), typed, stored, exact_batch)
+        return retype_rows(source.frame().selectExpr(*casts), typed, stored, exactly=True)
 
     reading = source.batches and partial(_read_retyped, source.batches, changes)
     types_of_spark = spark_fields(arrow_schema(wanted))
@@ -75,7 +75,7 @@ def _read_retyped(reading: ReadColumns, changes: Changes, names: Sequence[str]) 
     named = [(column, old) for column, old in changes if column.name in names]
     types = arrow_schema({column.name: column.type for column, _ in named})
     for rows in reading(names):
-        batches = [exact_batch(named, batch) for batch in rows.to_batches()]
+        batches = [cast_batch(named, batch, exactly=True) for batch in rows.to_batches()]
         fields = (types.field(field.name) if field.name in types.names else field for field in rows.schema)
         yield pa.Table.from_batches(batches, pa.schema(fields))
 
@@ -166,7 +166,7 @@ def retyped_rows(store: IcebergStore, table: IcebergTable, evolved: EvolvedShape
     places = [FILE, POSITION, *([ROW_ID] if keeps_row_ids(table) else [])]
     rows = store.spark.table(store.sql_name(table.shape.table)).selectExpr(*names, *places)
     stored = {col.name: col.type for col in (*evolved.stored.columns, *PLACES)}
-    retyped = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exact_batch)
+    retyped = retype_rows(rows, (*evolved.shape.columns, *PLACES), stored, exactly=True)
     if SETTLED not in table.properties:
         return retyped
     pairs = [lit(id_) for pair in moved_ids(store, table, evolved).items() for id_ in pair]

@@ -5,7 +5,7 @@ microseconds are affected by neither. A cast of stored values to another type is
 """
 
 import re
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 from datetime import date, datetime
 from functools import partial, reduce
 from typing import TYPE_CHECKING, Final
@@ -135,51 +135,48 @@ def _shortest(single: "Column") -> "Column":
 
 # Columns in their new types, with their old types.
 Changes = Sequence[tuple[SourceColumn, ColumnType]]
-# A function that casts the columns of a batch, or raises Refused.
-CastBatch = Callable[[Changes, pa.RecordBatch], pa.RecordBatch]
 
 
-def cast_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with these columns cast. Raises Refused, naming the column, if a value does not fit."""
+def cast_batch(changes: Changes, batch: pa.RecordBatch, *, exactly: bool = False) -> pa.RecordBatch:
+    """The rows with these columns cast.
+
+    Raises Refused, naming the column, if a value does not fit, or would change although `exactly` is true.
+    """
     columns = dict(zip(batch.schema.names, batch.columns, strict=True))
     for column, old in changes:
         try:
-            columns[column.name] = cast(columns[column.name], old, column.type)
+            as_new = exact_cast if exactly else cast
+            columns[column.name] = as_new(columns[column.name], old, column.type)
         except DoesNotFit:
-            raise Refused(
-                "type-change",
-                f"The column {column.source} cannot change from {old} to {column.type}: "
-                "a stored value does not fit.",
-                "The table is unchanged; add a column of the new type instead.",
-            ) from None
+            raise _does_not_fit(column, old, exactly=exactly) from None
     return pa.record_batch(columns)
 
 
-def exact_batch(changes: Changes, batch: pa.RecordBatch) -> pa.RecordBatch:
-    """The rows with these columns cast exactly. Raises Refused, with the column, if a value would change."""
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    for column, old in changes:
-        try:
-            columns[column.name] = exact_cast(columns[column.name], old, column.type)
-        except DoesNotFit:
-            raise Refused(
-                "type-changed",
-                f"Column {column.name} has a {old} value that does not fit {column.type} exactly.",
-                "Nothing was written; use a type that holds all of its values.",
-                [column.name],
-            ) from None
-    return pa.record_batch(columns)
+def _does_not_fit(column: SourceColumn, old: ColumnType, *, exactly: bool) -> Refused:
+    if exactly:
+        return Refused(
+            "type-changed",
+            f"Column {column.name} has a {old} value that does not fit {column.type} exactly.",
+            "Nothing was written; use a type that holds all of its values.",
+            [column.name],
+        )
+    return Refused(
+        "type-change",
+        f"The column {column.source} cannot change from {old} to {column.type}: a stored value does not fit.",
+        "The table is unchanged; add a column of the new type instead.",
+    )
 
 
 def retype_rows(
     rows: "DataFrame",
     columns: Sequence[SourceColumn],
     stored: Mapping[str, ColumnType],
-    cast: CastBatch = cast_batch,
+    *,
+    exactly: bool = False,
 ) -> "DataFrame":
     """The rows with these columns, cast from their stored types, and with ids. Missing columns are NULL.
 
-    If a value does not fit, the job fails with Refused, which names the column.
+    The job fails with the errors of `cast_batch`.
     """
     ids = [ROW_ID] if ROW_ID in rows.columns else []
     names = [*(column.name for column in columns), *ids]
@@ -191,12 +188,12 @@ def retype_rows(
     ]
     types = [spark_type(column.type) for column in columns] + ["bigint" for _ in ids]
     schema = ", ".join(f"{quote(name)} {type_}" for name, type_ in zip(names, types, strict=True))
-    return map_batches(rows, partial(_cast_batches, cast, changed), schema)
+    return map_batches(rows, partial(_cast_batches, changed, exactly=exactly), schema)
 
 
 def _cast_batches(
-    cast: CastBatch, changes: Changes, batches: Iterable[pa.RecordBatch]
+    changes: Changes, batches: Iterable[pa.RecordBatch], *, exactly: bool
 ) -> Iterator[pa.RecordBatch]:
     for batch in batches:
         with carry_errors():
-            yield cast(changes, batch)
+            yield cast_batch(changes, batch, exactly=exactly)
