@@ -1,5 +1,6 @@
 """One Spark session for the whole run, a real PostgreSQL server, and the depth of the property tests."""
 
+import gc
 import os
 import shutil
 import sqlite3
@@ -68,6 +69,16 @@ DATABASES = {
 def _on_spark(chosen):
     """Whether the parameters make the test use Spark: the place of a history, or of a door's tables."""
     return chosen.get("place") == "spark" or str(chosen.get("tables_on")).startswith(("iceberg", "own "))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection():
+    """Search no garbage among the collected tests, which stay until the end."""
+    gc.disable()
+    done = yield
+    gc.freeze()
+    gc.enable()
+    return done
 
 
 def pytest_collection_modifyitems(items):
