@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import pytest
 from every_fact import COLUMNS, INSTANTS, KEYS, SCOPES, Scoped, arrivals, events, logged
 from feed_lives import settled_before
 from feed_plans import NUMBERS, CopyPlace, copied, delivered, differences, planned, stored, terms_of
@@ -10,7 +11,7 @@ from hypothesis import strategies as st
 from specification.copies import Copy, take
 from specification.feeds.copies import take_among
 from specification.feeds.remembering import Window
-from specification.feeds.rule import OUTCOMES, Feed, apply, remembering
+from specification.feeds.rule import OUTCOMES, Event, Feed, apply, remembering
 from specification.stored import StoredVersions
 
 from backstory.errors import Refused
@@ -136,6 +137,34 @@ def test_any_series_gives_the_rules_rows_or_its_refusals(series, settings, settl
             table = take(table, Copy(at, {"k": dict.fromkeys(EVERYTHING, str(at))}, EVERYTHING), -1).table
     for number, delivery in enumerate(deliveries):
         table = _after(table, delivery, number, parts, log)
+
+
+def _wholly(at, *keys, scope=(("w", "u"),)):
+    """A restatement of the records of a scope."""
+    row = dict.fromkeys(EVERYTHING, "u") | dict(scope)
+    return Scoped(Copy(at, dict.fromkeys(keys, row), EVERYTHING, restate=True), scope)
+
+
+# Deliveries before a restatement of events at 6, which makes the marks of that instant void for its records.
+BEFORE = {
+    "the same copy": [_wholly(6)],
+    "another scope": [_wholly(6), _wholly(6, scope=(("w", "e"),))],
+    "a truncate": [_wholly(6), Feed((Event(None, 6, FactKind.TRUNCATE),))],
+}
+
+
+@pytest.mark.parametrize("before", BEFORE)
+@pytest.mark.parametrize("keys", ["", "k", "n", "kn"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_V72_a_restated_copy_applies_again_to_every_record(before, keys, parts):
+    """Its voids are withdrawn for records that it lacks, too. The voids of other marks stay."""
+    upsert = Event("k", 6, values=dict.fromkeys(EVERYTHING, "u"))
+    restated = Feed((upsert, Event("m", 6, FactKind.DELETE)), window=Window(5, 7))
+    table = StoredVersions(EVERYTHING, settled=None)
+    for number, delivery in enumerate([*BEFORE[before], restated, _wholly(6, *keys), _wholly(6, *keys)]):
+        table = _after(table, delivery, number, parts, False)
+    voids = [row for row in table.rows if row.kind is FactKind.VOID and row.is_live]
+    assert len(voids) == (0 if before == "the same copy" else 2)
 
 
 def _after(table, delivery, number, parts, log):

@@ -12,7 +12,7 @@ from backstory.formats.rows import digest
 from backstory.strategies.copies.plan import HAD, UNCHANGED, align_records, plan_copy, rows_at, spoilt_rows
 from backstory.strategies.copies.terms import CopyTerms
 from backstory.strategies.copies.version_rows import are_versions
-from backstory.strategies.feeds.copy_plan import plan_copy_in_feed
+from backstory.strategies.feeds.copy_plan import own_voids, plan_copy_in_feed
 from backstory.strategies.feeds.terms import Scope
 from backstory.strategies.keys import flags_of, key_codes, keys_by_value, without_key
 from backstory.strategies.matching import Matches, distinct, match, take_rows
@@ -70,7 +70,8 @@ def plan_rows(
     if terms.feed is None:
         planned = plan_copy(terms, align_records(terms, rows, versions))
     else:
-        planned = plan_copy_in_feed(terms.feed, rows, versions)
+        voids = own_voids(terms.feed, slice_)
+        planned = plan_copy_in_feed(terms.feed, rows, versions, whole(voids) if len(voids) else voids)
     counts = Counter(planned.counts)
     counts.update({UNCHANGED: len(rest[0]), DELIVERED: len(delivered)})
     counts.update({f"{HAD}{name}": _count_values(stored[name], rest[1]) for name in terms.compared})

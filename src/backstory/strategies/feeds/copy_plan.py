@@ -14,7 +14,7 @@ import pyarrow as pa
 from backstory.errors import MAX_KEYS
 from backstory.formats.delivered import shape_rows
 from backstory.model.layout import FILE, POSITION, VALID_FROM
-from backstory.model.versions_layout import COLUMNS, SEQUENCE, FactKind
+from backstory.model.versions_layout import COLUMNS, SCOPE, SEQUENCE, FactKind
 from backstory.strategies.copies.plan import (
     APPEARED,
     CHANGED,
@@ -30,10 +30,11 @@ from backstory.strategies.feeds.arrival import Arrival
 from backstory.strategies.feeds.difference import HistoryDifference
 from backstory.strategies.feeds.facts import NONE, RecordFacts
 from backstory.strategies.feeds.fold import RecordFold
-from backstory.strategies.feeds.marks import Marks
+from backstory.strategies.feeds.marks import Marks, are_truncate_voids
 from backstory.strategies.feeds.records import is_of, live_rows
 from backstory.strategies.feeds.terms import ASSERTED, AT, FURTHER, KIND, FeedTerms
 from backstory.strategies.part_plan import ADDED, REMOVED, PartPlan
+from backstory.strategies.values import alike
 
 KNOWN = "there before"
 
@@ -101,11 +102,14 @@ class _CopyFold(RecordFold):
         return facts
 
 
-def plan_copy_in_feed(copy: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table) -> PartPlan:
+def plan_copy_in_feed(
+    copy: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table, voids: pa.Table
+) -> PartPlan:
     """The rows to add and to remove, without the copy's mark, and the counts.
 
     `delivered` has each key once. `slice_` has all live rows of the records that are open or end at or after
-    the copy's instant.
+    the copy's instant. `voids` has the `own_voids` of all records, including those that the copy leaves as
+    they are.
     """
     terms, count = copy.terms, len(delivered)
     own = copy.marks.slice(len(copy.marks) - 1)
@@ -124,7 +128,8 @@ def plan_copy_in_feed(copy: FeedCopyTerms, delivered: pa.Table, slice_: pa.Table
     difference = HistoryDifference(
         terms, records.pool, records.stored_records, records.states, records.since, records.sequence
     )
-    parts = [*difference.rows(), *_withdrawn_void_rows(copy, rows)]
+    # A restated copy applies again to the records that it was void for (V72).
+    parts = [*difference.rows(), (withdraw_facts(voids, terms.recorded, terms.memory), True)]
     outcomes = _outcomes(copy, records)
     counts = {name: int(rows.sum()) for name, rows in outcomes.items()}
     counts[TAKEN_BACK] = len(difference.withdrawn_versions)
@@ -161,15 +166,13 @@ def _arrival(copy: FeedCopyTerms, events: pa.Table) -> Arrival:
     )
 
 
-def _withdrawn_void_rows(copy: FeedCopyTerms, rows: pa.Table) -> list[tuple[pa.Table, bool]]:
-    """Withdrawn rows that cancelled a restated copy's mark, because the copy applies again (V72)."""
+def own_voids(copy: FeedCopyTerms, rows: pa.Table) -> pa.Table:
+    """The live rows that cancel the mark of a restated copy."""
     if not copy.restated or not len(rows):
-        return []
-    void = is_of(rows, FactKind.VOID) & (micros(rows[VALID_FROM]) == copy.at)
-    if not void.any():
-        return []
-    terms = copy.terms
-    return [(withdraw_facts(rows.filter(pa.array(void)), terms.recorded, terms.memory), True)]
+        return rows.slice(0, 0)
+    own = memory_field(copy.marks, SCOPE).take(pa.array(np.full(len(rows), len(copy.marks) - 1)))
+    void = is_of(rows, FactKind.VOID) & ~are_truncate_voids(rows) & (micros(rows[VALID_FROM]) == copy.at)
+    return live_rows(rows.filter(pa.array(void & alike(memory_field(rows, SCOPE), own))))
 
 
 def _outcomes(copy: FeedCopyTerms, records: _CopyFold) -> dict[str, np.ndarray]:
