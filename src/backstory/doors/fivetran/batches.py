@@ -173,7 +173,7 @@ class Batch:
     def change(self, rows: Mapping[str, Rows]) -> DecodedBatch:
         """The change that rows of each kind describe.
 
-        The rows have all columns of the table, or at least the required ones.
+        The rows have all columns of the table, or at least the required columns.
         """
         by_kind = {kind: Rows.concat(filter(None, [rows.get(kind)]), self._schema(kind)) for kind in KINDS}
         mended = sum((part.mended for part in by_kind.values()), Mended())

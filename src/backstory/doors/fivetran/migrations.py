@@ -100,7 +100,7 @@ def require_user_column(name: str) -> str:
 
 
 def parse_value(text: str, column: Column) -> operations.ConstantValue:
-    """The value that a string in the request means.
+    """The value that a string in the request denotes.
 
     `NULL` is SQL NULL (F9). An empty string is also NULL, unless the column is text (section 6.1).
     """
@@ -168,7 +168,10 @@ def add_in_history(subject: Subject, request: sdk.AddColumnInHistoryMode) -> Cha
 
 
 def drop_in_history(subject: Subject, request: sdk.DropColumnInHistoryMode) -> Change | None:
-    """Give each open version with a value in the column a successor without it. The column remains (6.4)."""
+    """Give each open version with a value in the column a successor without the value.
+
+    The column remains (6.4).
+    """
     subject.require_history()
     column = subject.shape.column_of_source(request.column)
     instant = parse_time(request.operation_timestamp)

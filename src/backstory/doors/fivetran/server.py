@@ -229,7 +229,8 @@ def _add_standard_services(server: grpc.Server) -> health.HealthServicer:
     health_pb2_grpc.add_HealthServicer_to_server(checks, server)
     for name in ("", SERVICE):
         checks.set(name, health_pb2.HealthCheckResponse.SERVING)
-    # Reflection uses the pool with the contract's descriptors, so it needs the standard ones there.
+    # Reflection uses the pool with the contract's descriptors, so this pool must also contain the standard
+    # descriptors.
     for file in (health_pb2.DESCRIPTOR, reflection_pb2.DESCRIPTOR):
         POOL.AddSerializedFile(file.serialized_pb)
     names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
@@ -271,7 +272,7 @@ NOT_ENCRYPTED = (
 
 
 def credentials_of(request: ServeRequest) -> grpc.ServerCredentials | None:
-    """The server's certificate and key, or None if none are set.
+    """The server's certificate and key, or None if no files are set.
 
     Raises UsageError if the files are wrong.
     """

@@ -52,7 +52,7 @@ CONNECTION, WRITE = "connection", "write"
 
 
 def form(catalogs: Sequence[str]) -> common.ConfigurationFormResponse:
-    """The fields of the form, a catalog and a schema prefix, and its tests."""
+    """The setup form: its fields (a catalog and a schema prefix) and its tests."""
     response = common.ConfigurationFormResponse(
         schema_selection_supported=True, table_selection_supported=True
     )

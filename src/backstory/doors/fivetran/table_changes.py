@@ -82,7 +82,7 @@ def truncate(store: Store, table: TableName, request: sdk.TruncateRequest) -> in
     """Delete the rows whose synced column is before a time, or flag them in the request's column.
 
     The time is cut to microseconds (F6). Returns the id of the new snapshot, or None if the table or the rows
-    do not exist. Raises Refused if there is no column or no valid time.
+    do not exist. Raises Refused if the request has no synced column or no valid time.
     """
     if not request.HasField("utc_delete_before") or not request.synced_column:
         raise Refused(

@@ -1,6 +1,7 @@
 """Load the histories of a model: in a warehouse, in a database, or as an SQL script.
 
-Every key needs the pepper, a secret that is never stored, printed or part of a plan (section 1.1).
+Every key is computed with the pepper, a secret that is never stored, printed or included in a plan (section
+1.1).
 """
 
 import os
@@ -32,8 +33,8 @@ if TYPE_CHECKING:
 def find_pepper(environment: str) -> str:
     """The pepper from the environment variables.
 
-    The first variable that is set counts: BACKSTORY_PEPPER, ELEVATA_PEPPER, SEC_<ENVIRONMENT>_PEPPER. Raises
-    UsageError if none is set.
+    The first of these variables that is set is used: BACKSTORY_PEPPER, ELEVATA_PEPPER,
+    SEC_<ENVIRONMENT>_PEPPER. Raises UsageError if none is set.
     """
     names = ["BACKSTORY_PEPPER", "ELEVATA_PEPPER", f"SEC_{environment.upper()}_PEPPER"]
     for name in names:
@@ -64,7 +65,7 @@ class ChosenModel:
 
 
 def choose(path: str | Path, dialect: str | None) -> ChosenModel:
-    """Read a model, in its own dialect or another.
+    """Read a model, with its own dialect or the given one.
 
     Raises UsageError for a wrong model or an unknown dialect.
     """
@@ -73,9 +74,9 @@ def choose(path: str | Path, dialect: str | None) -> ChosenModel:
 
 
 def script(chosen: ChosenModel, only: str | None = None) -> str:
-    """The SQL for each dataset, with placeholders: CREATE TABLE, the base load, the history's four steps.
+    """The SQL for each dataset, with placeholders: CREATE TABLE, base load, and the history's four steps.
 
-    A history is always loaded by four steps, on Spark too.
+    A history is always loaded in four steps, even on Spark.
     """
     parts = [
         part for dataset in datasets_to_load(chosen.model, only) for part in _dataset_script(chosen, dataset)
@@ -153,8 +154,8 @@ SMALL: Final = 4 << 20
 def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryReceipt]:
     """The receipts of all loads if every load's file is refused, or else an empty list.
 
-    It is called before Java and Spark start. A run that ends here writes nothing, not even a row of the run
-    log. Raises UsageError if there is no pepper.
+    This check runs before Java and Spark start. A run that ends here writes nothing, not even a row of the
+    run log. Raises UsageError if there is no pepper.
     """
     find_pepper(chosen.model.environment)
     if request.skip_base:
@@ -170,7 +171,7 @@ def early_refusals(chosen: ChosenModel, request: LoadRequest) -> list[HistoryRec
 
 
 def _file_refusal(chosen: ChosenModel, dataset: ModelDataset) -> Refused | None:
-    """The error in a dataset's file, if the file is small enough to be read early, or None."""
+    """The error in a dataset's file, or None. Tables and large files are not read."""
     stage = stage_of(dataset, chosen.folder)
     if stage is None or stage.path is None or (stage.path.is_file() and stage.path.stat().st_size > SMALL):
         return None

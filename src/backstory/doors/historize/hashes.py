@@ -26,12 +26,12 @@ STRICT = "strict_v2"
 
 
 def hash_order(columns: Sequence[ModelColumn], *, strict: bool) -> list[ModelColumn]:
-    """The attributes in the order in which they are hashed: the base's order, or by identity."""
+    """The attributes in hashing order: in the base's order or, if strict, by identity."""
     return sorted(columns, key=identity) if strict else list(columns)
 
 
 class Expressions:
-    """SQL expressions of one layer in one dialect, on the columns of an alias."""
+    """SQL expressions for one layer in one dialect, over the columns of an alias."""
 
     def __init__(self, dialect: Dialect, schema: TargetSchema) -> None:
         self._dialect = dialect
@@ -73,7 +73,7 @@ class Expressions:
         return hashed.sql(self._dialect, lambda name: self.column(alias, name))
 
     def key(self, parts: Mapping[str, str]) -> str:
-        """SQL for the key made from canonical strings, by name."""
+        """SQL for the key made from these canonical strings, in the order of their names."""
         pair, literal = self._schema.surrogate_key_pair_separator, self._dialect.string_literal
         named = [
             self._dialect.concat_expression([literal(f"{name}{pair}"), self._text(parts[name])])

@@ -1,6 +1,7 @@
-"""The history's metadata: derived from the base's by a pure function (section 4.2), and kept in a lock file.
+"""The history's metadata, derived from the base's by a pure function (section 4.2) and kept in a lock file.
 
-For each place that a history is loaded into, there is one lock file in the folder of the model (section 1.3).
+The model's folder contains one lock file for each warehouse or database into which a history is loaded
+(section 1.3).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -106,7 +107,7 @@ def _claim_names(columns: Sequence[ModelColumn], previous: Sequence[ModelColumn]
     while missing:
         column = missing.pop(0)
         former = [name for name in dict.fromkeys(column.former_names) if name in active]
-        if len(former) > 1:  # a name that a column has again belongs to that column
+        if len(former) > 1:  # a former name that is in use again belongs to its present column
             former = [name for name in former if name not in today] or former
         for name in former:
             if name in claimed:
@@ -229,7 +230,7 @@ ENDING = ".hist.lock.yaml"
 def find_state(
     dataset: ModelDataset, folder: Path, schema: str, target: Target | None = None
 ) -> HistState | None:
-    """The state of a history, from a lock file of the dataset or of a former name, else from the model.
+    """The state of a history, from a lock file under its current or a former name, or else from the model.
 
     If the target has no such history, lock files are ignored. Without a target, the lock file is used if
     there is exactly one.
@@ -244,7 +245,7 @@ def find_state(
 
 
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
-    """Write the lock file if it changed, and delete files of former names.
+    """Write the lock file if the state changed, and delete files under former names.
 
     If this dataset already has a file under its current name, files under names that other datasets now have
     are kept.

@@ -1,6 +1,7 @@
 """A dataset's load in one dialect: names, relations, conditions, and the method (sections 3.3 and 3.7).
 
-The module also describes the history to programs that read or maintain it, from the model's metadata.
+The module also derives, from the model's metadata, a description of the history for programs that read or
+maintain it.
 """
 
 import re
@@ -53,9 +54,9 @@ _FORBIDDEN = (exp.Query, exp.Exists, exp.AggFunc, exp.Window, exp.Star, exp.Plac
 def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias: str) -> str | None:
     """The source's filter as a condition on the base's columns, or None if there is no source or filter.
 
-    Identifiers are matched to the stage columns from which the base is loaded. Only letters and digits count,
-    regardless of case. `{{DELTA_CUTOFF}}` stays in the condition. Raises UsageError for a name that matches
-    no column.
+    Identifiers are matched to the stage columns from which the base is loaded. The match ignores case, and
+    all characters except letters and digits. `{{DELTA_CUTOFF}}` stays in the condition. Raises UsageError for
+    a name that matches no column.
     """
     source = source_of(model, dataset)
     if source is None or not source.increment_filter:
@@ -66,7 +67,10 @@ def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias
 
 
 def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: str = "h") -> str | None:
-    """The scope of deletes of a partial snapshot. Raises UsageError for a condition that cannot be bound."""
+    """The scope in which a partial snapshot may close versions as deleted, or None.
+
+    Raises UsageError for a condition that cannot be bound.
+    """
     scope = dataset.historization.delete_scope
     if scope is None:
         return None
@@ -77,9 +81,9 @@ def hist_scope(dataset: ModelDataset, hist: HistState, dialect: Dialect, alias: 
 def _bind_condition(
     text: str, names: Sequence[tuple[str, str]], dialect: Dialect, alias: str, what: str
 ) -> str:
-    """The condition on the alias's columns.
+    """The condition, with its names replaced by the alias's columns.
 
-    `names` has pairs of the name in the model and the column's name.
+    `names` has pairs: a name that the condition may use, and the name of its column.
     """
 
     def wrong(why: str) -> UsageError:
@@ -143,7 +147,7 @@ def _step_back(now: datetime, policy: IncrementPolicy) -> datetime:
 
 
 class PrunedRecords(NamedTuple):
-    """The archive table of a history's pruned versions, and its column with the record's key."""
+    """The archive table for a history's pruned versions, and its column with the record's key."""
 
     table: str
     key: str
@@ -157,14 +161,14 @@ def stored_history(
     archive: Archive | None = None,
     catalog: str | None = None,
 ) -> StoredHistory:
-    """The history that this metadata describes, in a dialect. `hist` may have only columns of the table."""
+    """The history that this metadata describes, in a dialect. `hist` may only have columns of the table."""
     return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
 
 
 def history_of(
     schema: str, hist: HistState, rules: Historization | None = None, archive: Archive | None = None
 ) -> History:
-    """The history that a model's metadata describe. `rules` define its views."""
+    """The history that a model's metadata describes. `rules` define its views."""
     columns = hist.target_columns
     stored, shown = hist.state_labels, rules and rules.state_labels
     dating = rules and rules.effective_dating
@@ -207,7 +211,7 @@ class Load:
     * `delete_scope`: a condition on the alias `b` of the base; rows outside it are never deleted.
     * `hist_scope`: a condition on the alias `h`; versions outside it are never closed as deleted.
     * `merges`: whether the history is loaded by one MERGE.
-    * `archive`: the archive table, once versions were pruned.
+    * `archive`: the archive table, if versions have been pruned.
     """
 
     model: Model
@@ -265,14 +269,14 @@ class Load:
         )
 
     def same_key(self, left: str, right: str) -> str:
-        """SQL for whether the rows of two aliases belong to the same record."""
+        """SQL that tests whether the rows of two aliases belong to the same record."""
         return f"{self.of(left, self.dataset.key)} = {self.of(right, self.dataset.key)}"
 
     @cached_property
     def base_columns(self) -> list[ModelColumn]:
         """The base's columns, and the forks of columns whose type changed (section 4.4)."""
         forks = [each for each in self.hist.target_columns if not each.active and FORKED in each.name]
-        free = {None, ColumnRole.BUSINESS_KEY}  # NULLs are refused by checks; a model may drop that rule
+        free = {None, ColumnRole.BUSINESS_KEY}  # checks refuse NULLs, and a model may drop that rule
         columns = [
             each.model_copy(update={"nullable": each.nullable or each.system_role in free})
             for each in base_columns(self.dataset)
@@ -297,7 +301,7 @@ class Load:
             if column.system_role not in {ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT}
         ]
         order = ", ".join(self._sort_value(column) for column in compared)
-        if live := self.live("d").removeprefix(" AND "):  # a row that is flagged as deleted is no duplicate
+        if live := self.live("d").removeprefix(" AND "):  # a row flagged as deleted is not a duplicate
             order = f"CASE WHEN {live} THEN 0 ELSE 1 END, {order}"
         names = ", ".join(self.of("d", column.name) for column in columns)
         listed = ", ".join(self.of("k", column.name) for column in columns)
@@ -313,7 +317,7 @@ class Load:
         return self.expressions.canonical(column, value) if hashed else value
 
     def live(self, alias: str) -> str:
-        """SQL with a leading AND for whether a base row is not flagged as deleted. It may be empty (7.3)."""
+        """SQL, with a leading AND, that tests whether a base row is live. It may be empty (7.3)."""
         soft, flag = self.dataset.historization.soft_delete, self.deletion_flag
         if soft is None or flag is None:
             return ""
@@ -361,7 +365,7 @@ class Load:
         )
 
     def base_values(self, alias: str, load_columns: Collection[str]) -> dict[str, str]:
-        """SQL for each column of the base, from a stage row under the base's names."""
+        """SQL for each column of the base, computed from a stage row under the base's names."""
         return {
             self.dataset.key: self.expressions.base_key(self.dataset, alias),
             **{column.name: self.of(alias, column.name) for column in user_columns(self.dataset)},
@@ -397,7 +401,7 @@ class Load:
         }
 
     def differs(self, left: str, right: str) -> str:
-        """SQL for whether two base rows of one key differ, apart from load columns."""
+        """SQL that tests whether two base rows with the same key differ, apart from load columns."""
         compared = [*user_columns(self.dataset), *foreign_keys(self.dataset), _HASH]
         return " OR ".join(
             self.other_text(column, left, right)
@@ -407,7 +411,7 @@ class Load:
         )
 
     def other_text(self, column: ModelColumn, left: str, right: str) -> str:
-        """SQL for whether the canonical strings of a column differ between two rows."""
+        """SQL that tests whether the canonical strings of a column differ between two rows."""
         sides = (self.of(alias, column.name) for alias in (left, right))
         return self.dialect.null_safe_ne(*(self.expressions.canonical(column, each) for each in sides))
 
@@ -453,7 +457,7 @@ def words_of(labels: StateLabels) -> dict[State, str]:
 def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: Dialect) -> Load:
     """Prepare a dataset's load in a dialect.
 
-    This includes the scopes of deletes, and whether it uses MERGE.
+    This binds the scopes of deletes, and decides whether the load uses MERGE.
     """
     rules = dataset.historization
     merges = rules.engine == "merge" or (
@@ -479,7 +483,7 @@ def prepare_load(model: Model, dataset: ModelDataset, hist: HistState, dialect: 
 
 
 def refuse_swaps(dataset: ModelDataset) -> None:
-    """Raise Refused for columns that swap names (R41), because a table does not record whether they did."""
+    """Raise Refused for columns that swap names (R41), because a table does not record such a swap."""
     today = {column.name: column for column in dataset.target_columns if column.active}
     for column in today.values():
         before, waiting = set[str](), [name for name in column.former_names if name != column.name]

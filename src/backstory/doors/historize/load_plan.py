@@ -77,7 +77,7 @@ BEGIN = {scd2.CHANGED: False, scd2.BOTH: True, scd2.APPEARED: True}
 
 @dataclass(frozen=True, slots=True)
 class PlannedRows:
-    """The counts of all parts of a load, and its changes of base and history."""
+    """The counts of all parts of a load, and its changes to base and history."""
 
     sums: PlanSums
     base: Callable[[IcebergTable], Change]
@@ -146,7 +146,7 @@ class _Versions:
     planned: PlanResult
 
     def begin(self, resources: ExitStack) -> "Callable[[], Sequence[RowsToWrite]]":
-        """A function that makes the versions that begin.
+        """A function that returns the versions that begin.
 
         The pasts of their records are counted immediately. Spark's cached frames are released with
         `resources`.
@@ -162,7 +162,7 @@ class _Versions:
         return lambda: [frame]
 
     def change(self, beginnings: "Callable[[], Sequence[RowsToWrite]]", table: IcebergTable) -> Change:
-        """The change of the history that ends and begins these versions."""
+        """The change to the history that ends and begins these versions."""
         added = join_rows(self.work.store, *beginnings(), self.planned.rows(scd2.ENDS))
         expected = sum(self.planned.sums.added[kind] for kind in (*BEGIN, scd2.ENDS))
         return Change(removed=self.planned.places(scd2.HIST_REMOVED, table), added=added, expected=expected)
@@ -173,7 +173,7 @@ class _Versions:
         return self.hist.has_rows or self.work.load.archive is not None
 
     def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> PastKeys:
-        """The pasts of the records that begin versions, from their closed versions. They are also counted."""
+        """Count and return the pasts of the records that begin versions, from their closed versions."""
         if not self._has_earlier:
             return PastKeys()
         relevant = {kind: rows for kind, rows in beginning.items() if BEGIN[kind] or self.terms.late}
@@ -264,20 +264,20 @@ def _moved_keys(terms: scd2.LoadTerms, planned: PlanResult) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class PlannedBase:
-    """The load of a base: its row counts by outcome, and its change, or None if nothing changes."""
+    """The load of a base: its row counts by outcome, and its change (None if nothing changes)."""
 
     counts: Mapping[str, int]
     change: Callable[[IcebergTable], Change] | None
 
     def commit(self, work: SparkWork, table: IcebergTable) -> None:
-        """Commit the change. Without a change there is no commit."""
+        """Commit the change, if there is one."""
         if self.change is not None:
             work.commit(table, replace(self.change(table), counts=self.counts), work.note())
 
 
 @dataclass(frozen=True, slots=True)
 class PlannedHistory:
-    """The load of a history: its outcome, newest start or end, and change, or None if nothing changes."""
+    """The load of a history: outcome, newest start or end, and change (None if nothing changes)."""
 
     outcome: LoadOutcome
     newest: datetime | None
@@ -292,7 +292,7 @@ class PlannedHistory:
     ) -> LoadOutcome:
         """Commit the change with the receipt.
 
-        Without a change there is no commit. `properties` of the table change in the same commit.
+        If there is no change, nothing is committed. `properties` of the table change in the same commit.
         """
         outcome = self.outcome
         if self.change is None:
@@ -312,7 +312,7 @@ def assemble_load(
 ) -> tuple[PlannedBase | None, PlannedHistory]:
     """Assemble the load of base and history from their planned rows. The base is None if it is skipped.
 
-    `loaded` is its outcome so far. Planning began at `began`, a monotonic time.
+    `loaded` is the load's outcome so far, and `began` is the monotonic time at which planning began.
     """
     counts, base = rows.sums.counts, None
     took = round((time.monotonic() - began) * 1000)

@@ -1,7 +1,7 @@
 """The sides of a load into a warehouse (stage, base, open and closed versions), and its settings.
 
-The driver reads the files that it can read exactly, and computes keys and hashes in DuckDB as Spark does.
-Spark reads the other sides, and reads all sides in tasks.
+The driver reads the files that it can read exactly, and computes keys and hashes in DuckDB with the same
+results as Spark. Spark reads the other sides. In a load by tasks, it reads all sides.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -211,7 +211,7 @@ def _deletion_flag(work: SparkWork) -> scd2.Flag | None:
 
 
 def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, Side]:
-    """The sides of a load, with the flags that its plan needs. There is no stage if the base is kept."""
+    """The sides of a load, with the flags that its plan needs. If the base is kept, there is no stage."""
     if work.run.skip_base:
         sides = {scd2.BASE: _kept_base_side(work, base)}
     else:
@@ -220,7 +220,7 @@ def load_sides(work: SparkWork, base: TablePlan, hist: TablePlan) -> dict[str, S
 
 
 def side_schema(plan: TablePlan, names: Sequence[str], places: Sequence[pa.Field], *flags: str) -> pa.Schema:
-    """The schema of these columns of a table, in their future types, with places and flags."""
+    """The schema for these columns of a table with their future types, and for places and flags."""
     types = arrow_schema({each.name: each.type for each in plan.into.columns})
     fields = [*map(types.field, names), *places, *(pa.field(name, pa.bool_()) for name in flags)]
     return pa.schema(fields)
@@ -401,7 +401,7 @@ def _stored_side(
     plan: TablePlan,
     whole: Callable[[MemoryLease, pa.Table], pa.Table] | None = None,
 ) -> Side:
-    """A side made from a table. The driver reads `rows`; if they are None, Spark must read the frame."""
+    """A side made from a table. The driver reads `rows`. If it is None, Spark must read the frame."""
 
     def local(lease: MemoryLease, _met: LocalSide | None) -> LocalSide | None:
         return rows if rows is None or whole is None else replace(rows, whole=partial(whole, lease))
@@ -461,7 +461,7 @@ def _flags_deleted(work: SparkWork) -> bool:
 
 
 def _base_scope(work: SparkWork) -> "Column":
-    """A condition for whether a stored row is deleted or flagged if it is missing from the stage."""
+    """The condition under which a stored row is deleted or flagged if it is missing from the stage."""
     load = work.load
     scope = increment_scope(load.model, load.dataset, load.dialect, "v") if load.delete_scope else None
     live = load.live("v") if _flags_deleted(work) else ""
@@ -469,7 +469,7 @@ def _base_scope(work: SparkWork) -> "Column":
 
 
 def _versions_scope(work: SparkWork) -> "Column":
-    """A condition for whether a deletion may close an open version."""
+    """The condition under which a deletion may close an open version."""
     load = work.load
     scope = hist_scope(load.dataset, load.hist, load.dialect, "v") if load.closes_deleted else "FALSE"
     return work.sql(scope or "TRUE").alias(scd2.IN_SCOPE)

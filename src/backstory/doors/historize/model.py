@@ -1,6 +1,6 @@
 """The model of a historization, as its YAML defines it, and the columns of its tables (sections 1 and 2.1).
 
-The classes are the document, its validation and its JSON Schema in one; `resolve` adds the defaults.
+The classes define the document, its validation and its JSON Schema. `resolve` adds the defaults.
 """
 
 import re
@@ -144,7 +144,7 @@ class ModelColumn(_Part):
 
     @property
     def source(self) -> str:
-        """The name of the column from which it is loaded: in the stage, or for a history in the base."""
+        """The name of the column from which it is loaded, in the stage or, for a history, in the base."""
         return self.input or self.name
 
 
@@ -386,7 +386,7 @@ def _with_technical(dataset: ModelDataset, columns: Sequence[ModelColumn]) -> li
 
 
 def mirrored_columns(columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns, out of the base's columns, that a history copies."""
+    """The base's columns that a history copies."""
     return [column for column in columns if column.system_role not in TECHNICAL | {ColumnRole.SURROGATE_KEY}]
 
 

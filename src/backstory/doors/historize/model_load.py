@@ -210,7 +210,7 @@ class DatasetLoads:
     def _settle_changes(
         self, run: LoadRun, state: HistState | None, hist: HistState
     ) -> tuple[LoadRun, HistState]:
-        """The run and the metadata after a change of hash profile or labels.
+        """The run and the metadata after a change to the hash profile or the labels.
 
         Raises Refused if the option for the change is missing.
         """
@@ -349,7 +349,7 @@ def _refuse_wrong_request(
 def _refuse_taken(
     model: Model, target: Target, dataset: ModelDataset, datasets: Sequence[ModelDataset]
 ) -> None:
-    """Raise UsageError if a dataset has another's former name, and the other's tables still have it."""
+    """Raise UsageError if a dataset has a former name of another dataset whose history still has it."""
     schema = namespace_of(model, dataset)
     for other in datasets[datasets.index(dataset) + 1 :]:
         if (
@@ -382,7 +382,7 @@ def _upstream(model: Model, dataset: ModelDataset) -> set[str]:
     upstream: set[str] = set()
     names = [dataset.input]
     while names:
-        # The input may be a base, its history, or a view of that.
+        # The input may be a base, its history, or a view of the history.
         source = by_table.get(HISTORY.sub("", (names.pop() or "").lower()))
         if source is not None and _table(model, source) not in upstream:
             upstream.add(_table(model, source))

@@ -2,8 +2,8 @@
 
 On a database, a check is a query that returns up to ten offending keys. They are business keys if the row is
 in the base or the history. In a warehouse, the counts of all parts of the plan are checked. Another check
-finds changes that a hash misses (section 2.4). In the default profile ('a|b', 'c') and ('a', 'b|c') have the
-same hash, and so do NULL and the null token. Such a change reaches the base, but not the history, and is
+finds changes that a hash misses (section 2.4). In the default profile, ('a|b', 'c') and ('a', 'b|c') have the
+same hash, and so do NULL and the null token. Such a change reaches the base, but not the history. It is
 logged.
 """
 
@@ -215,9 +215,9 @@ def keys_query(load: Load, names: Sequence[str], source: str, alias: str, where:
 
 
 def _has_conflicts(load: Load, keys: Sequence[ModelColumn], alias: str) -> str:
-    """SQL for whether the rows of a key differ in hash or business keys.
+    """SQL that tests whether the rows of a key differ in hash or business keys.
 
-    Different keys may be the same string in the default profile.
+    In the default profile, different keys may have the same string.
     """
     texts = [load.expressions.canonical(key, load.of(alias, key.name)) for key in keys]
     nulls = [f"COUNT({text}) NOT IN (0, COUNT(*))" for text in texts]
@@ -261,7 +261,7 @@ def collidable_columns(load: Load) -> list[ModelColumn]:
 
 
 def text_differences(load: Load, left: str, right: str) -> dict[str, str]:
-    """For each of these columns, SQL for whether its strings differ between two rows."""
+    """For each of these columns, SQL that tests whether its strings differ between two rows."""
     return {each.name: load.other_text(each, left, right) for each in collidable_columns(load)}
 
 
@@ -282,7 +282,7 @@ def collisions_query(load: Load) -> str | None:
 
 
 def warn_of_collisions(load: Load, counts: Mapping[str, int]) -> None:
-    """Log a single warning that records changed without a new version, and in which columns."""
+    """Log one warning with the columns in which records changed without a new version."""
     columns = [name for name, count in counts.items() if count]
     if columns:
         log.warning(

@@ -46,7 +46,7 @@ class LoadRequest:
     """The request for a load.
 
     `hash_change` decides the effect of a changed hash profile: `version` gives every record a new version,
-    `rehash` recomputes the open versions' hashes. `relabel` gives stored states the model's labels.
+    and `rehash` recomputes the open versions' hashes. `relabel` gives stored states the model's labels.
     `allow_empty` and `max_delete_ratio` override the model's guards once.
     """
 
@@ -77,7 +77,7 @@ class LoadStep:
 class LoadOutcome:
     """The number of records by outcome, the schema changes, and the steps.
 
-    `base` is the number of base rows, `version` the snapshot of the history. `changed_base` counts rows of
+    `base` is the number of base rows, and `version` is the history's snapshot. `changed_base` counts rows of
     the base that were written or removed. `warnings` report writes of other programs to the history since the
     last load.
     """
@@ -102,9 +102,9 @@ class LoadOutcome:
 class HistoryReceipt(Receipt):
     """One dataset's load.
 
-    `load_timestamp` is an instant in UTC as ISO text, None if the load ended before it had one. A dry run
-    also has up to ten `keys` for each outcome. `warnings` report writes of other programs to the history
-    since the last load.
+    `load_timestamp` is an instant in UTC as ISO text, or None if the load ended before it had an instant. A
+    dry run also has up to ten `keys` for each outcome. `warnings` report writes of other programs to the
+    history since the last load.
     """
 
     dataset: str

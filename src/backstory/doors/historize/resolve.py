@@ -35,7 +35,7 @@ MODEL: Final = DocumentKind("model", absent_code="no-model", wrong_code="wrong-m
 
 
 def read_model(path: Path) -> tuple[Model, Document]:
-    """Read a file. Returns the model as written, and its document."""
+    """Read a model's file. Returns the model as written, and its document."""
     document = read_document(path, MODEL)
     return validate(Model, document), document
 
@@ -109,7 +109,7 @@ def refuse_placeholders(dataset: ModelDataset, document: Document, place: Place)
 
 
 def refuse_references(dataset: ModelDataset, model: Model, document: Document, place: Place) -> None:
-    """Raise UsageError for a reference with missing columns, or with other keys than the parent's."""
+    """Raise UsageError for a reference with missing columns, or with keys that differ from the parent's."""
     children = {column.name: column for column in user_columns(dataset)}
     for number, reference in enumerate(dataset.references):
         path = (*place, "references", number)
@@ -164,7 +164,7 @@ DEFAULT_DECIMAL = (38, 10)
 def resolve(model: Model, document: Document) -> Model:
     """The model with every default and every generated column.
 
-    Raises UsageError for a wrong model. The result of resolving a resolved model is the same.
+    Raises UsageError for a wrong model. A resolved model resolves to itself.
     """
     schemas = [_fill_schema(schema, model) for schema in model.target_schemas]
     by_name = {schema.short_name: schema for schema in schemas}
@@ -270,7 +270,8 @@ def _fill_dataset(
             "historize": schema.default_historize and dataset.incremental_strategy != "historize",
             "incremental_strategy": strategy,
             "materialization_type": schema.default_materialization_type,
-            # Its first name ever. This name stays when the dataset is renamed, and no other dataset has it.
+            # The dataset's first name. It stays the same when the dataset is renamed, and no other dataset
+            # has it.
             "lineage_key": f"{schema.short_name}:{(*dataset.former_names, dataset.name)[0]}",
         },
     )

@@ -1,4 +1,4 @@
-"""Runs: the run of one dataset, the places that run it, and its record in registry and logs (section 6)."""
+"""A run of one dataset, the targets that run it, and its entries in the registry and the logs (section 6)."""
 
 import hashlib
 import re
@@ -37,7 +37,7 @@ _TYPES = {
 
 
 def _columns(text: str) -> list[ModelColumn]:
-    """Parse columns from words `name:type`.
+    """Parse columns from words of the form `name:type`.
 
     The default type is text, and `!` marks a column that is never NULL.
     """
@@ -75,7 +75,7 @@ TABLES: Mapping[str, list[ModelColumn]] = {
 
 @dataclass(frozen=True, slots=True)
 class LoadEntry:
-    """The log entry of a load: its own row, the rows of its steps, and the registry's row of its run.
+    """The log entry of a load: its own row, the rows of its steps, and the registry's row for its run.
 
     Steps and run are empty for a load that did not begin.
     """
@@ -247,7 +247,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True)
 class RunLog:
-    """The log of a batch, which is written at its end, except in a dry run.
+    """The log of a batch. It is written at the batch's end, except in a dry run.
 
     If the log cannot be written, the load still succeeds (R48).
     """
@@ -332,7 +332,7 @@ class RunLog:
     def write(self, *, changed: bool) -> None:
         """Write the log of the batch, with one write for each table.
 
-        A batch that changed nothing is logged only on a database, whose registry has its runs anyway.
+        A batch that changed nothing is logged only on a database, whose registry has the batch's runs anyway.
         """
         if self.loads and not self.silent and (changed or self.target.logs_unchanged):
             for table, rows in self.target.log_rows(self.loads).items():

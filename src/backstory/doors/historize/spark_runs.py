@@ -39,7 +39,7 @@ _COLUMNS = (
     *(Column(name, ColumnType(Kind.STRING)) for name in JSON_COLUMNS),
 )
 _SHAPE: Final = Shape(LOG, _COLUMNS, (), Layout.RUN_LOG)
-# SQL for columns of the views that the log itself has.
+# SQL for the views' columns that the log itself contains.
 _OF_LOADS = {
     **{name: name for name in ("load_run_id", "attempt_no", "error_message", "started_at", "finished_at")},
     "engine": "target_system",
@@ -88,7 +88,7 @@ def log_views(store: IcebergStore, *, dry_run: bool) -> list[dict[str, Any]]:
 
 
 def _query_of(store: IcebergStore, name: str) -> str:
-    """The query of runs or of steps on the log."""
+    """The query for runs or for steps on the log."""
     names = [each.name for each in runs.TABLES[name]]
     source = f"(SELECT *, from_json(receipt, '{_fields(runs.RUNS)}') AS told FROM {store.sql_name(LOG)})"
     if name == runs.RUNS:
@@ -104,9 +104,9 @@ def _fields(name: str) -> str:
     return ", ".join(f"{each.name} {spark_type(column_type(each))}" for each in runs.TABLES[name])
 
 
-# The token of a run, in the commit that removed the run's rows.
+# A commit's property: the token of the run whose rows the commit removed.
 UNDONE = "backstory.undone"
-# The latest start or end in a history, in the commit of its last load.
+# A commit's property: the latest start or end in a history after its last load.
 NEWEST = "backstory.newest"
 
 
@@ -196,7 +196,7 @@ def _notes_of_run(past: Sequence[CommitNote], token: str) -> tuple[list[Mapping[
 
 
 def _base_remains(base: Sequence[CommitNote], note: Mapping[str, str]) -> bool:
-    """Whether the base snapshot from which a history was made has not been undone, or has expired."""
+    """Whether the base snapshot from which a history was made remains in force, or has expired."""
     made_from = {str(commit.id): commit for commit in base}.get(note.get(BASE, ""))
     return made_from is None or made_from.is_ancestor
 
@@ -207,7 +207,7 @@ def _find_logged_run(
     """The run in the log, or None. The log also has runs without a commit and runs whose commits expired."""
     log = load(store, LOG)
     if log is None or not may_have_text(store.jvm, log.iceberg, "load_run_id", run_id):
-        return None  # most runs are new, which bounds of files show without a query
+        return None  # most runs are new, and the bounds of files show this without a query
     success = _successful_runs(store).where(column("dataset_key") == runs.dataset_key(schema, dataset))
     rows = success.where(column("load_run_id") == run_id).select("finished_at", "receipt").collect()
     if not rows:

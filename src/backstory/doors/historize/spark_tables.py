@@ -1,6 +1,6 @@
 """A load of a dataset in a warehouse: its SQL in Spark, stage rows, table shapes and commits (section 4.5).
 
-A table has a property that records how its rows are hashed, for `check`.
+Each table has a property that records, for `check`, how its rows are hashed.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -52,9 +52,9 @@ from backstory.stores.sql.statements import fill_placeholders
 def hashes_to_record(
     store: IcebergStore, load: Load, table: IcebergTable, base: IcebergTable | None
 ) -> Mapping[str, str | None]:
-    """The change of the property for row hashes when a load writes rows.
+    """The change to the property for row hashes when a load writes rows.
 
-    `base` is the base before the load. A table that had rows before it had the property does not get one,
+    `base` is the base before the load. A table that had rows before it had the property does not get it,
     because the hashes of these rows are unknown. The same is true for a history of such a base. A history
     copies rows of its base, and so records the base's hashes too.
     """
@@ -82,7 +82,7 @@ def _hashes_of(table: IcebergTable, ids: Mapping[str, int]) -> list[RowHash] | N
 
 
 def _property_of(table: IcebergTable) -> str | None:
-    """The property for row hashes. To fetch all properties would take many calls of Java."""
+    """The property for row hashes. Fetching all properties would take many calls to Java."""
     value: str | None = table.iceberg.properties().get(ROW_HASHES)
     return value
 
@@ -121,14 +121,14 @@ class SparkWork:
     base: IcebergTable | None = None
 
     def sql(self, text: str) -> SparkColumn:
-        """SQL of the dialect as a Spark expression.
+        """SQL in the load's dialect as a Spark expression.
 
         The pepper is a column, so that its value is in no plan.
         """
         return expr(self.fill_placeholders(text, self.load.dialect, quote(PEPPER)))
 
     def fill_placeholders(self, text: str, dialect: Dialect, pepper: str) -> str:
-        """Replace the placeholders in SQL of a dialect by the values of this run.
+        """Replace the placeholders in SQL of a dialect with the values of this run.
 
         `pepper` is SQL for the secret.
         """
@@ -136,7 +136,7 @@ class SparkWork:
 
     @property
     def secret(self) -> dict[str, str]:
-        """The values for `with_values` that rows need for the keys of `sql`."""
+        """The values for `with_values` that rows need before `sql` can compute their keys."""
         return {PEPPER: self.pepper}
 
     @property
@@ -149,7 +149,7 @@ class SparkWork:
         return Note(DOOR, self.token, {TIMESTAMP: iso(self.run.instant), **more})
 
     def commit(self, table: IcebergTable | None, change: Change | None, note: Note) -> Commit | None:
-        """Commit a change of one of this load's tables, without retries, because the load itself retries.
+        """Commit a change to one of this load's tables, without retries, because the load itself retries.
 
         If there are new rows, the commit also records how they are hashed.
         """
@@ -159,7 +159,7 @@ class SparkWork:
         return commit_change(self.store, table, change, note, dry_run=self.run.dry_run)
 
 
-# A larger stage file, in bytes, is read by an executor.
+# The largest stage file, in bytes, that the driver reads. An executor reads larger files.
 ON_DRIVER = 64 << 20
 LOAD_COLUMNS = (ColumnRole.LOAD_RUN_ID, ColumnRole.LOADED_AT)
 
@@ -195,10 +195,10 @@ def stage_rows_and_load_columns(
 ) -> tuple[DataFrame, frozenset[str]]:
     """The stage's rows under the base's names and types, and the load columns of the stage.
 
-    Rows get constant `values` as columns, which appear in no plan. If the stage keeps a history, or
-    Fivetran's marks of deletion, only the current rows are read. Flagged rows are also read if the model's
-    own flag of deletion is that mark. Raises Refused for a missing table or column, and for a type that does
-    not fit.
+    Rows get constant `values` as columns. These values appear in no plan. If the stage keeps a history or has
+    Fivetran's deletion marks, only the current rows are read. Flagged rows are also read if the model's own
+    deletion flag is that mark. Raises Refused for a missing table or column, and for a type that does not
+    fit.
     """
     columns = user_columns(plan.dataset)
     if stage.path:
@@ -378,7 +378,7 @@ def _new_name(name: str, renamed: Mapping[str, str]) -> str:
 
 
 def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
-    """Create, rename or evolve the table, each in one commit, and return the table after that.
+    """Create, rename or evolve the table, each in one commit, and return the resulting table.
 
     Raises TryAgain if rows were written to it since it was planned.
     """
@@ -410,7 +410,7 @@ def snapshot_of(table: IcebergTable) -> int | None:
 def _commit_shape(
     work: SparkWork, table: IcebergTable | None, change: Change, snapshot: int | None
 ) -> tuple[IcebergTable, int | None]:
-    """Commit a change of the shape. Returns the table after the change, and its expected snapshot."""
+    """Commit a change to the shape. Returns the table after the change, and its expected snapshot."""
     assert change.into is not None
     built = work.commit(table, change, replace(work.note(), token=""))
     newest = built.snapshot_id if built else None

@@ -1,8 +1,8 @@
 """Loads on Spark, which commit base and history as one unit (decision H2, section 3.8), after maintenance.
 
-Between the two commits the history's properties contain a lease. It names the load, the time until which
-other loads wait for it, and the base's snapshot before it. The history's own commit removes the lease. If the
-load fails or is killed, the base is restored: at once, or by the next load.
+Between the two commits, the history's properties contain a lease. It names the load, the base's snapshot
+before the load, and the time until which other loads wait. The history's own commit removes the lease. If the
+load fails or is killed, the base is restored, either at once or by the next load.
 """
 
 import json
@@ -139,7 +139,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class LoadLease:
-    """A load between its two commits: token and run, the end of the lease, and the base's former snapshot."""
+    """A load between its two commits: its token and run, the lease's end, and the base's former snapshot."""
 
     load: str
     run_id: str
@@ -220,7 +220,7 @@ def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease:
     hist = existing(store, hist.shape.table)
     if lease_of(hist) != lease:
         return
-    # Rewritten first, so that a pending commit of the leased load fails.
+    # The lease is rewritten first, so that a pending commit of the leased load fails.
     ended = replace(lease, until=iso(datetime.now(UTC)))
     hist = _write_lease(store, hist, ended)
     _roll_back(store, existing(store, base.shape.table), lease)
@@ -228,7 +228,7 @@ def put_back(store: IcebergStore, base: IcebergTable, hist: IcebergTable, lease:
 
 
 def _write_lease(store: IcebergStore, hist: IcebergTable, lease: LoadLease | None) -> IcebergTable:
-    """Write this lease into the history, or remove it.
+    """Write this lease into the history. None removes the lease.
 
     Returns the history. Raises TryAgain if the history changed in the meantime.
     """
@@ -269,7 +269,7 @@ def _concurrent(table: IcebergTable, lease: LoadLease) -> TryAgain:
 
 
 class SparkTarget(runs.Target):
-    """A warehouse as a target. Its registry of runs is its commits and their properties."""
+    """A warehouse as a target. Its commits and their properties are the registry of runs."""
 
     # A log entry costs a commit.
     logs_unchanged = False

@@ -113,7 +113,7 @@ def _relabel(load: Load, before: StateLabels) -> Statement:
 
 
 def _is_return(load: Load, before: StateLabels) -> str:
-    """SQL for whether a version (alias `h`) is open and began when its record returned."""
+    """SQL that tests whether a version (alias `h`) is open and began when its record returned."""
     state, started = load.of("h", ColumnRole.STATE), load.of("h", ColumnRole.STARTED)
     earlier = f"SELECT 1 FROM {load.hist_table} AS p WHERE {load.same_key('p', 'h')}"
     continued = f"{load.of('p', ColumnRole.ENDED)} = {started} AND {load.of('p', ColumnRole.STATE)} = "
@@ -333,7 +333,7 @@ def _require_sum(load: Load, tally: Tally, rows: Mapping[str, int], after: int) 
 
 
 def _sample(engine: Engine, load: Load, values: Mapping[str, str]) -> dict[str, Sequence[object]]:
-    """Up to ten business keys of each outcome, for a dry run."""
+    """Up to ten business keys for each outcome, in a dry run."""
     pair = load.pair
     names = [column.name for column in load.mirrored_columns if column.system_role is ColumnRole.BUSINESS_KEY]
     wheres = {str(State.NEW): (pair.base, "r", f"{has_no_open(pair)}{pair.live('r')}")}

@@ -67,7 +67,7 @@ class SqlTarget(runs.Target):
         return rows[0][0] if rows else None
 
     def _is_dataset(self, schema: str, dataset: ModelDataset) -> str:
-        """SQL for whether a row belongs to a dataset."""
+        """SQL that tests whether a row belongs to a dataset."""
         return f"dataset_key = {self.dialect.string_literal(runs.dataset_key(schema, dataset))}"
 
     def find_run(self, schema: str, dataset: ModelDataset, run_id: str) -> runs.RegisteredRun | None:

@@ -124,7 +124,7 @@ def column_type(column: ModelColumn) -> ColumnType:
 def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
     """The rows of a stage file, under the base's names and types.
 
-    In CSV an empty cell is NULL; if it is quoted, in a text column, it is an empty string. Columns are
+    In CSV, an empty cell is NULL, but a quoted empty cell in a text column is an empty string. Columns are
     matched by the header, and other columns of the file are ignored. Raises Refused for a missing file or
     column, and for broken CSV and unreadable cells, with the line.
     """
@@ -211,7 +211,7 @@ def _parquet(file: BatchFile, wanted: Mapping[str, ColumnType]) -> Iterator[Rows
     if not file.size():
         raise _unreadable(file, "it is not Parquet")
     try:
-        # The size of a stage file is not limited, because it is the operator's own.
+        # The size of a stage file is not limited, because the file is the operator's own.
         yield from typed_parquet_rows(file, PLAIN, choose_columns, EXACT, lambda _size: None)
     except Refused as refused:
         if refused.code == "unreadable-file":  # a stage file has neither a sender nor a cipher

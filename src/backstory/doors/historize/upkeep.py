@@ -1,4 +1,4 @@
-"""Query a history, prune it, erase a record, and make its views, for the command line (section 7)."""
+"""Query and prune a history, make its views, and erase records, for the command line (section 7)."""
 
 import time
 import uuid
@@ -120,7 +120,7 @@ class Upkeep:
     ) -> Pruned:
         """Archive closed versions that ended before a time.
 
-        Without `apply`, only count them. Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without
+        Without `apply`, they are only counted. Raises Refused (PRUNE_NOT_ALLOWED) for a dataset without
         `allow_prune`. The watermark is written to the lock file.
         """
         rules = self.dataset.historization
@@ -152,8 +152,8 @@ class Upkeep:
     def erase(self, key: Key, *, rows: bool = False, run_id: str | None = None, apply: bool = False) -> int:
         """Erase a record's values or, with `rows`, its rows.
 
-        Returns the number of its versions. Without `apply` nothing is written. Raises Refused (KEY_PRESENT)
-        while the base has the record.
+        Returns the number of the record's versions. Without `apply`, nothing is written. Raises Refused
+        (KEY_PRESENT) while the base has the record.
         """
         history = self.history()
         load = prepare_load(self.model, self.dataset, self.state, self.target.dialect)

@@ -36,7 +36,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable, load
 
 
 def add(store: IcebergStore, namespace: str, path: Path, *, dry_run: bool = False) -> list[Added]:
-    """Add every manifest of a file, or of a folder and its subfolders.
+    """Add every manifest in a file, or in a folder and its subfolders.
 
     Raises UsageError if one is invalid.
     """
@@ -131,7 +131,7 @@ def _create(store: IcebergStore, wanted: RegisteredDataset, *, dry_run: bool) ->
 def _change_of_manifest(
     before: RegisteredDataset, wanted: RegisteredDataset, properties: Mapping[str, str], schema: Any
 ) -> tuple[IcebergTable, Change]:
-    """The dataset's table, and the change of its columns and properties for a changed manifest."""
+    """The dataset's table, and the change to its columns and properties for a changed manifest."""
     assert before.table is not None
     old, new = before.columns, log_columns(wanted.dataset)
     expected = expected_of(schema or before.schema, new.system, new.time)

@@ -65,7 +65,7 @@ def expected_of(
 def expected_columns(dataset: KnownDataset[TableLike]) -> ExpectedColumns | None:
     """The columns that a batch of a dataset must have.
 
-    They are None before the first rows, unless the manifest sets them.
+    Returns None before the first rows, unless the manifest sets the columns.
     """
     columns = dataset.columns
     expected = expected_of(dataset.schema, columns.system, columns.time)
@@ -242,8 +242,8 @@ def event_time(
 
     `inferred` is true if the column's type was not declared. `dated` is whether the dataset's event times are
     days, or None if this is undecided. If the dataset has instants, an inferred day becomes its first
-    instant. Raises Refused for a type that contains no times (section 2.1, step 1). Raises it also for
-    declared days instead of instants or vice versa.
+    instant. Raises Refused for a type that contains no times (section 2.1, step 1). Also raises it if days
+    are declared instead of instants, or vice versa.
     """
     time = _event_time(name, column, type_, inferred=inferred, dated=bool(dated))
     if dated is None or time.dated is dated:
@@ -334,7 +334,7 @@ def _text(column: "Column", *, inferred: bool) -> EventTimeColumn:
 
 @dataclass(frozen=True, slots=True)
 class TakenColumns:
-    """For each column of a side, the batch's column. None means a column of NULLs, or of 0 for `op`."""
+    """The batch's column for each column of a side. None means a column of NULLs, or of 0 for `op`."""
 
     data: Mapping[str, str | None]
     op: str | None
@@ -421,10 +421,11 @@ def _require_years(times: pa.ChunkedArray) -> None:
 class DeliveredSide:
     """Delivered rows as a side of the plan.
 
-    `data` are the data columns in the dataset's order, and `required` those without NULL. `timed` is true if
-    the source supplies the event time, `dated` if the event time is a day. `placed` is true if rows are
-    numbered without gaps. `known` is true if each column has a type from its values or a declaration. `taken`
-    are the columns to take unchanged, or None if Spark must convert some columns.
+    `data` are the data columns in the dataset's order, and `required` are the columns that must not contain
+    NULL. `timed` is true if the source supplies the event time, and `dated` if the event time is a day.
+    `placed` is true if rows are numbered without gaps. `known` is true if each column has a type from its
+    values or a declaration. `taken` are the columns to take unchanged, or None if Spark must convert some
+    columns.
     """
 
     rows: "DataFrame"

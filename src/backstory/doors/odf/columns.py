@@ -1,6 +1,6 @@
 """The data columns that a manifest declares (section 2.8), and Open Data Fabric's types in Arrow (1.9).
 
-The metadata of a field contain its Open Data Fabric type as compact JSON. This JSON becomes the column's
+The metadata of a field contains its Open Data Fabric type as compact JSON. This JSON becomes the column's
 comment, so that the type is preserved in tables that lack it, e.g. UInt8.
 """
 
@@ -46,7 +46,7 @@ ARROW: Final[Mapping[str, pa.DataType]] = {
     "Binary": pa.binary(),
 }
 
-# The Open Data Fabric types of Arrow's types without parameters.
+# The Open Data Fabric types for Arrow's types without parameters.
 FROM_ARROW: Final[Mapping[pa.DataType, odf.DataType]] = {
     pa.bool_(): odf.Bool(),
     pa.int8(): odf.Int8(),
@@ -87,7 +87,7 @@ def arrow_schema(schema: odf.DataSchema) -> pa.Schema:
 
 
 def unwrap_option(datatype: odf.DataType) -> tuple[odf.DataType, bool]:
-    """The type without its Option, and whether it is required, which means that it had no Option."""
+    """The type without its Option, and whether it is required, that is, had no Option."""
     inner = datatype
     while isinstance(inner, odf.Option):
         inner = inner.inner
@@ -133,7 +133,7 @@ def _document(value: Any) -> Any:
 
 
 def _arrow_field(field: odf.DataField, *, top: bool = False) -> pa.Field:
-    """The Arrow field. Only top-level columns have metadata, which include their nested types."""
+    """The Arrow field. Only top-level columns have metadata, which includes their nested types."""
     inner, needed = unwrap_option(field.type)
     if top and _is_empty(inner):
         raise UsageError(
@@ -280,7 +280,7 @@ def batch_columns(dataset: Dataset, source: DatasetSource, output: pa.Schema | N
 
 
 def typed_columns(dataset: Dataset, source: DatasetSource) -> dict[str, pa.Field]:
-    """For a source without a read schema, the fields of the dataset's schema by name (decision O25).
+    """The fields of the dataset's schema by name, for a source without a read schema (decision O25).
 
     They contain the data columns, and the event time if it is a day. A column with the name of a system
     column is stored with a leading `_` (D32). The result is empty for a source with preprocess: its query

@@ -88,7 +88,7 @@ class DatasetFile:
 def token_of(source: DatasetSource, fetched: FetchedFile, run: PullRun) -> str | None:
     """The token by which a file of a run is recognized if the run is repeated (R81).
 
-    It is None without a run id. It contains the place of a polled file, or the name and content of a pushed
+    Without a run id, it is None. It contains the place of a polled file, or the name and content of a pushed
     file, whose folder may differ in a second attempt.
     """
     if run.run_id is None:
@@ -330,7 +330,7 @@ def _refuse_retyped(table: IcebergTable, wanted: Sequence[Column]) -> None:
 
 
 def write_log(store: IcebergStore, name: TableName) -> None:
-    """Bring the log of a dataset up to date. An error is only logged, so that it never fails a pull."""
+    """Bring the log of a dataset up to date. An error is only logged, so that it never makes a pull fail."""
     try:
         chain.bring_up_to_date(store, existing(store, name))
     except BackstoryError as fault:
@@ -354,7 +354,7 @@ def _written_hash(written: Mapping[str, Any], event: Mapping[str, Any]) -> str |
 
 
 def _properties(ingestion: Ingestion, delivered: DeliveredSide | None) -> dict[str, str]:
-    """The table property with the dataset's columns, if this commit is the first that knows them."""
+    """The table property with the dataset's columns, if this commit is the first for which they are known."""
     if delivered is None or ingestion.dataset.schema is not None:
         return {}
     source = ingestion.file.source

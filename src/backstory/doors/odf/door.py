@@ -283,7 +283,7 @@ def _ending(path: Path) -> str:
 
 
 def _read_as(source: AddPushSource, format_: str | None) -> AddPushSource:
-    """The source with its schema, but with another format than the manifest's."""
+    """The source with its schema, but with a format other than the manifest's."""
     if format_ is None or FORMATS.get(format_) == source.read.kind:
         return source
     schema = source.read.model_dump(by_alias=True, include={"schema_", "ddl_schema"}, exclude_unset=True)
@@ -367,7 +367,7 @@ def ingest(
 
 
 def list_datasets(store: IcebergStore, *, namespace: str = ODF) -> list[dict[str, Any]]:
-    """The datasets with kind of source, last pull, rows and watermark.
+    """The datasets with their kind of source, last pull, number of rows, and watermark.
 
     The fields of an unreadable dataset are NULL.
     """

@@ -123,9 +123,9 @@ def prepare_file(
 ) -> PreparedFile:
     """The file after all steps, which write into `folder`.
 
-    Raises Refused for a broken archive, and for an archive whose content exceeds the limit in `rights`.
-    Raises it also for a `subPath` that does not match exactly one entry. Raises UsageError for a command that
-    is forbidden or not found, and Failed for a command that fails. The message has the end of the command's
+    Raises Refused for a broken archive, and for an archive whose content exceeds the limit in `rights`. Also
+    raises it for a `subPath` that does not match exactly one entry. Raises UsageError for a command that is
+    forbidden or not found, and Failed for a command that fails. The message has the end of the command's
     output; the whole output is kept in `logs`, as `step-N.log`.
     """
     prepared, stamp = PreparedFile(path, name, bound_of(path, rights.unpacked_limit)), stamp_of(path)

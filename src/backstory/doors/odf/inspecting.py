@@ -37,7 +37,7 @@ from backstory.strategies.events.terms import EventEncoding, Op
 
 @dataclass(frozen=True, slots=True)
 class Inspected:
-    """A dataset, the lints of its manifest, and the state of its table, or None before it is added."""
+    """A dataset, the lints of its manifest, and the state of its table (None before it is added)."""
 
     dataset: Dataset
     lints: list[Lint]
@@ -137,7 +137,7 @@ def _stored_schema(dataset: KnownDataset[TableLike]) -> Mapping[str, Any] | None
     """The columns in the table's order or, before the first rows, the columns that the manifest sets."""
     if dataset.table is None or dataset.schema is None:
         return dataset.schema
-    # Of the system columns, only the event time may be NULL.
+    # Only the event time may be NULL among the system columns.
     fields = [
         field.with_nullable(field.name == dataset.columns.time) for field in dataset.columns.system_schema()
     ]

@@ -36,7 +36,8 @@ BARE_KEY: Final = re.compile(r"(?=.*\d)[\w-]+")
 # Parameters that select the next page of an answer.
 PAGES: Final = re.compile(r"(?:page|next|continuation|sync|cursor)[-_.]?token$", re.IGNORECASE)
 CAMEL: Final = re.compile(r"(?<=[a-z])(?=[A-Z])")
-# Shorter values are words instead of keys (`key=population`). Shorter users are names instead of tokens.
+# Shorter values are assumed to be words, not keys (`key=population`). Shorter users are assumed to be names,
+# not tokens.
 SHORTEST_KEY, SHORTEST_USER = 16, 8
 # Anonymous users of FTP, with any password, and keys that public interfaces issue to everyone.
 ANYBODY: Final = {"anonymous", "ftp"}
@@ -57,7 +58,7 @@ REMOVED: Final = {
 
 
 def literal_secrets(document: Mapping[str, Any]) -> Iterator[tuple[DocumentPath, str]]:
-    """The literal secrets in a manifest, including replaced events: the path and a description of each."""
+    """The path and a description of each literal secret in a manifest, including replaced events."""
     for number, event in enumerate(document["content"]["metadata"]):
         for place, what in _of_fetch(event.get("fetch") or {}):
             yield ("content", "metadata", number, "fetch", *place), what

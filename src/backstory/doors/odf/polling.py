@@ -164,8 +164,8 @@ class IngestRequest:
 class PollContext:
     """The state of a dataset that a poll needs, independent of the store.
 
-    `cache` is the folder of its downloads. `logged` returns all its blocks. `allow_queries` raises UsageError
-    if its manifest contains a forbidden query.
+    `cache` is the folder of the dataset's downloads. `logged` returns all its blocks. `allow_queries` raises
+    UsageError if its manifest contains a forbidden query.
     """
 
     head: Head
@@ -256,7 +256,7 @@ def log_notes(receipt: DatasetReceipt) -> DatasetReceipt:
 def choose_datasets(
     catalog: Catalog, namespace: str, wanted: Sequence[Argument], *, every: bool
 ) -> tuple[list[Added], list[TableName]]:
-    """The datasets that arguments name, and a receipt for each of their manifests, all unchanged.
+    """The datasets that arguments name, and an unchanged receipt for each of their manifests.
 
     Raises UsageError as a pull does, and Unreadable for a new or changed manifest and for a manifest with
     queries.

@@ -71,7 +71,7 @@ def others_read(store: IcebergStore, namespace: str, query: str, known_tables: f
 
     Raises UsageError if the query reads anything else, or does more than compute.
     """
-    if not store.has_java:  # Spark's parser and analysis show what a query reads
+    if not store.has_java:  # Spark's parser and analysis show which tables a query reads
         raise needs_java("A query of preprocess")
     read_tables = tables_read(store.spark, query, known_tables)
     for table in sorted(read_tables):
@@ -149,7 +149,7 @@ def _bare(query: str) -> str:
 
 
 def lint_dataset(store: IcebergStore, dataset: RegisteredDataset) -> list[Lint]:
-    """The lints of a dataset, including those of its queries' outputs.
+    """The lints of a dataset, including the lints of its queries' outputs.
 
     Raises UsageError for a forbidden query, and for a query that does not fit the declared columns.
     """

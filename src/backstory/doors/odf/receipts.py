@@ -91,7 +91,7 @@ class Head:
 
     @property
     def watermark(self) -> datetime | None:
-        """The greatest event time so far. For a day, it is its midnight."""
+        """The greatest event time so far. If event times are days, it is that day's midnight."""
         text = self.event.get("watermark")
         return parse_instant(text) if text else None
 
@@ -122,7 +122,7 @@ class DatasetReceipt(Receipt):
 
     `offsets` are the first and the last new offset, or None if there are no new rows. `watermark` and
     `system_time` are in UTC, or None. The other fields are for people only: `before` is the former watermark,
-    `hint` explains the status, `notes` are warnings.
+    `hint` explains the status, and `notes` are warnings.
     """
 
     dataset: str

@@ -1,6 +1,6 @@
 """The datasets of a warehouse: tables whose properties contain their manifests, and their system columns.
 
-Command arguments name datasets by their names or by manifest files.
+In command arguments, datasets are named by their names or by manifest files.
 """
 
 import json
@@ -54,7 +54,7 @@ class LogColumns:
 
     @property
     def names(self) -> dict[str, str | None]:
-        """The names of the system columns by role in their order, None for a role that the table lacks."""
+        """The system columns' names by role, in order, with None for a role that the table lacks."""
         vocab = self.vocab
         return {
             "offset": vocab.offset_column,
@@ -134,7 +134,7 @@ class KnownDataset(Generic[Table_co]):
     def schema(self) -> Mapping[str, Any] | None:
         """The columns as a DataSchema document.
 
-        They are None before the first rows, unless the manifest sets them.
+        Returns None before the first rows, unless the manifest sets the columns.
         """
         text = self.table.properties.get(SCHEMA) if self.table else None
         return json.loads(text) if text else schema_document(self.dataset)
@@ -186,7 +186,7 @@ class DatasetRegistry(Generic[Table]):
     load: Callable[[TableName], Table | None]
 
     def find(self, name: str) -> KnownDataset[Table] | None:
-        """The dataset with this name, ignoring case, or None if there is none."""
+        """The dataset with this name, ignoring case, or None if no dataset has it."""
         wanted = name.rpartition("/")[2]
         table = self.load(TableName(self.namespace, wanted))
         if table is None:
@@ -197,7 +197,7 @@ class DatasetRegistry(Generic[Table]):
         return dataset_of(table)
 
     def existing(self, name: str) -> KnownDataset[Table]:
-        """The dataset with this name. Raises UsageError if there is none."""
+        """The dataset with this name. Raises UsageError if no dataset has it."""
         dataset = self.find(name)
         if dataset is None:
             known = ", ".join(known_dataset.name.name for known_dataset in self.every()[:10]) or "none"
@@ -220,7 +220,7 @@ class DatasetRegistry(Generic[Table]):
         return {name: entry for name, entry in entries.items() if entry is not None}
 
     def select_names(self, names: Iterable[str], *, every: bool = False) -> list[TableName]:
-        """The names of these datasets and, with `every`, then those of all others.
+        """The names of these datasets, followed by the names of all others if `every` is set.
 
         Raises UsageError for an unknown name.
         """
@@ -299,7 +299,7 @@ def reload(store: IcebergStore, name: TableName) -> RegisteredDataset:
     return dataset
 
 
-# A name or a path as a string, a path, or the table of a dataset.
+# A dataset's name or a path as a string, a path, or the table of a dataset.
 Argument = str | Path | TableName
 NAMED: Final = ("content", "name")
 

@@ -100,7 +100,7 @@ def encode_log(
 ) -> "DataFrame":
     """The rows of a log in an encoding: its system columns with `op` or `observed`, then the data.
 
-    Offsets are the stored ones, so both halves of a pair share an offset. A `D` made from a retraction has
+    Offsets are the stored offsets, so both halves of a pair share an offset. A `D` made from a retraction has
     the time of its commit, because `observed` has no other time for it. A log without offsets, written by
     older tools, is read in the order of its event times (R88).
     """
@@ -188,8 +188,8 @@ def logged_tables(
 ) -> Iterator[pa.Table]:
     """The log as tables of a side with this schema.
 
-    With `keys`, they mostly have rows of these keys. Raises Unreadable for files that cannot be read exactly
-    without Spark.
+    With `keys`, most of their rows have one of these keys. Raises Unreadable for files that cannot be read
+    exactly without Spark.
     """
     vocab, data = columns.vocab, data_names(schema)
     op_columns = [name for role in ("op", "observed") if (name := columns.names[role]) is not None]

@@ -1,7 +1,7 @@
 """The descriptor pool of this package's messages.
 
-A pool holds every name once, and Fivetran's own stubs register the same names in the default pool. With a
-pool of its own, this package and Fivetran's stubs can be imported by one process.
+A pool can hold each name only once, and Fivetran's own stubs register the same names in the default pool.
+With a pool of its own, this package and Fivetran's stubs can be imported by one process.
 """
 
 from google.protobuf import timestamp_pb2

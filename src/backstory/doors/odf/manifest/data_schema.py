@@ -159,7 +159,7 @@ class ByKind:
 
 
 def wrong(why: str, remedy: str, *path: str) -> PydanticCustomError:
-    """The error that a validator raises, with a clause, a remedy, and the key that is wrong."""
+    """The error that a validator raises, with a clause, a remedy, and the wrong key."""
     return PydanticCustomError("wrong_part", "{why}", {"why": why, "remedy": remedy, "at": path})
 
 
@@ -365,7 +365,7 @@ COLUMN: Final = re.compile(
     re.VERBOSE | re.IGNORECASE,
 )
 
-# The digits of a plain DECIMAL are Spark's default.
+# The digits of a plain DECIMAL are Spark's defaults.
 TYPES: Final[Mapping[str, DataType]] = {
     **dict.fromkeys(("STRING", "TEXT", "VARCHAR", "CHAR", "CHARACTER"), String()),
     **dict.fromkeys(("INT", "INTEGER"), Int32()),

@@ -17,7 +17,7 @@ from backstory.strategies.events.terms import EventEncoding, OnConflict
 ENGINES: Final = ("spark", "datafusion")
 INPUT: Final = "input"
 
-# The fields of older snapshots, each with its attribute and the only value that has its present meaning
+# The fields of older snapshots, each with its attribute and the only value that matches the present behaviour
 # (R11).
 OLD_FIELDS: Final[Mapping[str, tuple[str, str]]] = {
     "observationColumn": ("observation_column", odf.OBSERVED),
@@ -316,7 +316,7 @@ def fold(
     """The dataset of a manifest.
 
     Raises UsageError, with the line in `written`, if the manifest breaks a rule. `known` is whether the
-    warehouse has the dataset: only then there are sources to disable.
+    warehouse has the dataset: only then are there sources to disable.
     """
     document = to_document(snapshot)
     refuse_broken_rules(snapshot, written or manifest_document(document), known=known)
