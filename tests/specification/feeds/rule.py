@@ -98,7 +98,7 @@ def apply(table: StoredVersions, feed: Feed, recorded: Instant) -> Applied:
     steps: list[tuple[Event, Key, Life]] = []
     rows: list[StoredRow] = _marks(table, feed, events, recorded)
     silenced = _silenced(table, feed)
-    spoken = {_mark(each) for each in events if each.kind is FactKind.TRUNCATE} | _restated(feed)
+    spoken = {_mark(each) for each in events if each.kind is FactKind.TRUNCATE} | _restated(table, feed)
     late: list[Event] = []
     for key, facts in known.items():
         mine, since = _new_facts(table, feed, key, events, facts, restates=feed.all_keys or key in named)
@@ -207,7 +207,7 @@ def _facts_before(table: StoredVersions, feed: Feed, named: set[Key | None]) -> 
     Restated truncates are left out, because the delivery contains them.
     """
     keys = dict.fromkeys([*(row.key for row in table.rows if row.key is not None), *sorted(named, key=repr)])
-    restated = _restated(feed)
+    restated = _restated(table, feed)
     found = {
         key: facts_of(table, key, feed.window if feed.all_keys or key in named else None) for key in keys
     }
@@ -217,10 +217,13 @@ def _facts_before(table: StoredVersions, feed: Feed, named: set[Key | None]) -> 
     }
 
 
-def _restated(feed: Feed) -> set[Any]:
-    """The truncates that a restatement of all keys repeats."""
-    truncates = (each for each in feed.events if each.kind is FactKind.TRUNCATE)
-    return set() if feed.window is None else {_mark(each) for each in truncates}
+def _restated(table: StoredVersions, feed: Feed) -> set[Any]:
+    """The known truncates in the window that a restatement repeats."""
+    if feed.window is None:
+        return set()
+    marks = (row for row in table.rows if row.is_live and row.kind is FactKind.TRUNCATE)
+    inside = {mark_of(row) for row in marks if feed.window.has(row.start)}
+    return inside & {_mark(each) for each in feed.events if each.kind is FactKind.TRUNCATE}
 
 
 def _mark(truncate: Event | Fact) -> Any:
@@ -236,7 +239,7 @@ def _distinct(
     Raises Refused if two of one sequence differ (V53). If an event is known or delivered with several own
     times, it has the earliest of them (V133). A truncate with an earlier own time replaces its mark.
     """
-    restated = _restated(feed)
+    restated = _restated(table, feed)
     facts = {key: list(mine) for key, mine in known.items()}
     marks = (row for row in table.rows if row.is_live and row.kind is FactKind.TRUNCATE)
     truncates = [mark_fact(table, None, row) for row in marks if mark_of(row) not in restated]
@@ -339,7 +342,7 @@ def _silenced(table: StoredVersions, feed: Feed) -> list[StoredRow]:
     if feed.window is None or feed.all_keys:
         return []
     marks = (row for row in table.rows if row.key is None and row.is_live and feed.window.has(row.start))
-    return [row for row in marks if mark_of(row) not in _restated(feed)]
+    return [row for row in marks if mark_of(row) not in _restated(table, feed)]
 
 
 def _outcomes(table: StoredVersions, event: Event, lives: Sequence[Life]) -> dict[str, int]:

@@ -167,6 +167,22 @@ def test_V72_a_restated_copy_applies_again_to_every_record(before, keys, parts):
     assert len(voids) == (0 if before == "the same copy" else 2)
 
 
+@pytest.mark.parametrize(
+    ("known", "again", "start", "time"),
+    [(4, 5, 4, 5), (5, 4, 4, 4), (3, 5, 4, 3), (5, 5, 4, 5)],
+    ids=["later", "earlier", "known before the window", "the same time"],
+)
+def test_V86_a_restated_truncate_of_a_log_has_its_new_time(known, again, start, time):
+    """A truncate that is known before the window is not restated, so it keeps its earliest time (V133)."""
+    table = StoredVersions(EVERYTHING, settled=None)
+    first, last = (
+        Event(None, at, FactKind.TRUNCATE, sequence=(1, True), logged=True) for at in (known, again)
+    )
+    table = _after(table, Feed((first,)), 0, 1, True)
+    table = _after(table, Feed((last,), window=Window(start, 9)), 1, 1, True)
+    assert [row.start for row in table.rows if row.is_live] == [time]
+
+
 def _after(table, delivery, number, parts, log):
     """The table after a delivery. The plan of a feed gives the same, or finds a fault if the rule does."""
     if isinstance(delivery, int):

@@ -111,7 +111,7 @@ def _match_truncates(
 ) -> Arrival:
     """Match truncates with the marks.
 
-    A known truncate is a duplicate, unless it is restated (V52, V86).
+    A known truncate is a duplicate, unless its mark is in the window of a restatement (V52, V86).
     """
     at, known_at = micros(truncates[AT]), micros(marks[VALID_FROM])
     own = np.where(has_position(terms, truncates), at, FIRST)
@@ -125,12 +125,15 @@ def _match_truncates(
     first[earliest[np.unique(truncate_codes[earliest], return_index=True)[1]]] = True
     since = np.full(size, FIRST)
     since[mark_codes[~copy]] = known_at[~copy]
-    # A truncate of a log replaces its mark if its own time is earlier (V133).
-    known = np.isin(truncate_codes, mark_codes[~copy]) & ~((own != FIRST) & (at < since[truncate_codes]))
     inside = in_window(known_at, terms.window) & (terms.window is not None)
+    restated = np.isin(truncate_codes, mark_codes[~copy & inside])
+    # A truncate of a log replaces its mark if its own time is earlier (V133), or another and restated.
+    earlier, later = at < since[truncate_codes], at > since[truncate_codes]
+    moves = (own != FIRST) & (earlier | (later & restated))
+    known = np.isin(truncate_codes, mark_codes[~copy]) & ~moves
     replaced = ~copy & np.isin(mark_codes, truncate_codes[first & ~known])
     again = ~copy & np.isin(mark_codes, truncate_codes) & inside
-    is_new = first & (~known if terms.window is None else True)
+    is_new = first & (~known | restated)
     goes = (inside & ~again & terms.all_keys) | replaced
     left = truncates.filter(pa.array(is_new))
     added = _new_marks(terms, left.filter(pa.array(~known[is_new])))
