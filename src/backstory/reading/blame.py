@@ -23,8 +23,8 @@ from backstory.stores.metadata.values import rows_of
 # The most commits that are searched in a table without a history.
 MOST_COMMITS: Final = 200
 SnapshotFields = Mapping[str, Any]
-# The commit of a value, and the time of the oldest kept commit, which already has the value if the commit of
-# the value has expired.
+# The commit that wrote a value. If that has expired, the time of the oldest kept commit, which already has
+# the value.
 Origin = tuple[CommitMetadata | None, datetime | None]
 
 
@@ -48,12 +48,12 @@ def commit_summary(commit: CommitMetadata) -> dict[str, Any]:
 def blame(
     files: TableReader, key: object, column: str, at: datetime | None = None, known_at: datetime | None = None
 ) -> dict[str, Any]:
-    """The story of a column's value in the version of a record that was true at a time, by default the last.
+    """The origin of a column's value in the version of a record that was true at a time, by default the last.
 
-    It has `value`, `valid_from` and `valid_to` of the value, the value `before`, whether the record did not
-    exist just before (`gone_before`), and the `commit` that wrote the value. If that has expired, `by` is
-    the time of the oldest kept commit, which already has the value. Raises UsageError for another key, an
-    unknown column, and if the record did not exist then.
+    The result has the `value`, its `valid_from` and `valid_to`, the value `before`, and whether the record
+    did not exist just before (`gone_before`). It also has the `commit` that wrote the value. If that commit
+    has expired, `by` is the time of the oldest kept commit, which already has the value. Raises UsageError
+    for another key or an unknown column, and if the record did not exist at that time.
     """
     if files.table.shape.layout not in HISTORIES:
         return _blame_live_row(files, key, column)
@@ -144,7 +144,7 @@ def _commit_of_version(files: TableReader, key: object, column: str, version: Ve
 
 
 def _blame_live_row(files: TableReader, key: object, column: str) -> dict[str, Any]:
-    """The story of a value in a table without a history, from its commits, newest first."""
+    """The origin of a value in a table without a history, from its commits, newest first."""
     shown_key = shown_key_of(files.table.shape, key)
     commits = {each.id: each for each in files.table.commits}
     now: VersionRow | None = None

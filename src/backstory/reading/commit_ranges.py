@@ -27,7 +27,7 @@ BEFORE_ALL: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Lineage:
-    """The commits that led to the current state of a table, oldest first; `whole` if none has expired.
+    """The commits that led to a table's current state, oldest first. `whole` is true if none has expired.
 
     `older` are snapshots that were kept although later ones expired.
     """
@@ -39,13 +39,13 @@ class Lineage:
 
     @property
     def newest(self) -> int:
-        """The version of the newest commit; `BEFORE_ALL` if there is none."""
+        """The version of the newest commit, or `BEFORE_ALL` without commits."""
         return self.commits[-1].version if self.commits else BEFORE_ALL
 
     def place_of(self, where: CommitName) -> int:
         """The number of commits up to a commit, including it.
 
-        Raises Refused if the commit has expired, UsageError if it never existed or was rolled back.
+        Raises Refused if the commit has expired, and UsageError if it never existed or was rolled back.
         """
         if isinstance(where, str) and where.isdecimal():
             where = int(where)
@@ -71,7 +71,7 @@ class Lineage:
 
 
 def _commit_time(commit: SnapshotLine) -> datetime:
-    """The recorded time of a commit, which its rows contain too, or else Iceberg's time (V94, V111)."""
+    """The recorded time of a commit, which is also in its rows, or else Iceberg's time (V94, V111)."""
     if commit.recorded:
         return parse_instant(commit.recorded)
     return EPOCH + timedelta(milliseconds=commit.millis)
@@ -79,7 +79,7 @@ def _commit_time(commit: SnapshotLine) -> datetime:
 
 @dataclass(frozen=True, slots=True)
 class Range:
-    """The commits after `since` up to `until`, both versions; `before` is the snapshot at `since`."""
+    """The commits after version `since` up to version `until`. `before` is the snapshot at `since`."""
 
     since: int
     until: int
@@ -88,7 +88,7 @@ class Range:
 
 
 def lineage_of(table: TableMetadata) -> Lineage:
-    """The commits behind the present state of a table."""
+    """The commits that led to the current state of a table."""
     commits = [_line(each) for each in table.ancestry][::-1]
     whole = not commits or commits[0].parent is None
     every = [] if whole else map(_line, table.metadata["snapshots"])
@@ -107,8 +107,9 @@ def range_of(
 ) -> Range:
     """The commits after `since`, by default all, up to `until`, by default the newest.
 
-    With `net`, commits after `since` may have expired if `since` has not; they count as one commit. Raises
-    Refused if a needed commit has expired, UsageError if the two commits do not make a range of the table.
+    With `net`, all commits count as one, so commits after `since` may have expired if `since` itself has not.
+    Raises Refused if a needed commit has expired, and UsageError if the two commits are not a range of the
+    table.
     """
     last = len(commits.commits) if until is None else commits.place_of(until)
     older = next((each for each in commits.older if str(since) in {str(each.version), str(each.id)}), None)
@@ -170,8 +171,8 @@ def cursor_version(table: TableMetadata, commits: Lineage, cursor: str, start: S
 def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: int) -> None:
     """Move a cursor to a commit, from its place in the loaded table.
 
-    Raises TryAgain if another consumer has moved it since, Refused if the table was created again or rolled
-    back past the commit.
+    Raises TryAgain if another consumer has moved it since. Raises Refused if the table was created again or
+    rolled back past the commit.
     """
     if version == BEFORE_ALL:
         return
@@ -198,9 +199,9 @@ def move_cursor(store: IcebergStore, table: IcebergTable, cursor: str, version: 
 
 
 def advance_or_drop(store: IcebergStore, name: TableName, cursor: str | None, version: int | None) -> Cursor:
-    """Move a cursor to a commit, from any place, or create it there; without a version, drop it.
+    """Move a cursor from any place to a commit, or create it there. If `version` is None, drop it.
 
-    Raises UsageError if no cursor is named, or the cursor to drop does not exist.
+    Raises UsageError if no cursor is named, or if the cursor to drop does not exist.
     """
     if cursor is None:
         raise bad_option("`advance=` and `drop=` need a cursor.", "Name it with `cursor=`.")
@@ -244,7 +245,7 @@ def _commit(
 
 
 def _change(table: IcebergTable, cursor: str, version: int, snapshot: int) -> Change | None:
-    """The change of the tag and of the table property; None if the tag is there already."""
+    """The change of the tag and of the table property, or None if the tag is already at this place."""
     tag = _tag(cursor)
     if table.tags.get(tag) == snapshot:
         return None

@@ -44,7 +44,7 @@ def commits(catalog: Catalog, table: TableName) -> list[dict[str, Any]]:
 
 
 def _block(properties: Mapping[str, str]) -> dict[str, Any]:
-    """The block in a commit's properties; NULLs for a commit without one, such as a compaction."""
+    """The block in a commit's properties, or NULLs for a commit without a block, such as a compaction."""
     block = {name: properties.get(f"backstory.odf.{name}") or None for name in BLOCK}
     sequence, offsets = block["sequence"], block["offsets"]
     return {
@@ -57,11 +57,11 @@ def _block(properties: Mapping[str, str]) -> dict[str, Any]:
 
 
 def inventory(catalog: Catalog, names: Iterable[TableName] | None = None) -> list[dict[str, Any]]:
-    """For each table its layout, rows, open versions (NULL without a history) and last commit.
+    """The layout, rows, open versions (NULL without a history) and last commit of each table.
 
-    For layout `versions`, `rows` counts the versions, `memory_rows` the other rows, and `settled` is the
-    interval that no longer changes (V122). Unknown values are NULL. A table whose files are still in a former
-    place of the warehouse has an `error`.
+    For layout `versions`, `rows` counts the versions, and `memory_rows` counts the other rows. `settled` is
+    the interval that no longer changes (V122). Unknown values are NULL. A table whose files are still in a
+    former folder of the warehouse has an `error`.
     """
     listed = catalog.tables() if names is None else names
     return [row for name in listed if (row := _inventory_row(catalog, name)) is not None]
@@ -82,7 +82,7 @@ def _content_of(catalog: Catalog, table: TableMetadata) -> dict[str, Any]:
     newest = table.newest
     try:
         counts = catalog.count(table)
-    except OSError:  # a file is missing: the other tables are listed all the same
+    except OSError:  # a file is missing, but the other tables are listed
         counts = Counts(None, None)
     remembers = table.shape.layout is Layout.VERSIONS
     try:

@@ -52,7 +52,7 @@ class DatabaseHistory:
         return [name for name in self.types if not Layout.HIST.owns(name, self.history.model.name)]
 
     def read_versions(self, condition: str, *more: ResultColumn) -> tuple[list[str], Rows]:
-        """The columns and rows of the versions that meet a condition, as a warehouse answers."""
+        """The columns and rows of the versions that meet a condition, as a warehouse returns them."""
         history = self.history
         users = [ResultColumn(shown_name(name), history.of("h", name)) for name in self.users]
         ends = [ResultColumn(VALID_FROM, history.start_of("h")), ResultColumn(VALID_TO, history.end_of("h"))]
@@ -67,7 +67,7 @@ class DatabaseHistory:
         ]
 
     def require_key(self, key: Sequence[str]) -> None:
-        """Raise UsageError if the key's columns are not the user's; the database stores no key."""
+        """Raise UsageError if the key's columns are not the user's. The database stores no key."""
         if unknown := [name for name in key if name not in self.users]:
             raise UsageError(
                 "other-key",
@@ -76,7 +76,7 @@ class DatabaseHistory:
             )
 
     def is_record(self, key: Mapping[str, object]) -> list[str]:
-        """The conditions by which a version belongs to the record with this key.
+        """The conditions under which a version belongs to the record with this key.
 
         Raises UsageError if a value does not fit.
         """
@@ -95,7 +95,7 @@ class DatabaseHistory:
 def read_rows(
     url: str, table: TableName, time: datetime | None = None, selection: Selection = EVERYTHING
 ) -> tuple[list[str], Rows]:
-    """The columns and rows of a history that are true now or at a time, as a warehouse answers.
+    """The columns of a history, and its rows that are true now or at a time, as a warehouse returns them.
 
     The columns are the user's, `valid_from` and `valid_to`. Raises UsageError for a wrong address and for a
     table that does not exist or keeps no history. Raises Refused for a time before the prune watermark.
@@ -165,7 +165,7 @@ def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
             "This is not the address of a database.",
             "Write duckdb:///path or postgresql://host/name.",
         )
-    if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would make one
+    if scheme == "duckdb" and not Path(path).is_file():  # DuckDB would create the file
         raise UsageError("wrong-url", f"There is no file {path}.", "Write duckdb:///path/file.duckdb.")
     dialect, model = get_dialect(SCHEMES[scheme]), History(Shape(table, (), (), Layout.HIST))
     with dialect.get_execution_engine(url) as engine:
@@ -184,7 +184,7 @@ def _open_history(url: str, table: TableName) -> Iterator[DatabaseHistory]:
 
 
 def _arrow_values(values: list[Any]) -> pa.Array:
-    """The values as an Arrow array; values without an Arrow type as their JSON texts."""
+    """The values as an Arrow array. Values without an Arrow type become JSON text."""
     try:
         if not any(isinstance(each, dict | list) for each in values):
             return pa.array(values)

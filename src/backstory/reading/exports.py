@@ -1,6 +1,6 @@
-"""Write the whole history of a table to one file, CSV or Parquet, read from files or by Spark.
+"""Write the whole history of a table, read from its files or by Spark, to one CSV or Parquet file.
 
-A temporary file takes the place of the file when it is complete.
+The rows are written to a temporary file, which replaces the target when it is complete.
 """
 
 import base64
@@ -37,7 +37,7 @@ def _open_csv(file: Path, schema: pa.Schema) -> pyarrow.csv.CSVWriter:
 
 
 def _csv_rows(rows: pa.Table) -> pa.Table:
-    """The rows, with values that Arrow cannot write as CSV as their texts."""
+    """The rows. Values that Arrow cannot write as CSV are converted to text."""
     columns = [_text(each) if _needs_text(each.type) else each for each in rows.columns]
     return pa.table(columns, rows.column_names)
 
@@ -61,7 +61,7 @@ def _base64(content: bytes) -> str:
 
 
 _OWN: Final = {STATED_FROM: KNOWN_FROM, STATED_TO: KNOWN_TO}
-# The least rows, or bytes, of a row group.
+# A row group has at least this many rows or bytes.
 _GROUP_ROWS, _GROUP_BYTES = 100_000, 1 << 26
 
 
@@ -115,7 +115,7 @@ class ExportFile:
 
 
 def export_names(names: Iterable[str]) -> list[str]:
-    """The names of the columns in the file; a user's own `known_from` becomes `known_from_src`."""
+    """The names of the columns in the file. A user's own `known_from` becomes `known_from_src`."""
     names = list(names)
     if STATED_FROM not in names:
         return names
@@ -137,7 +137,7 @@ def _groups(batches: Iterable[pa.RecordBatch]) -> Iterator[pa.Table]:
 
 @contextmanager
 def _temporary_file(file: Path) -> Iterator[Path]:
-    """A temporary file in the same folder, renamed to `file` if the block succeeds, else deleted."""
+    """A temporary file in the same folder. It is renamed to `file` if the block succeeds, or else deleted."""
     beside = file.absolute().with_name(f".{file.name}.{secrets.token_hex(4)}.part")
     try:
         yield beside
@@ -145,7 +145,7 @@ def _temporary_file(file: Path) -> Iterator[Path]:
             os.fsync(whole.fileno())
         beside.replace(file)
     except ConnectionError:
-        raise  # of Spark's gateway
+        raise  # an error of Spark's gateway
     except OSError as stop:
         if stop.errno in FULL:
             message = f"The disk is full: {file} was not written."
@@ -157,10 +157,10 @@ def _temporary_file(file: Path) -> Iterator[Path]:
 
 
 def export(table: KnownTable[Rows, Any], target: ExportFile) -> Export:
-    """Write every version, sorted by key and times; on axis `both`, every statement.
+    """Write every version, or on axis `both` every statement, sorted by key and times.
 
-    For a table without a history the rows are written; axis `both` then raises UsageError. Raises Unreadable,
-    before anything is written, for files that only Spark reads.
+    For a table without a history, its rows are written, and axis `both` raises UsageError. Raises Unreadable,
+    before anything is written, for files that only Spark can read.
     """
     if target.axis == "both":
         rows = table.statements()

@@ -63,15 +63,15 @@ from backstory.strategies.values import identities, ranks, sorted_by
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# A column of moved rows beside their sign and number: the commit, which sorts as its number.
+# A column of moved rows, in addition to sign and number: the commit, which sorts like its number.
 COMMIT: Final = "moved: commit"
 # Columns of a change: its type and its commit.
 TYPE, LAST = "moved: type", "moved: last"
 _NTH, _SURPLUS = "moved: nth {}", "moved: surplus {}"
-# The types of removed and added rows, without and with the other row of an update.
+# The change types of a removed and an added row, alone and as the two rows of an update.
 _SINGLE: Final = f"CASE WHEN {{sign}} < 0 THEN '{ChangeType.DELETE}' ELSE '{ChangeType.INSERT}' END"
 _PAIR: Final = f"CASE WHEN {{sign}} < 0 THEN '{ChangeType.BEFORE}' ELSE '{ChangeType.AFTER}' END"
-# Equal rows cancel as bags.
+# Each removed row cancels one equal added row.
 _CANCELED: Final = """(
   SELECT * FROM (
     SELECT *, ROW_NUMBER() OVER (PARTITION BY {same}, {sign} ORDER BY {sign}) AS {nth},
@@ -84,11 +84,11 @@ _CANCELED: Final = """(
 def changes_query(
     syntax: SqlSyntax, record: Sequence[str], content: Sequence[str], *, net: bool, only_added: bool = False
 ) -> str:
-    """The query for the changes among moved rows, by the columns of a record and of its other values.
+    """The query for the changes among moved rows, from the columns `record`, its identity, and `content`.
 
-    One removed and one added row of a record are an update; more rows are deletes and inserts. With `net`,
-    the changes are those of all commits together, each with the last commit that touched its record, even if
-    that commit restored a former row (V106). With `only_added`, no row was removed.
+    One removed and one added row of a record are an update. If there are more rows, they are deletes and
+    inserts. With `net`, a change covers all commits together. It has the last commit that touched its record,
+    even if that commit restored a former row (V106). `only_added` means that no row was removed.
     """
     names = {"sign": SIGN, "number": NUMBER, "commit": COMMIT, "type": TYPE, "last": LAST}
     words = {word: syntax.name(name) for word, name in names.items()}
@@ -166,7 +166,7 @@ def feed_rows(table: TableLike, options: ChangesOptions) -> FeedRows:
 
 
 def row_identity(table: TableLike) -> tuple[str, ...]:
-    """The columns that identify a row of a table; empty if only all its values do (native.md, V105)."""
+    """The columns that identify a row of a table, or none if only all of its values do (native.md, V105)."""
     shape = table.shape
     if shape.layout is Layout.ODF:
         return (system_columns(table)["offset"],)
@@ -186,9 +186,9 @@ def any_row(*_: object) -> str:
 
 
 def commit_range(table: TableMetadata, options: ChangesOptions) -> Range | None:
-    """The commits that a feed reports; raises the errors of `changes`.
+    """The commits that a feed reports. Raises the errors of `changes`.
 
-    None if snapshots have expired, but the rows of the table contain the recorded times of the range.
+    Returns None if snapshots have expired, but the table's rows contain the recorded times of the range.
     """
     since, until = options.get("since"), options.get("until")
     cursor, start = options.get("cursor"), options.get("start")
@@ -223,7 +223,7 @@ class SmallFeed:
 
 
 def read_changes(files: TableReader, options: ChangesOptions) -> SmallFeed:
-    """The rows that changed, as by `changes`; Unreadable if only Spark can read them."""
+    """The rows that changed, as `changes` returns them. Raises Unreadable if only Spark can read them."""
     table = files.table
     feed, range_ = feed_rows(table, options), commit_range(table, options)
     if range_ is None or any(each.operation == GAP for each in range_.commits):
@@ -282,14 +282,14 @@ def _changes(
     yield from zip(rows_of(rows.take(ordered)), types, commits, strict=True)
 
 
-# The most rows of a feed with one sorted partition.
+# A feed of up to this many rows has one sorted partition.
 ROWS_IN_ORDER: Final = 1 << 19
 
 
 def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only_added: bool) -> "DataFrame":
     """The feed of moved rows: the shown columns, then type, version and time of the change.
 
-    `rows` is the greatest possible number of moved rows, and with `only_added` no row was removed. A
+    `rows` is the greatest possible number of moved rows. `only_added` means that no row was removed. A
     partition is sorted by commit and identity, with removed rows before added rows. A small feed has one
     partition.
     """
@@ -303,7 +303,7 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
     changes = changes.select(*shown, *map(column, (SIGN, NUMBER)), commit)
     types = {name: changes.schema[name].dataType for name in feed.columns.values()}
     maps = {name: f"moved: {name}" for name, type_ in types.items() if holds_map(type_)}
-    if maps:  # Spark Connect takes no empty mapping
+    if maps:  # Spark Connect accepts no empty mapping
         changes = changes.withColumns({maps[name]: comparable(column(name), types[name]) for name in maps})
     identity = [feed.columns[name] for name in feed.identity] or list(types)
     record = [maps.get(name, name) for name in identity]
@@ -319,12 +319,14 @@ def feed_frame(moved: "DataFrame", feed: FeedRows, rows: int, *, net: bool, only
 
 @dataclass(frozen=True)
 class ChangeFeed:
-    """The rows that changed after commit `since` up to commit `until`; both are versions, None if expired.
+    """The rows that changed after commit `since` up to commit `until`.
+
+    Both are versions, or None if the commit has expired.
 
     `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. It is
     sorted by commit, each preimage before its postimage. A feed of more than half a million rows is sorted
-    within each partition, and a partition has all rows of an identity. In a `with` block the cursor moves to
-    `until` when the block succeeds; `frame` can then be read only within the block.
+    within each partition, and a partition has all rows of an identity. In a `with` block, the cursor moves to
+    `until` if the block succeeds, and `frame` can only be read within the block.
     """
 
     frame: "DataFrame"
@@ -342,7 +344,7 @@ class ChangeFeed:
             self.move()
 
 
-# The rows added and removed when each statement began and ended to hold, with commit and recorded time.
+# The rows added when statements began to hold and removed when they ceased to, with commit and recorded time.
 _MOVES: Final = """
 SELECT /*+ BROADCAST(kept_commits) */ {names}, {sign}, {number}, version AS {version},
   timestamp_micros(COALESCE(time, {number})) AS {time}
@@ -359,8 +361,8 @@ def _recorded_feed(
 ) -> ChangeFeed:
     """The changes recorded after one time and up to another, from the rows of a table of layout `versions`.
 
-    A row has two steps of its end: `end_before` from `recorded_at`, `valid_to` from `ended_at` (V6). Each
-    step was a commit. A row whose end moves again leaves a copy, and takes its former step as its recorded
+    The end of a row has two steps: `end_before` from `recorded_at`, and `valid_to` from `ended_at` (V6). Each
+    step was a commit. If the end moves again, the row leaves a copy, and its former step becomes its recorded
     time (V7). Commit versions are NULL if the snapshot has expired. Raises UsageError (`known-pruned`) if the
     table no longer records these times.
     """
@@ -417,8 +419,8 @@ def _recorded_feed(
 def changes(store: IcebergStore, table: TableName, options: ChangesOptions) -> ChangeFeed:
     """The rows that changed in a range of commits, or since a cursor (native.md, V101 to V113).
 
-    Raises Refused if snapshots of the range have expired or the cursor is lost or expired, and UsageError for
-    options that exclude each other, and for a cursor without Java.
+    Raises Refused if snapshots of the range have expired, or if the cursor is lost or expired. Raises
+    UsageError for options that exclude each other, and for a cursor without Java.
     """
     cursor = options.get("cursor")
     if cursor is not None and not store.has_java:

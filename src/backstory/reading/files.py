@@ -1,6 +1,7 @@
-"""A table at a recorded time from its files, in which DuckDB finds the positions and times of versions.
+"""A table at a recorded time, from its files. DuckDB finds the positions and times of its versions.
 
-The differences between two states of a table are positions of rows: counted, grouped, shown in pages.
+The differences between two states of a table are positions of rows, to be counted, grouped and shown in
+pages.
 """
 
 from collections import Counter
@@ -98,7 +99,7 @@ def without_zone(values: pa.ChunkedArray) -> pa.ChunkedArray:
 
 @contextmanager
 def hold_memory(lease: MemoryLease, what: str, size: int) -> Iterator[None]:
-    """Reserve bytes of the memory until the block ends; Unreadable if it has fewer."""
+    """Reserve bytes of the memory until the block ends. Raises Unreadable if fewer bytes are free."""
     try:
         lease.hold(what, size)
     except TooLarge:
@@ -130,7 +131,7 @@ def sort_rows(rows: pa.Table, first: Sequence[str]) -> pa.Table:
 def sort_places(
     numbers: Sequence[np.ndarray], size: int, others: Callable[[], Iterable[np.ndarray]]
 ) -> np.ndarray:
-    """The positions of `size` rows in the order of `numbers`, and of `others` if these have equal rows."""
+    """The positions of `size` rows, sorted by `numbers`, and by `others` if some rows have equal numbers."""
     order = sorted_by(numbers, size)
     if equals_next([each[order] for each in numbers], size).any():
         order = sorted_by([*numbers, *others()], size)
@@ -241,7 +242,7 @@ class Differences:
         return {"key": key, "change": change, "before": before, "after": after, "changed": changed}
 
     def rows_at(self, places: np.ndarray) -> list[Row | None]:
-        """The rows at these places, None for `NO_ROW`."""
+        """The rows at these places, with None for `NO_ROW`."""
         rows = iter(self.rows(places[places != NO_ROW]))
         return [None if place == NO_ROW else next(rows) for place in places]
 
@@ -311,13 +312,13 @@ def differences(
 
 
 def _codes(values: pa.Table, name: str, *sides: np.ndarray) -> list[np.ndarray]:
-    """Numbers for the values at the places of each side; equal values have equal numbers."""
+    """Numbers for the values at the places of each side. Equal values have equal numbers."""
     column = values.select([name]).take(integers(np.concatenate(sides)))
     return np.split(identities(column, [name]), [len(sides[0])])
 
 
 def _words(column: pa.ChunkedArray) -> np.ndarray:
-    """The words of a column with few distinct words, None for NULL."""
+    """The strings of a column that has few distinct ones, with None for NULL."""
     encoded = column.combine_chunks().dictionary_encode("encode")
     return np.array([*encoded.dictionary.to_pylist(), None], object)[np.asarray(encoded.indices)]
 
@@ -483,7 +484,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
 
     @property
     def utc_span(self) -> Span | None:
-        """The columns with the start and the end of each row, if they are instants in UTC; else None."""
+        """The columns with the start and the end of each row, or None unless they are instants in UTC."""
         span = self.shape.layout.span
         if span is None or self.snapshot is None:
             return None
@@ -491,7 +492,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
         return span if all(kinds.get(name) is Kind.UTC_DATETIME for name in (span.start, span.end)) else None
 
     def searches_at(self, time: datetime) -> Mapping[str, Search]:
-        """Searches that all rows true at an instant pass, and few others; empty if rows cannot show it."""
+        """Searches that match all rows true at an instant, and few others. Empty if rows cannot show this."""
         span = self.utc_span
         if span is None:
             return {}
@@ -510,7 +511,7 @@ def _least_end(instant: datetime, span: Span) -> datetime:
 
 
 def _distinct(names: list[str]) -> list[str]:
-    """The names; Unreadable if there are none, or if columns share a name."""
+    """The names. Raises Unreadable if there are none, or if columns share a name."""
     if not names or len(set(names)) < len(names):
         raise Unreadable("columns that share a name")
     return names

@@ -52,14 +52,14 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import DataType
 
-# When a row was recorded, when its end was last moved, and the end before that.
+# The times at which a row was recorded and its end last moved, and the end before that move.
 NATIVE: Final = tuple(map(internal_name, ("recorded", "moved", "end_before")))
 _CHANGE, _OTHERWISE, _ROW, _WAS, _IS, _AWAY = map(internal_name, ANSWER)
 
 
 @dataclass(frozen=True, slots=True)
 class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
-    """A table at a recorded time in a session; `source` are its rows, in Spark SQL. `key` restricts them."""
+    """A table at a recorded time in a session. `source` is Spark SQL for its rows, which `key` restricts."""
 
     stored: IcebergTable
     store: IcebergStore
@@ -98,9 +98,9 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
 
         `key` is a struct of the key's columns, or of all columns if readers show no key. `change` is added,
         changed or removed. `before` and `after` are structs of the user's columns, NULL if the record did not
-        exist. `changed` has the names of the columns that differ in a changed record; NULL and NaN equal
-        themselves. `comparison.through` adds records that are equal at both times, whose `change` is
-        returned, reverted or passed, and the column `away`.
+        exist. `changed` has the names of the columns that differ in a changed record. NULL equals NULL, and
+        NaN equals NaN. `comparison.through` adds the column `away`, and records that are equal at both times.
+        Their `change` is returned, reverted or passed.
         """
         from pyspark.sql.functions import array, array_compact, coalesce, lit, size, struct, when
 
@@ -153,7 +153,7 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return schema, self._batches(rows.orderBy(*map(column, first)) if first else rows, schema)
 
     def _batches(self, rows: "DataFrame", schema: pa.Schema) -> Iterator[pa.RecordBatch]:
-        """The rows; at most one of Spark's partitions is in memory at a time."""
+        """The rows, with at most one of Spark's partitions in memory at a time."""
         with translate_faults(self.stored.shape.table):
             if is_connect(rows.sparkSession):
                 yield from (batch for part in arrow_parts(rows) for batch in part.cast(schema).to_batches())
@@ -204,13 +204,13 @@ class KnownFrames(KnownTable["DataFrame", "DataFrame"]):
         return rows.where(_equal(values, {name: rows.schema[name].dataType for name in values}))
 
     def native_rows(self) -> "DataFrame":
-        """The rows of layout `versions` without facts, with the times of `NATIVE`: two ends each (V6)."""
+        """The rows of layout `versions` without facts. With the times of `NATIVE`, each has two ends (V6)."""
         text = f"SELECT *, {{start}} AS {{started}}, {{end}} AS {{ended}} FROM {{rows}} WHERE {NO_FACT}"
         return self.ask(lambda syntax, *_: syntax.fill(text), *NATIVE)
 
 
 def _shown_value(name: str, type_: "DataType", *, unsigned: bool) -> "Column":
-    """A value as it is shown; `unsigned` replaces -0.0, where one row represents its copies."""
+    """A value as it is shown. `unsigned` replaces -0.0, because one row then represents its copies."""
     from pyspark.sql.functions import lit
     from pyspark.sql.types import DoubleType, FloatType
 
@@ -233,7 +233,10 @@ def table_in_session(store: IcebergStore, table: TableName | IcebergTable) -> Kn
 
 
 def versions_sql(store: IcebergStore, stored: IcebergTable) -> str:
-    """Every version as a query of Spark SQL; UsageError for a table without a history, or an event log."""
+    """Every version as a query of Spark SQL.
+
+    Raises UsageError for a table without a history, and for an event log.
+    """
     known = table_in_session(store, stored)
     history = known.history
     if stored.shape.layout is Layout.ODF:
@@ -268,7 +271,7 @@ def _shown_sql(history: History, query: str, *more: str, timed: bool = True) -> 
 
 
 def frame_instant(rows: "DataFrame", name: str) -> str:
-    """The instant in a column of the frame `frame`, which is a date or a timestamp, in Spark SQL."""
+    """Spark SQL for the instant in a column of the relation `frame`, which has dates or timestamps."""
     from pyspark.sql.types import DateType
 
     is_date = isinstance(rows.schema[name].dataType, DateType)
@@ -276,19 +279,19 @@ def frame_instant(rows: "DataFrame", name: str) -> str:
 
 
 def is_record(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
-    """Whether a row belongs to the record with this key, in the values that `key_of` gives; never NULL."""
+    """Whether a row belongs to the record with this key, which `key_of` returned. It is never NULL."""
     from pyspark.sql.functions import coalesce, lit
 
     return coalesce(_equal(key, types), lit(False))
 
 
 def _equal(key: Mapping[str, Any], types: "Mapping[str, DataType]") -> "Column":
-    """The plain comparison, NULL for a NULL in the key: Iceberg prunes files by it."""
+    """The plain comparison, by which Iceberg prunes files. It is NULL if the key has a NULL."""
     return reduce(and_, (column(name) == literal(value).cast(types[name]) for name, value in key.items()))
 
 
 def sortable_columns(rows: "DataFrame", first: Sequence[str]) -> "list[Column]":
-    """The columns to sort a frame by: `first`, then all others; without columns that contain maps."""
+    """The columns to sort a frame by: `first`, then all others, except columns that contain maps."""
     names = [*first, *(name for name in rows.columns if name not in first)]
     return [column(name) for name in names if "map<" not in rows.schema[name].dataType.simpleString()]
 

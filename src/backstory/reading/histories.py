@@ -1,6 +1,6 @@
 """The meaning of a table's layout for readers: key, history, system columns, state at a recorded time.
 
-Readers of files and of Spark share it; it reads no rows.
+Readers of files and readers in Spark share this module, which reads no rows.
 """
 
 import json
@@ -39,7 +39,7 @@ REQUIRED: Final = ("offset", "system_time", "event_time")
 
 
 def system_columns(table: TableLike) -> Mapping[str, Any]:
-    """The names of `offset`, `op`, `system_time`, `event_time` and `observed`; `events` is true for ledgers.
+    """The names of `offset`, `op`, `system_time`, `event_time` and `observed`. `events` is true for ledgers.
 
     Raises UsageError if the table does not have them.
     """
@@ -63,7 +63,7 @@ def log_kind(names: Mapping[str, Any], shape: Shape) -> LogKind:
 
 
 def identity_names(names: Mapping[str, Any], shape: Shape) -> list[str]:
-    """The columns that identify the record of an event; in a ledger the event time is one of them."""
+    """The columns that identify the record of an event. In a ledger, the event time is one of them."""
     extra = [names["event_time"]] if names["events"] and names["event_time"] not in shape.key else []
     return [*shape.key, *extra]
 
@@ -98,7 +98,7 @@ def state_at(table: TableMetadata, known_at: datetime | None) -> TableState:
 
     Layout `versions` and event logs contain recorded times in their rows, so all rows are read. For other
     layouts the rows of the newest commit not after the time are read, with the columns of that commit. Before
-    the first commit there are none. Raises UsageError (`known-pruned`) if layout `versions` no longer
+    the first commit, there are no rows. Raises UsageError (`known-pruned`) if layout `versions` no longer
     records the time, and Refused (`snapshots-expired`) if the commit has expired.
     """
     now = TableState(table, table.shape, table.fields, table.snapshot, None)
@@ -177,7 +177,7 @@ def warn_of_disorder(table: TableLike) -> None:
 
 
 def shown_key(shape: Shape) -> list[str]:
-    """The names of the key's columns in answers; empty if one of them is not a user's column."""
+    """The names of the key's columns in answers, or none if one of them is not a user's column."""
     users = {each.name: each for each in shape.user_columns}
     columns = [users.get(name) for name in shape.key]
     return [shown_name(each.source) for each in columns if each] if all(columns) else []

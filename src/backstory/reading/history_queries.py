@@ -1,4 +1,4 @@
-"""Questions about a model's history in a database, each a query in any dialect (sections 7.1, 7.2 and 7.4).
+"""Queries about a model's history in a database, in any dialect (sections 7.1, 7.2 and 7.4).
 
 Times are ISO text or aware datetimes. A time before the prune watermark is refused, because versions that
 were valid then may have been removed. By effective time, however, pruned versions still count, because a
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
 _TIME, _UUID = ColumnType(Kind.STRING, foreign="time"), ColumnType(Kind.STRING, foreign="uuid")
-# Types by the first word of their names in databases; the times of a model are in UTC in all of them.
+# Types by the first word of their names in databases. The times of a model are in UTC in every database.
 _NAMES: Final = {
     "smallint": ColumnType(Kind.SHORT),
     "integer": ColumnType(Kind.INT),
@@ -48,7 +48,7 @@ _DECIMAL: Final = re.compile(r"(?:decimal|numeric)\((\d+),(\d+)\)")
 
 
 def database_type(sql_type: str) -> ColumnType:
-    """The type for the name of a type in a database; text if it is unknown."""
+    """The type for the name of a database's type, or text if the name is unknown."""
     name = sql_type.lower()
     if parts := _DECIMAL.fullmatch(name):
         return ColumnType(Kind.DECIMAL, int(parts[1]), int(parts[2]))
@@ -102,7 +102,7 @@ class ResultColumn(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredHistory:
-    """A history table in one dialect; `model` describes the history.
+    """A history table in one dialect. `model` describes the history.
 
     `columns` are all its columns, including retired ones. `catalog` is written before the schema if a session
     has several catalogs.
@@ -170,7 +170,7 @@ class StoredHistory:
 
     @property
     def watermark(self) -> datetime | None:
-        """The instant since which the history is complete; None if nothing was pruned."""
+        """The instant from which the history is complete, or None if nothing was pruned."""
         return self.model.whole_since
 
     def start_of(self, alias: str) -> str:
@@ -187,7 +187,7 @@ class StoredHistory:
         return f"(\n{self.union()}\n)" if self.model.archive else self.table
 
     def union(self) -> str:
-        """The query for all versions; a version that is in both tables counts once."""
+        """The query for all versions. A version that is in both tables counts once."""
         current = ", ".join(self.of("h", name) for name in self.names)
         pruned = ", ".join(self._in_archive(column) for column in self.columns)
         version = self.model.version_key
@@ -207,7 +207,7 @@ class StoredHistory:
         return self.null_of(column) if name is None else self.of("a", name)
 
     def is_record(self, alias: str, key: Key, renamed: Mapping[str, str] | None = None) -> str:
-        """Whether a row belongs to the record with this key; `renamed` maps columns to other names."""
+        """Whether a row belongs to the record with this key. `renamed` maps columns to other names."""
         names = self.model.shape.key
         values = key if isinstance(key, Mapping) else {names[0]: key}
         if set(values) != set(names):
@@ -242,7 +242,7 @@ class StoredHistory:
 
 
 def select(dialect: Dialect, shown: Sequence[ResultColumn], rest: str) -> Query:
-    """The query `SELECT … rest`; names that are already taken get a number."""
+    """The query `SELECT … rest`. Names that are already taken get a number."""
     names = distinct(column.name for column in shown)
     listed = ",\n  ".join(
         f"{column.sql} AS {dialect.render_identifier(name)}"
@@ -252,7 +252,7 @@ def select(dialect: Dialect, shown: Sequence[ResultColumn], rest: str) -> Query:
 
 
 def distinct(names: Iterable[str], longest: int = LONGEST_NAME) -> tuple[str, ...]:
-    """The names, short enough for any database; a name that is already taken gets a number."""
+    """The names, short enough for any database. A name that is already taken gets a number."""
     taken: list[str] = []
     for name in names:
         free, number = name[:longest], 1
@@ -267,7 +267,7 @@ def distinct(names: Iterable[str], longest: int = LONGEST_NAME) -> tuple[str, ..
 def columns_of(
     history: StoredHistory, alias: str, names: Iterable[str], before: str = ""
 ) -> list[ResultColumn]:
-    """Columns by their own names, with a prefix."""
+    """Columns by their own names, with the prefix `before`."""
     return [ResultColumn(f"{before}{name}", history.of(alias, name)) for name in names]
 
 
@@ -280,7 +280,7 @@ class KnownRun(Protocol):
 
     @property
     def receipt(self) -> Mapping[str, Any] | None:
-        """The receipt of the load; None if it did not succeed."""
+        """The receipt of the load, or None if it did not succeed."""
 
 
 def _versions_where(history: StoredHistory, condition: str) -> Query:
@@ -312,7 +312,7 @@ def current(history: StoredHistory) -> Query:
 def timeline(history: StoredHistory, key: Key) -> Query:
     """All versions of a record, including archived ones, sorted by their start, and the gap before each.
 
-    `gap_before` is NULL for the first version and for a version that follows at once. It is an interval; on
+    `gap_before` is NULL for the first version and for a version that follows at once. It is an interval. On
     SQL Server, which has no intervals, it is a number of microseconds.
     """
     start = history.start_of("h")
@@ -378,7 +378,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
 
 
 def _on_axis(history: StoredHistory, dating: Dating, sql: str, datatype: Datatype) -> str:
-    """A date or an instant in the granularity of `dating`; days are days in UTC."""
+    """A date or an instant in the granularity of `dating`. Days are days in UTC."""
     target = Datatype.DATE if dating.granularity == "date" else Datatype.TIMESTAMP
     if datatype is target:
         return sql
@@ -403,7 +403,7 @@ def _join_first_starts(history: StoredHistory) -> str:
 
 
 def labeled(history: StoredHistory, labels: Labels) -> Query:
-    """The versions with other labels for their states; stored values do not change.
+    """The versions with other labels for their states. Stored values do not change.
 
     An open version of a record that existed before gets the label `reappeared`.
     """
@@ -427,10 +427,11 @@ def join_as_of(
 
 
 def join_valid(child: StoredHistory, parent: StoredHistory, fk: str, since: Time | None = None) -> Query:
-    """Each pair of a child's and its parent's version, and when both were valid: `valid_from`, `valid_to`.
+    """Each pair of versions of a child and its parent that were valid at the same time.
 
-    `since` leaves out versions that had ended by then. If one of the two histories was pruned, `since` is
-    required and must not be earlier than its watermark.
+    `valid_from` and `valid_to` bound the time in which both were valid. `since` excludes versions that had
+    ended by then. If one of the two histories was pruned, `since` is required and must not be earlier than
+    its watermark.
     """
     _require_foreign_key(child, fk)
     for history in (child, parent):
@@ -479,7 +480,7 @@ def _require_foreign_key(child: StoredHistory, fk: str) -> None:
 
 
 def changes(history: StoredHistory, after: Time, until: Time) -> Query:
-    """The events after `after` and up to `until`, a row for each.
+    """The events after `after` and up to `until`, with one row for each.
 
     `change` is inserted, changed, deleted or reappeared, and `changed_at` its instant. Each attribute has the
     columns `old_<name>` and `new_<name>`.
@@ -560,7 +561,7 @@ def _side(history: StoredHistory, column: SqlColumn, side: str) -> str:
 
 
 def _versions_of_two(history: StoredHistory, first: Time, second: Time, columns: Sequence[SqlColumn]) -> str:
-    """Each record that is valid at one of two times: what became of it, and its attributes at both."""
+    """Each record that is valid at either of two times: its change, and its attributes at both times."""
     sides, values = [], []
     for side, time in (("o", first), ("n", second)):
         named = [f"{history.of('h', each.name)} AS {_side(history, each, side)}" for each in columns]
@@ -582,7 +583,7 @@ def _versions_of_two(history: StoredHistory, first: Time, second: Time, columns:
 
 
 def _differs(history: StoredHistory, column: SqlColumn) -> str:
-    """Whether the values of an attribute differ; databases compare JSON as text."""
+    """Whether the values of an attribute differ. JSON is compared as text."""
     as_text = column.datatype is Datatype.JSON
     sides = [
         _text(history, column, side) if as_text else f"p.{_side(history, column, side)}"

@@ -1,9 +1,9 @@
 """Join each row of a frame with the version of its record that was true at the row's own time.
 
-Short histories are compared version by version, after one shuffle by key; `has_short_histories` decides. For
-long histories one sort by time finds the last version before each row. A join by valid and by recorded time
-halves the valid axis instead. A statement is cut into the largest halves that it fills, and the statements in
-one half do not overlap in recorded time. So a long history costs a few sorts.
+Short histories (`has_short_histories`) are compared version by version, after one shuffle by key. For long
+histories one sort by time finds the last version before each row. A join by valid and by recorded time halves
+the valid axis instead. A statement is cut into the largest halves that it fills, and the statements in one
+half do not overlap in recorded time. So a long history costs a few sorts.
 """
 
 import sys
@@ -27,7 +27,7 @@ from backstory.stores.iceberg.store import IcebergStore, IcebergTable
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
 
-# One row in `_STEP` is sampled; a record with more than `_MANY` sampled rows has a long history.
+# One row in `_STEP` is sampled. A record with more than `_MANY` sampled rows has a long history.
 _STEP: Final = 32
 _MANY: Final = 8
 # Smaller tables have no long histories.
@@ -58,7 +58,7 @@ class Join:
         return query_frames(f"SELECT {listed} {query}", frame=self.frame, history=self.history)
 
     def ask_in_order(self, text: str) -> "DataFrame":
-        """The answer to a query for `row`, and for its `version`, which is NULL if there is none."""
+        """The answer to a query for `row` and its `version`, which is NULL for a row without a version."""
         keys = {f"`backstory: key {number}`": name for number, name in enumerate(self.on)}
         types, row = self.history.schema, partial(quote, "frame")
         casts = (
@@ -114,7 +114,7 @@ def join_pairs(join: Join) -> "DataFrame":
 def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
     """Whether no record of a table has many rows, judged by a sample of one row in `_STEP`.
 
-    The answer decides only the speed: 100 rows of a record count as few, 500 as many.
+    The answer only affects speed. 100 rows of a record count as few, and 500 as many.
     """
     from pyspark.sql.functions import count, lit
     from pyspark.sql.functions import max as greatest
@@ -127,7 +127,8 @@ def has_short_histories(store: IcebergStore, table: IcebergTable) -> bool:
     return (row["most"] or 0) <= _MANY
 
 
-# The last version before each row, if it lasts. A version that begins at the time of a row sorts before it.
+# The last version before each row, if it is still true at the row's time. A version that begins at the time
+# of a row sorts before it.
 _LAST: Final = """
 SELECT number, row, CASE WHEN newest.until IS NULL OR newest.until > instant THEN newest.shown END AS version
 FROM (
@@ -160,7 +161,7 @@ _CUT: Final = f"""aggregate(sequence(0, length(bin(most))), struct(first AS a, l
 _WITHIN: Final = """transform(sequence(0, length(bin(most))),
     size -> struct(size AS level, shiftright(place, size) AS node))"""
 # Borders are the instants at which any statement of a record begins or ends, numbered from 0. In each half,
-# the last statement recorded by the recorded time of a row counts.
+# the last statement recorded up to the recorded time of a row counts.
 _HALVES: Final = f"""
 WITH stated AS (
   SELECT {{history_keys}}, {{start}} AS starts, {{end}} AS ends, {{stated}} AS instant,
@@ -249,11 +250,11 @@ def join_as_of(
     """Join the frame's rows with the version that was true at each row's time (native.md V98).
 
     `at` is the column with the time of a row, and `known_at` the recorded time, or the column with it. `on`
-    names the columns of the key, which both sides have. The answer has the frame's columns, then the
-    table's other columns, `valid_from` and `valid_to`; a name that is taken gets a number. A row without a
-    version gets NULLs, or is dropped with `how="inner"`; a NULL in the key or in a time matches nothing. In
-    an event log whose events stay true, the newest event counts. Raises UsageError for another key, for
-    missing columns and for columns without times, and the errors of `KnownTable.versions`.
+    names the columns of the key, which both sides have. The answer has the frame's columns, then the table's
+    other columns, `valid_from` and `valid_to`. A name that is taken gets a number. A row without a version
+    gets NULLs, or is dropped with `how="inner"`. A NULL in the key or in a time matches nothing. In an event
+    log whose events stay true, the newest event counts. Raises UsageError for another key, for missing
+    columns and for columns without times, and the errors of `KnownTable.versions`.
     """
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")

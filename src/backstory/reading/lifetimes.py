@@ -1,7 +1,7 @@
-"""The SQL of readers: the periods in which rows of a table were true, and the differences of two states.
+"""The SQL of readers: the periods in which rows of a table were true, and differences between two states.
 
 DuckDB and Spark run these queries, one for each layout. A query reads a relation with the rows and the values
-that the layout records of each row (`recorded_columns`); instants are times in UTC. The answer has the rows
+that the layout records of each row (`recorded_columns`). Instants are times in UTC. The answer has the rows
 that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true. Differences are
 described in native.md V96.
 """
@@ -22,7 +22,7 @@ _BRINGS: Final = f"({int(Op.APPEND)}, {int(Op.CORRECT_TO)})"
 
 
 def internal_name(word: str) -> str:
-    """The name of a column in a relation, by its word in queries; no column of a source has such a name."""
+    """The name of a column in a relation, by its word in queries. No column of a source has such a name."""
     return f"backstory: {word.replace('_', ' ')}"
 
 
@@ -42,10 +42,10 @@ class QueryWords(dict[str, str]):
 
 @dataclass(frozen=True, slots=True)
 class SqlSyntax:
-    """The syntax of an engine: quotes, instants from and in microseconds since 1970, and the relation `rows`.
+    """The syntax of an engine: quotes, conversions of instants, and the relation `rows`.
 
-    `utc`, `naive` and `date` read a column of such times as instants. `endless` is the end of a version that
-    has no end and is not open.
+    `instant` and `micros` convert from and to microseconds since 1970. `utc`, `naive` and `date` read a
+    column with such times as instants. `endless` is the end of a version that has no end and is not open.
     """
 
     quote: str
@@ -71,7 +71,7 @@ class SqlSyntax:
         return (self.utc if kind is None else forms.get(kind, self.utc)).format(column)
 
     def fill(self, text: str, key: Sequence[str] = (), **more: str) -> str:
-        """Replace the words in braces: by their SQL in this syntax or in `more`, or by internal columns."""
+        """Replace words in braces with their SQL in this syntax or in `more`, or with internal columns."""
         keys = [self.name(each) for each in key]
         words = {
             "of_record": f"PARTITION BY {', '.join(keys)} " if keys else "",
@@ -103,7 +103,7 @@ ColumnSql = Callable[..., str]
 class LogKind:
     """The kind of an event log: each event is a record of its own (a ledger), or a state of a record.
 
-    With `corrects`, rows have an operation. In `timely` logs retractions have an event time of their own.
+    With `corrects`, rows have an operation. In `timely` logs, retractions have their own event time.
     """
 
     each_its_own: bool
@@ -118,7 +118,7 @@ NO_FACT: Final = f"({{role}} IS NULL OR {{role}} <> '{Role.FACT}')"
 _NATIVE: Final = """
 SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows} WHERE {end} IS NULL OR {end} > {start}
 """
-# Whether a version is true at an instant; NULL if it has no start (V99).
+# Whether a version is true at an instant, or NULL if the version has no start (V99).
 TRUE_AT: Final = "{started} <= {at} AND ({ended} IS NULL OR {ended} > {at})"
 # The end of a row as it was known at a time: before or after its end was last moved (V6, V93).
 END_THEN: Final = "CASE WHEN {moved} > {until} THEN {end_before} ELSE {end} END"
@@ -129,7 +129,7 @@ SELECT * FROM (
 ) AS known WHERE {_LASTING}
 """
 _PLAIN: Final = "SELECT *, {start} AS {started}, {end} AS {ended} FROM {rows}"
-# A row that records an absence is no version, and an end in the far future means that there is no end.
+# A row that records an absence is not a version, and an end in the far future means that there is no end.
 _ADOPTED: Final = """
 SELECT *, {start} AS {started}, CASE WHEN {end} < {far} THEN {end} END AS {ended} FROM {rows} WHERE NOT {gone}
 """
@@ -166,8 +166,9 @@ SELECT *, {time} AS {started}, CASE WHEN FALSE THEN {time} END AS {ended}, {reco
 FROM {rows} WHERE {is_known}
 """
 _UNCORRECTED: Final = f"({{next_op}} IS NULL OR {{next_op}} <> {int(Op.CORRECT_FROM)})"
-# When each event begins to count. A retraction without an event time counts from its recorded time. A record
-# that returns at or before the time of its predecessor begins when the retraction of that was recorded.
+# The time from which each event counts. A retraction without an event time counts from its recorded time. If
+# a record returns at or before the time of its predecessor, it counts from the recorded time of the
+# predecessor's retraction.
 _BEGUN: Final = f"""
 CASE WHEN {{op}} = {int(Op.RETRACT)} THEN {{recorded}}
   WHEN LAG({{op}}) OVER record = {int(Op.RETRACT)} AND {{time}} <= LAG({{time}}, 2) OVER record
@@ -268,7 +269,7 @@ def versions_query(
     log: LogKind | None = None,
     until: int | None = None,
 ) -> str:
-    """The query for the versions of a table; `key` names the columns that identify a record.
+    """The query for the versions of a table. `key` names the columns that identify a record.
 
     `log` is the kind of an event log. `until`, in microseconds since 1970, is a recorded time: the answer has
     the versions as they were known then. Only layout `versions` and event logs support it.
@@ -285,7 +286,7 @@ def versions_query(
 
 
 def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
-    """The query for the versions, out of the query `versions`, that are true at an instant, or now for None.
+    """The query `versions`, restricted to versions that are true at an instant, or now for None.
 
     The instant is in microseconds since 1970.
     """
@@ -370,7 +371,7 @@ _HAPPENED: Final = "BOOL_OR({gone}) AS {away}, BOOL_OR({renewed}) AS {reverted}"
 
 
 def moves_query(syntax: SqlSyntax, versions: str, between: tuple[int, int], *, through: bool = False) -> str:
-    """The query for the versions, out of the query `versions`, that are true at only one of two instants.
+    """The query `versions`, restricted to versions that are true at only one of two instants.
 
     The instants are microseconds since 1970. The answer has `SIDES`: whether a version is true at the first
     instant, and at the second. With `through` it has all versions that begin or end between them.
@@ -397,12 +398,12 @@ def revisions_query(syntax: SqlSyntax, instant: int, between: tuple[int, int]) -
 def differences_query(
     syntax: SqlSyntax, key: Sequence[str], *, through: bool = False, timed: bool = False
 ) -> str:
-    """The query for the records that may differ; `key` names the columns that identify a record.
+    """The query for the records that may differ. `key` names the columns that identify a record.
 
-    It reads versions that were true in one of two states, or, with `through`, versions that begin or end
-    between them. In `timed` tables the start of a version identifies its record too. The answer has the
-    columns of the key and `ANSWER`; `otherwise` and `away` are NULL unless `through`.
-    The caller compares the rows of the records that are `CHANGED`.
+    It reads versions that were true in either of two states, or with `through`, versions that begin or end
+    between them. In `timed` tables, the start of a version is part of its record's identity. The answer has
+    the columns of the key and `ANSWER`. Without `through`, `otherwise` and `away` are NULL. The caller
+    compares the rows of the records that are `CHANGED`.
     """
     names = [syntax.name(each) for each in key] or [syntax.fill(each) for each in ("{values}", "{copy}")]
     record = ", ".join([*names, *([syntax.fill("{started}")] if timed else [])])

@@ -1,4 +1,4 @@
-"""HTML for notebooks: a table by its metadata, and differences with a row for each changed value."""
+"""HTML for notebooks: a table's metadata, and differences with a row for each changed value."""
 
 import json
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,7 @@
-"""The options of reading, and the selected record and columns, for Python calls and for the commands.
+"""The options for reading, and the selected record and columns, in Python calls and commands.
 
-A key is read exactly, in the same way by every command: its value names one value of the column's type, or
-it is refused.
+Every command reads a key in the same way, and exactly. A key is refused unless its value is one value of the
+column's type.
 """
 
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ from backstory.model.types import TEXT_KINDS, ColumnType
 from backstory.reading.lifetimes import BETWEEN, STATED_FROM, STATED_TO
 from backstory.reading.timelines import Axis, shown_name
 
-# The remedy where no record can be named.
+# The remedy if no record can be named.
 _WITHOUT: Final = "Use `current` without a key."
 
 
@@ -43,7 +43,10 @@ def key_of(shape: Shape, key: object) -> dict[str, Any]:
 
 
 def shown_key_of(shape: Shape, key: object) -> dict[str, Any]:
-    """The values of a key by the names that readers show; UsageError (`no-key`) if they do not show it."""
+    """The values of a key by the names that readers show.
+
+    Raises UsageError (`no-key`) if readers do not show the key.
+    """
     users = {each.name: shown_name(each.source) for each in shape.user_columns}
     if hidden := [name for name in shape.key if name not in users]:
         raise UsageError(
@@ -101,7 +104,7 @@ _AXES: Final = {VALID_FROM, VALID_TO, STATED_FROM, STATED_TO}
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """The key of one record, None for all records; the columns to show besides the key, empty for all."""
+    """The key of one record, or None for all, and the columns to show besides the key, empty for all."""
 
     key: object = None
     columns: Sequence[str] = ()
@@ -112,7 +115,7 @@ class Selection:
         return cls(key, [columns] if isinstance(columns, str) else list(columns or ()))
 
     def require(self, shape: Shape) -> None:
-        """Raise UsageError, before anything is read, if key or columns are not the table's."""
+        """Raise UsageError, before anything is read, if the table lacks this key or these columns."""
         if self.key is not None:
             shown_key_of(shape, self.key)
         users = [name for each in shape.user_columns for name in (each.source, shown_name(each.source))]
@@ -155,7 +158,7 @@ def as_object(difference: Mapping[str, Any], *, whole: bool = False) -> dict[str
 
 
 def side_values(difference: Mapping[str, Any], side: str) -> dict[str, Any] | None:
-    """The values of a record, without its key, before or after; None if it did not exist then."""
+    """The values of a record without its key, before or after, or None if it did not exist then."""
     row = difference[side]
     return None if row is None else {name: row[name] for name in row if name not in difference["key"]}
 
@@ -225,8 +228,8 @@ class DiffOptions(TypedDict, total=False):
 class Comparison:
     """A comparison of valid times as known at `known_at`, or of recorded times for the valid time `at`.
 
-    It has the columns to compare, empty for all, and the kind of change to show, None for all kinds.
-    `through` also compares everything that happened between the two times.
+    `columns` are the columns to compare, or empty for all. `change` is the kind of change to show, or None
+    for all. `through` also compares everything that happened between the two times.
     """
 
     columns: Sequence[str] = ()
@@ -238,7 +241,7 @@ class Comparison:
 
     @classmethod
     def of(cls, **options: Unpack[DiffOptions]) -> Self:
-        """The comparison with these options; UsageError for options that do not go together."""
+        """The comparison with these options. Raises UsageError for options that exclude each other."""
         axis, known_at, at = options.get("axis", "valid"), options.get("known_at"), options.get("at")
         change, through = options.get("change"), options.get("through", False)
         valid, recorded = option("axis", "valid"), option("axis", "recorded")
@@ -267,7 +270,7 @@ class Comparison:
 
     @property
     def time(self) -> datetime:
-        """The valid time for which knowledge is compared."""
+        """The valid time for which recorded states are compared."""
         return self.at or datetime.now(UTC)
 
     @property
@@ -276,7 +279,7 @@ class Comparison:
         return self.axis == "valid" and self.known_at is None
 
     def names(self, table: TableName, key: Sequence[str], names: Sequence[str]) -> list[str]:
-        """The compared columns; UsageError for a missing column, and for `through` without a key."""
+        """The compared columns. Raises UsageError for a missing column, and for `through` without a key."""
         if self.through and not key:
             raise UsageError(
                 "no-key",

@@ -1,4 +1,4 @@
-"""The first rows of a table that are true now or at a time, pages of them, and the instants of changes."""
+"""The rows of a table that are true now or at a time, page by page, and the times of its changes."""
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
@@ -30,10 +30,10 @@ from backstory.stores.metadata.table_rows import (
 from backstory.stores.metadata.values import rows_of, truths_of, whole_numbers
 from backstory.strategies.values import ranks
 
-# Rows read for each row of the answer, because few versions of a record are true.
+# This many rows are read for each row of the answer, because few versions of a record are true.
 ROWS_FOR_ONE: Final = 8
 FEWEST: Final = 1_000
-# The most rows that are read as fast as a part of them.
+# Up to this many rows, all rows are read as fast as some of them.
 FEW: Final = 20_000
 NO_SEARCHES: Final[Mapping[str, Any]] = {}
 
@@ -52,10 +52,10 @@ class PageQuery:
     after: Mapping[str, Any] = field(default_factory=dict)
 
     def read(self, limit: int | None) -> pa.Table:
-        """The first `limit` rows, and perhaps others; all rows for None.
+        """The first `limit` rows and perhaps others, or all rows if `limit` is None.
 
-        In a large table the records with the least keys are read. If few of them are in the answer, the
-        columns of the key and of `sure` are searched for its keys.
+        In a large table, the records with the least keys are read first. If few of them are in the answer,
+        its keys are searched for in the columns of the key and of `sure`.
         """
         snapshot, names = self.known.snapshot, _key_names(self.known)
         if limit is None or snapshot is None or not names or self.known.searches:
@@ -75,7 +75,7 @@ class PageQuery:
         return self.answer(replace(self.known, searches=searches))
 
     def _of_least_keys(self, snapshot: Mapping[str, Any], name: str, limit: int) -> pa.Table:
-        """The answer for the records with the least keys, more until it has `limit` rows.
+        """The answer for the records with the least keys. Reads more records until it has `limit` rows.
 
         Raises Unreadable if few of these records are in the answer.
         """
@@ -91,7 +91,10 @@ class PageQuery:
         return self.answer(self.known) if least is None else self._within({name: Between(least)})
 
     def _of_candidates(self, names: Sequence[str], limit: int) -> pa.Table:
-        """The answer for the first records with a row that passes `sure`, more until it has `limit` rows."""
+        """The answer for the first records with a row that passes `sure`.
+
+        Reads more records until the answer has `limit` rows.
+        """
         known, first = self.known, names[0]
         searches = {**({first: Between(self.after[first])} if first in self.after else {}), **self.sure}
         keys = known.files.rows(known.snapshot, known.fields, names, MOST_VALUES, searches or None)
@@ -110,7 +113,7 @@ class PageQuery:
 
 
 def _key_names(known: KnownFiles) -> list[str]:
-    """The key's columns in the table, by which rows are sorted; empty if readers show another key."""
+    """The key's columns in the table, by which rows are sorted, or none if readers show another key."""
     now, then = shown_key(known.stored.shape), shown_key(known.shape)
     return list(known.shape.key) if then and now == then else []
 
@@ -122,9 +125,9 @@ def first_rows_at(
     selection: Selection,
     limit: int | None,
 ) -> pa.Table:
-    """The rows that are true at an instant, as by `rows_at`: the first `limit`, and perhaps others.
+    """The first `limit` rows of `rows_at` at an instant, and perhaps others.
 
-    They are the first in the order of their key. Raises Unreadable if only Spark can read the rows.
+    Rows are first if their keys are the least. Raises Unreadable if only Spark can read the rows.
     """
     known = table_in_files(files).at(known_at)
     selection.require(known.shape)
@@ -159,11 +162,11 @@ def page(
     after: object = None,
     limit: int = 50,
 ) -> Page:
-    """A page of the rows that are true at `time`, as known at `known_at`; None is now.
+    """A page of the rows that are true at `time`, as known at `known_at`. None means now.
 
-    `where` maps columns to the values that they must have, as texts. The page begins after the key `after`,
-    in the form that `timeline` takes. Raises UsageError for an unknown column or an unfitting value,
-    Unreadable if only Spark can read the rows.
+    `where` maps columns to the values that they must have, as text. The page begins after the key `after`,
+    which has the form that `timeline` takes. Raises UsageError for an unknown column or a value that does not
+    fit its column. Raises Unreadable if only Spark can read the rows.
     """
     known = table_in_files(files).at(known_at)
     key, conditions, time = shown_key(known.shape), _search_values(known, where), _lasting_time(known, time)
@@ -205,7 +208,7 @@ def _end(rows: pa.Table, key: Sequence[str], limit: int) -> int:
 def rows_before(
     files: TableReader, page: Page, time: datetime | None, known_at: datetime | None
 ) -> dict[Any, Row]:
-    """The rows of a page's records at another time, by the values of their key; empty if that is costly."""
+    """The rows of a page's records at another time, by key. Empty if reading them is costly."""
     known = table_in_files(files).at(known_at)
     if page.first is None or shown_key(known.shape) != list(page.key):
         return {}
@@ -218,7 +221,7 @@ def rows_before(
 
 
 def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
-    """The time of a page; a table without a history has only its present rows."""
+    """The time of a page, or None for a table without a history, which only has current rows."""
     return time if known.shape.layout in HISTORIES else None
 
 
@@ -250,7 +253,7 @@ def _search_values(known: KnownFiles, where: Mapping[str, str]) -> dict[str, tup
 class ChangeTimes:
     """The instants at which versions began or ended, sorted, in microseconds since 1970.
 
-    `starts` and `ends` count the versions that began and ended at each.
+    `starts` and `ends` count the versions that began and ended at each instant.
     """
 
     instants: np.ndarray
@@ -282,8 +285,8 @@ class ChangeTimes:
         return EPOCH + timedelta(microseconds=int(self.instants[place]))
 
 
-# When versions began or ended, from their starts and ends in microseconds. An end a grain before a start
-# counts at that start.
+# The times at which versions began or ended, from their starts and ends in microseconds. An end one grain
+# before a start counts as that start.
 _CHANGES: Final = """
 WITH lives AS (SELECT started, CASE WHEN ended < {far} THEN ended END AS ended FROM recorded WHERE {lasting})
 SELECT instant, CAST(SUM(starts) AS BIGINT) AS starts, CAST(SUM(1 - starts) AS BIGINT) AS ends FROM (
@@ -295,7 +298,10 @@ SELECT instant, CAST(SUM(starts) AS BIGINT) AS starts, CAST(SUM(1 - starts) AS B
 
 
 def change_times(files: TableReader) -> ChangeTimes:
-    """The instants at which versions of a table begin or end; Unreadable if only Spark can read it."""
+    """The instants at which versions of a table begin or end.
+
+    Raises Unreadable if only Spark can read the table.
+    """
     known, lasting = table_in_files(files), "TRUE"
     span = known.utc_span
     if span is None:
@@ -304,7 +310,7 @@ def change_times(files: TableReader) -> ChangeTimes:
     else:
         rows = files.rows(known.snapshot, known.fields, [span.start, span.end], MOST_VALUES)
         starts, ends, far, grain = rows[span.start], rows[span.end], span.far, span.grain
-        if known.shape.layout is Layout.VERSIONS:  # a row without a length is no version
+        if known.shape.layout is Layout.VERSIONS:  # a row without a length is not a version
             lasting = "ended IS NULL OR ended > started"
     relation = pa.table({"started": starts.cast(pa.int64()), "ended": ends.cast(pa.int64())})
     query = _CHANGES.format(far=sys.maxsize if far is None else far, grain=grain, lasting=lasting)

@@ -25,9 +25,9 @@ REMEDY: Final = "`backstory tables` lists the tables; put `` around unusual name
 
 
 def run_query(store: IcebergStore, query: str) -> DataFrame:
-    """The answer to one query of Spark SQL; a table is `schema.table`, in this catalog.
+    """The answer to one Spark SQL query, in which `schema.table` is a table of this catalog.
 
-    The query may read rows, list tables or describe a table; its parsed plan is checked before Spark runs it.
+    The query may read rows, list tables or describe a table. Its parsed plan is checked before Spark runs it.
     Raises UsageError for any other statement, and for a query that Spark cannot analyze.
     """
     with _within_catalog(store):
@@ -46,7 +46,7 @@ def run_query(store: IcebergStore, query: str) -> DataFrame:
 
 
 def _refresh(store: IcebergStore, names: Iterable[Sequence[str]]) -> None:
-    """Make the session read the present state of these tables and of their metadata tables."""
+    """Make the session read the current state of these tables and of their metadata tables."""
     for name in names:
         own = name[1:] if name[0] == store.catalog else name
         if len(own) > 1:
@@ -61,7 +61,7 @@ def _require_here(store: IcebergStore, name: Sequence[str]) -> None:
 
 
 def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] | None:
-    """The names that a statement such as DESCRIBE or SHOW looks up; None for a query."""
+    """The names that a statement such as DESCRIBE or SHOW looks up, or None for a query."""
     try:
         plan = store.spark._jsparkSession.sessionState().sqlParser().parsePlan(query)  # noqa: SLF001
     except AnalysisException:
@@ -76,7 +76,7 @@ def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] 
 
 @contextmanager
 def translate_query_faults(table: TableName | str) -> Iterator[None]:
-    """Raise Spark's errors, while the rows of an answer are read, as errors of the query or of lost files.
+    """Translate Spark's errors, while an answer's rows are read, to errors about the query or lost files.
 
     `table` is the table that the error names.
     """

@@ -1,4 +1,4 @@
-"""The questions about a table, each one query of its layout, for every engine that reads rows.
+"""The questions about a table. Each is one query for the table's layout, in any engine that reads rows.
 
 Files are read as Arrow tables and queried by DuckDB (`files.py`). Spark answers with frames (`frames.py`).
 """
@@ -56,11 +56,11 @@ Rows = TypeVar("Rows")
 Differences = TypeVar("Differences")
 # Columns of versions, by their names in queries and in answers.
 TIMES: Final = {STARTED: VALID_FROM, ENDED: VALID_TO}
-# Columns of rows in two states: whether a row was true in each.
+# The columns that record in which of two states a row was true.
 SIDE_COLUMNS: Final = tuple(map(internal_name, SIDES))
-# A query of a layout, by the columns that identify a record and the kind of its log.
+# Returns the query for a layout, from the columns that identify a record and the kind of its log.
 Query = Callable[[SqlSyntax, Sequence[str], LogKind | None], str]
-# A map of the query for versions to a narrower one.
+# Restricts the query for versions to some versions.
 Narrowing = Callable[[SqlSyntax, str], str]
 
 
@@ -104,7 +104,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def at(self, known_at: datetime | None) -> Self:
-        """The table as known at a recorded time, by `state_at`; raises its errors."""
+        """The table as known at a recorded time. Raises the errors of `state_at`."""
 
     @abstractmethod
     def of_record(self, key: object) -> Self:
@@ -123,7 +123,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def select(self, rows: Rows, selection: Selection) -> Rows:
-        """The selected columns of rows."""
+        """The selected columns of these rows."""
 
     @abstractmethod
     def unite(self, before: Rows, after: Rows) -> Rows:
@@ -131,7 +131,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
 
     @abstractmethod
     def differences(self, rows: Rows, comparison: Comparison) -> Differences:
-        """The records whose rows differ in two states, by `SIDE_COLUMNS`."""
+        """The records whose rows differ in the two states of `SIDE_COLUMNS`."""
 
     @abstractmethod
     def in_order(self, rows: Rows) -> "tuple[pa.Schema, Iterable[pa.RecordBatch]]":
@@ -152,12 +152,12 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         return history_of(self.stored, self.shape)
 
     def versions(self, narrow: Narrowing | None = None, *more: str) -> Rows:
-        """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL while it is true."""
+        """Every version: the user's columns, `valid_from`, and `valid_to`, which is NULL if it is open."""
         warn_of_disorder(self.stored)
         return self.ask(self.versions_query(narrow), *more)
 
     def versions_query(self, narrow: Narrowing | None = None) -> Query:
-        """The query for the versions, mapped to a narrower one."""
+        """The query for the versions, which `narrow` may restrict."""
 
         def query(syntax: SqlSyntax, key: Sequence[str], log: LogKind | None) -> str:
             versions = versions_query(syntax, self.shape.layout, key, log, self.until)
@@ -168,8 +168,8 @@ class KnownTable(ABC, Generic[Rows, Differences]):
     def statements(self) -> Rows:
         """The statements of all records: versions with their recorded times, `STATED_FROM` and `STATED_TO`.
 
-        Layout `versions` and event logs store these (native.md V97; NULL: still stated). For other layouts
-        they are NULL, and the versions are those known now.
+        Layout `versions` and event logs store these times (native.md V97). NULL in `STATED_TO` means that the
+        statement still holds. For other layouts both times are NULL, and the versions are the ones known now.
         """
         if self.shape.layout in RECORDING:
             return self.ask(statements_query, STATED_FROM, STATED_TO)
@@ -187,7 +187,7 @@ class KnownTable(ABC, Generic[Rows, Differences]):
         return self.select(known.versions(partial(true_query, instant=instant)), selection)
 
     def names(self, selection: Selection, names: Sequence[str]) -> list[str]:
-        """The selected ones of these columns; UsageError for a missing column."""
+        """The selected columns among these. Raises UsageError for a missing column."""
         return selection.select(self.shape.table, shown_key(self.shape), names)
 
 
@@ -198,10 +198,10 @@ def life(
     known_at: datetime | None = None,
     columns: Sequence[str] = (),
 ) -> Timeline:
-    """One record's history as known now or at `known_at`; on `axis` both, all statements ever made.
+    """One record's history as known now or at `known_at`, or on `axis` both, all statements ever made.
 
-    With `columns` it has only these and the key. Raises UsageError for another key and for a table that keeps
-    no history, and the errors of `state_at`.
+    If `columns` are named, it has only these and the key. Raises UsageError for another key and for a table
+    that keeps no history, and the errors of `state_at`.
     """
     stated = table.shape.layout in RECORDING
     if stated and known_at is not None:
@@ -232,9 +232,9 @@ def diff(
 def _rows_of_two_times(
     table: KnownTable[Rows, Any], first: datetime, second: datetime, time: datetime
 ) -> Rows:
-    """The rows true at an instant as known at one of two recorded times.
+    """The rows that were true at an instant, as known at either of two recorded times.
 
-    A table without a history has the rows of both times.
+    For a table without a history, these are the rows at both recorded times.
     """
     if table.shape.layout is Layout.VERSIONS:
         for known_at in (first, second):

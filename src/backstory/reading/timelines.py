@@ -28,20 +28,20 @@ VersionRow = Mapping[str, Any]
 
 
 def shown_name(name: str) -> str:
-    """A user's own `valid_from` is read as `valid_from_src`."""
+    """The name that a reader sees. A user's own `valid_from` becomes `valid_from_src`."""
     return f"{name}_src" if name in {VALID_FROM, VALID_TO} else name
 
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """The history as known from one recorded time to another; both are None if nothing records them."""
+    """The history as known from one recorded time to another. Both are None if nothing records them."""
 
     versions: Sequence[VersionRow]
     known_from: datetime | None = None
     known_to: datetime | None = None
 
     def is_news(self, version: VersionRow) -> bool:
-        """Whether a version is known since the beginning of this lane."""
+        """Whether a version first became known at the beginning of this lane."""
         return self.known_from is not None and version[KNOWN_FROM] == self.known_from
 
 
@@ -76,12 +76,15 @@ def changing_columns(versions: Sequence[VersionRow], columns: Sequence[str]) -> 
 
 
 def differ(name: str, one: VersionRow, other: VersionRow) -> bool:
-    """Whether two versions differ in a column; NaN equals NaN, within nested values too (V16)."""
+    """Whether two versions differ in a column. NaN equals NaN, even within nested values (V16)."""
     return one[name] != other[name] and repr(one[name]) != repr(other[name])
 
 
 def removal_time(versions: Sequence[VersionRow], version: VersionRow) -> datetime | None:
-    """When the record was removed after a version; None if a version follows at once or it still exists."""
+    """The time at which the record was removed after a version.
+
+    None if a version follows at once, or if the record still exists.
+    """
     end: datetime | None = version[VALID_TO]
     return None if any(other[VALID_FROM] == end for other in versions) else end
 
@@ -99,7 +102,7 @@ def describe_change(before: VersionRow | None, version: VersionRow, columns: Seq
 
 
 def value_text(value: object) -> str:
-    """A value as text for people; control characters, which could move a terminal's cursor, are replaced."""
+    """A value as text for people. Control characters, which could move a terminal's cursor, are replaced."""
     return "–" if value is None else _CONTROLS.sub("\ufffd", str(value))
 
 
@@ -138,7 +141,7 @@ def _valid_times(versions: Sequence[VersionRow]) -> list[datetime]:
 
 
 def time_format(times: Sequence[datetime]) -> str:
-    """The format in which different instants look different: to days, seconds or microseconds."""
+    """The shortest format in which different instants look different: to the day, second or microsecond."""
     distinct = len(set(times))
     for form in ("%Y-%m-%d", "%Y-%m-%d %H:%M:%S"):
         if len({f"{time:{form}}" for time in times}) == distinct:
@@ -146,7 +149,7 @@ def time_format(times: Sequence[datetime]) -> str:
     return "%Y-%m-%d %H:%M:%S.%f"
 
 
-# The width of the bars as text, in letters, and in lines that are narrower than `ROOMY`.
+# The width of text bars in letters, first in general, then in lines that are narrower than `ROOMY`.
 BARS_WIDTH, NARROW_WIDTH = 48, 20
 ROOMY = 110
 BAR_SIGN, OPEN_SIGN, GONE_SIGN, AWAY_SIGN = "█", "▶", "╳", "┄"
@@ -158,8 +161,8 @@ def draw_lanes(
 ) -> list[str]:
     """Draw lanes as lines of text: for each version, sorted by start, its date, a bar and changed `columns`.
 
-    Each lane follows the time at which it became known; `+` marks the versions that are new then. The time
-    axis extends from the first start to `now`. An open version ends in an arrow; a removed record has a line
+    Each lane follows the time at which it became known. `+` marks the versions that were new then. The time
+    axis extends from the first start to `now`. An open version ends in an arrow. A removed record has a line
     without a bar. With a narrow `width` bars are shorter and the changes are wrapped.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
@@ -270,8 +273,8 @@ def picture(
 ) -> str:
     """Draw a history as SVG: a row for each `shown` column, or for each known time at which it changed.
 
-    A bar is a period with one value, with the whole value as tooltip. An open bar ends in an arrow; while the
-    record is removed there is a dotted line. `link` returns the address to which a bar links, None for none.
+    A bar is a period with one value, and its tooltip has the whole value. An open bar ends in an arrow. A
+    dotted line shows that the record was removed. `link` returns the address to which a bar links, or None.
     """
     versions = list(chain.from_iterable(lane.versions for lane in lanes))
     if not versions:
@@ -316,7 +319,7 @@ def _rows_of_columns(lane: Lane, shown: Sequence[str]) -> Iterator[PictureRow]:
 
 
 def _stretches(lane: Lane, name: str) -> Iterator[Bar]:
-    """The bars of a column; adjoining versions with equal values make one bar."""
+    """The bars of a column. Adjoining versions with equal values make one bar."""
     begin: VersionRow | None = None
     for version, following in zip(lane.versions, [*lane.versions[1:], None], strict=True):
         begin = begin or version
@@ -432,7 +435,7 @@ class Timeline:
 
     @property
     def lanes(self) -> list[Lane]:
-        """A lane for each known time at which the history changed; on axis `valid`, one lane."""
+        """A lane for each known time at which the history changed, or one lane on axis `valid`."""
         return lanes(self.versions) if self.axis == "both" else [Lane(self.versions)]
 
     def __str__(self) -> str:
@@ -482,13 +485,13 @@ def timeline_of(
     statements: Sequence[VersionRow] = [_with_axes(each, commits) for each in rows]
     versions = sorted(statements if axis == "both" else statements_at(statements, known_at), key=_sort_key)
     columns = [name for name in (versions[0] if versions else ()) if name not in {*key, *AXES}]
-    first = versions[0] if versions else {}  # its key is shown: Python widens a float of 32 bits
+    first = versions[0] if versions else {}  # its key is shown, because Python widens a 32-bit float
     title = " ".join([str(table), *(f"{name}={first.get(name, value)}" for name, value in key.items())])
     return Timeline(versions, columns, axis, title)
 
 
 def _with_axes(statement: VersionRow, commits: Mapping[datetime, int]) -> dict[str, Any]:
-    """The values, then the times and the snapshot id; a user's own `known_from` becomes `known_from_src`."""
+    """The values, times and snapshot id. A user's own `known_from` becomes `known_from_src`."""
     rest = dict(statement)
     valid = {name: rest.pop(name) for name in (VALID_FROM, VALID_TO)}
     known = {KNOWN_FROM: rest.pop(STATED_FROM, None), KNOWN_TO: rest.pop(STATED_TO, None)}

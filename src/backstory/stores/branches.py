@@ -1,8 +1,8 @@
-"""Branches of a table: previews, and deliveries by SQL, which the table then follows.
+"""Branches of a table, for previews and for deliveries by SQL.
 
-A branch changes rows only. The table's properties that its commits change are pending: each commit has all of
-them in its summary, and publishing the branch sets them. SQL sets them after it has published the branch of a
-delivery, and then drops the branch. Until then every reader takes them from the commit.
+A branch only changes rows. Properties that its commits change are pending: each commit has all of them in its
+summary, and publishing the branch sets them on the table. A delivery by SQL first publishes its branch, then
+sets the properties, and then drops the branch. Until they are set, every reader takes them from the commit.
 """
 
 import json
@@ -18,7 +18,7 @@ from backstory.model.table import TableName
 BRANCH: Final = "backstory.branch"
 PENDING: Final = "backstory.pending-properties"
 MAIN: Final = "main"
-# The beginning of names of branches, each of which is of one delivery by SQL.
+# The beginning of the names of branches that deliveries by SQL create, one for each delivery.
 DELIVERY: Final = "backstory_delivery_"
 _CURRENT: Final = "current-snapshot-id"
 
@@ -48,7 +48,7 @@ def in_effect(metadata: Json) -> Json:
 
 
 def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
-    """The properties that only the commits of a table or its branch have. None is a removed property."""
+    """The properties that only commits of a table or its branch have so far. None removes a property."""
     pending: dict[str, str | None] = {}
     for _, commit in _published_commits(metadata):
         pending |= pending_properties(_summary(commit).get(PENDING))
@@ -59,7 +59,7 @@ def pending_in(metadata: Json, branch: str = MAIN) -> dict[str, str | None]:
 
 
 def finished_deliveries(metadata: Json) -> list[str]:
-    """The branches of deliveries that are published, or that cannot be any more: the table has moved on."""
+    """The branches of deliveries that are published, or no longer can be because the table has changed."""
     heads = _deliveries(metadata)
     bases = {
         (one["snapshot-id"], _summary(one).get(BRANCH)): one.get("parent-snapshot-id")
@@ -81,7 +81,7 @@ def _deliveries(metadata: Json) -> dict[str, int]:
 
 
 def _published_commits(metadata: Json) -> list[tuple[str, Json]]:
-    """The branches of deliveries that the table has followed, with their commits, oldest first."""
+    """The published branches of deliveries, each with its commit, oldest first."""
     heads = _deliveries(metadata)
     past = ancestors(metadata, metadata.get(_CURRENT)) if heads else []
     if past and past[-1].get("parent-snapshot-id") is not None:
@@ -159,10 +159,10 @@ def require_current(metadata: Json, table: TableName, branch: str) -> list[Json]
 
 
 def began_at(metadata: Json, table: TableName, branch: str) -> datetime:
-    """A known time between the table's newest commit and its branch. Raises errors of `require_current`."""
+    """A recorded time between the table's newest commit and its branch. Raises `require_current`'s errors."""
     require_current(metadata, table, branch)
     newest = ancestors(metadata, metadata.get(_CURRENT))[0]
-    # A commit's time is in whole milliseconds, and the next commit takes longer than one.
+    # A commit's time is in whole milliseconds, and the next commit is more than a millisecond later.
     return datetime.fromtimestamp(newest["timestamp-ms"] / 1000, UTC) + timedelta(microseconds=999)
 
 

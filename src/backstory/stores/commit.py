@@ -13,8 +13,8 @@ def commit(store: Store, table: StoredTable | None, change: Change, note: Note) 
     """Commit a change once. If `table` is None, the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded. Raises TryAgain if another writer
-    committed first, or if the number of added rows is not the counted one. Raises Refused for a name that no
-    table can have. A failed commit leaves no files.
+    committed first, or if the number of added rows differs from the expected one. Raises Refused for a name
+    that no table can have. A failed commit leaves no files.
     """
     raise NotImplementedError(store)
 

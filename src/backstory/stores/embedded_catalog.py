@@ -1,6 +1,6 @@
-"""The catalog of an embedded warehouse, a SQLite file, and the current and former folders of the warehouse.
+"""The SQLite catalog of an embedded warehouse, and the warehouse's current and former folders.
 
-Iceberg writes whole paths. After a folder was copied or moved, its tables still name the files of the former
+Iceberg writes absolute paths. After a folder is copied or moved, its tables still name files in the former
 folder. A reader or writer of the copy would use the original's files. The catalog therefore records each
 folder below which tables were created. A table below a recorded folder other than the current one is neither
 read nor written. Any other table is in a place that its owner chose.
@@ -42,7 +42,7 @@ class CatalogFile(NamedTuple):
 
 
 def read_catalog(folder: Path) -> CatalogFile:
-    """The catalog of the warehouse in a folder. Empty if it does not exist yet."""
+    """The catalog of the warehouse in a folder, or an empty one if the file does not exist yet."""
     file = folder / CATALOG_FILE
     if not file.exists() or not file.stat().st_size:
         return CatalogFile([], [])
@@ -77,7 +77,7 @@ def open_to_read(file: Path) -> Iterator[sqlite3.Connection]:
 
 @contextmanager
 def begin_change(file: Path) -> Iterator[sqlite3.Connection]:
-    """A transaction that excludes other writers, and is rolled back on an exception. Creates no file."""
+    """A transaction that excludes other writers, and rolls back on an exception. It creates no file."""
     address = f"{file.as_uri()}?mode=rw"
     with closing(sqlite3.connect(address, uri=True, timeout=PATIENCE, isolation_level=None)) as connection:
         connection.execute("BEGIN IMMEDIATE")
@@ -110,7 +110,7 @@ class WarehouseFolders:
     former: frozenset[str]
 
     def former_of(self, location: str) -> str | None:
-        """The former folder that contains a location, or None if this folder contains it or neither does."""
+        """The former folder that contains a location, or None for any other location."""
         spellings = path_spellings(location)
         present = max(map(len, enclosing_folders(spellings, self.spellings)), default=0)
         former = max(enclosing_folders(spellings, self.former), key=len, default="")
@@ -185,7 +185,7 @@ def remember(folder: Path, table: TableName | None = None) -> None:
 
 
 def remember_if_writable(folder: Path | None) -> None:
-    """Record the folder of an embedded warehouse, if its catalog is writable. Readers may lack the right."""
+    """Record the folder of an embedded warehouse, if its catalog is writable. Readers may lack permission."""
     with suppress(TryAgain, OSError):
         if folder is not None and (folder / CATALOG_FILE).exists():
             remember(folder)
@@ -245,7 +245,7 @@ def _is_same_folder(one: str, other: Path) -> bool:
 
 
 def _infer_former_folders(folder: Path, entries: list[CatalogEntry]) -> set[str]:
-    """The former folders of a warehouse whose catalog records none, inferred from its tables' locations.
+    """Infer a warehouse's former folders from its tables' locations, if its catalog records none.
 
     A location elsewhere is in a former folder in two cases: this folder has the same file at the same
     relative path, or metadata there names the former location. Otherwise the table's owner chose the
@@ -278,7 +278,7 @@ def _metadata_files(file: Path) -> list[Path]:
 
 
 def _names_place(metadata: Path, place: Path) -> bool:
-    """Whether a metadata file contains this location as its table's."""
+    """Whether a metadata file names this place as the location of its table."""
     with suppress(OSError, ValueError):
         document = json.loads(metadata.read_text("utf-8"))
         return isinstance(document, dict) and bare_path(str(document.get("location"))).rstrip("/") == str(

@@ -18,12 +18,12 @@ def no_table(table: TableName, known: Iterable[TableName] = (), searched: str = 
 
 
 def table_exists(table: TableName) -> Refused:
-    """The error for a new table whose name another table has."""
+    """The error for a new table with the name of an existing table."""
     return Refused("table-exists", f"The table {table} already exists.", "Alter it, or drop it first.")
 
 
 def view_exists(table: TableName) -> Refused:
-    """The error for a new table whose name a view has."""
+    """The error for a new table with the name of an existing view."""
     return Refused(
         "table-exists", f"{table} is the name of a view.", "Drop the view, or give the table another name."
     )

@@ -198,7 +198,7 @@ def not_relocatable(file: Path) -> Failed:
 ENDINGS: Final = (".gz.metadata.json", ".metadata.json.gz", ".metadata.json")
 POSITIONS: Final = 1  # the content of position delete files and deletion vectors
 DELETED: Final = 2  # the status of an entry whose file the snapshot removed
-# With backstory's own property that is a path: the folder of a dataset's manifest.
+# The properties that are paths, including backstory's own: the folder of a dataset's manifest.
 PATH_PROPERTIES: Final = (*LOCATION_PROPERTIES, "backstory.odf.folder")
 _MARK: Final = re.compile(r"-r[0-9a-f]{8}$")
 _STATISTICS: Final = {"statistics": "statistics-path", "partition-statistics": "statistics-path"}
@@ -335,7 +335,7 @@ class TableRelocation:
         except OSError:
             with translate_faults(self.table):
                 raise
-        except (EOFError, SystemError, ValueError, KeyError, struct.error, zlib.error):  # no Avro file
+        except (EOFError, SystemError, ValueError, KeyError, struct.error, zlib.error):  # not an Avro file
             raise file_garbled(self.table, str(file)) from None
         self._note_outside(entry.location for entry in entries if entry.live)
         return entries

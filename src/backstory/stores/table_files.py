@@ -27,7 +27,7 @@ Item = TypeVar("Item")
 
 
 def read_ahead(pool: Executor, readers: Iterable[Callable[[], Iterator[Item]]], count: int) -> Iterator[Item]:
-    """The items of the readers, in order. At any time `count` readers have begun, each one item ahead."""
+    """The items of the readers, in order. At any time, `count` readers are working, each on its next item."""
     rest = iter(readers)
     started = deque[tuple[Iterator[Item], Future[Item | None]]]()
 
@@ -172,7 +172,7 @@ def _is_address(host: str | None) -> bool:
 WHOLE: Final = 1 << 20
 # Requests wait for the network, not for this machine's cores.
 AT_ONCE: Final = 16
-# Spans with a smaller gap between them are one request, which costs less than two.
+# Spans with a smaller gap between them are fetched by one request, which costs less than two.
 HOLE: Final = 512 << 10
 # The bytes of one request; larger spans are several concurrent requests.
 PIECE: Final = 8 << 20
@@ -272,7 +272,7 @@ class _RemoteReader(RawIOBase):
 
 
 def merge_spans(spans: Iterable[Span], hole: int) -> list[Span]:
-    """Spans in ascending order. Spans with no larger gap than `hole` between them are merged."""
+    """Spans in ascending order. Spans are merged if the gap between them is at most `hole`."""
     merged: list[Span] = []
     for start, end in sorted(spans):
         if merged and start - merged[-1][1] <= hole:
@@ -417,7 +417,7 @@ class TableFiles:
             return file.read(length)
 
     def open_ahead(self, locations: Iterable[str]) -> None:
-        """Open files that will be read, concurrently. The reader of a file gets its error again."""
+        """Concurrently open files that will be read. An error is raised again when its file is read."""
         remote = [location for location in dict.fromkeys(locations) if is_remote(location)]
         if len(remote) < 2:  # noqa: PLR2004 - the reader itself opens one
             return

@@ -101,7 +101,7 @@ def _refuse(store: ConnectStore, table: TableName) -> None:
 def _rows(
     store: ConnectStore, table: TableName, branch: str = MAIN, *, column: str = "name"
 ) -> dict[int, Any]:
-    store.refresh(table)  # copies of the session have caches of their own
+    store.refresh(table)  # copies of the session have their own caches
     query = f"SELECT id, {column} AS value FROM {store.sql_name(table)} VERSION AS OF '{branch}'"  # noqa: S608
     return {row["id"]: row["value"] for row in arrow_of(store.spark.sql(query)).to_pylist()}
 
@@ -114,7 +114,7 @@ def _other_result(message: str) -> Failed:
 
 @contextmanager
 def remove_at_end(store: ConnectStore, tables: Sequence[TableName]) -> Iterator[None]:
-    """Remove scratch tables, their views and their schema at the end, as far as they exist."""
+    """Remove scratch tables, their views and their schema at the end, if they exist."""
     try:
         yield
     finally:

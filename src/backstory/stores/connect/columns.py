@@ -26,7 +26,7 @@ def new_properties(table: IcebergTable, properties: Mapping[str, str | None]) ->
 def set_properties(
     store: ConnectStore, session: "SparkSession", table: TableName, properties: Mapping[str, str | None]
 ) -> None:
-    """Set properties of the table; None removes one."""
+    """Set properties of the table. None removes a property."""
     altering = f"ALTER TABLE {store.sql_name(table)}"
     values = {name: value for name, value in properties.items() if value is not None}
     removed = [text_literal(name) for name, value in properties.items() if value is None]
@@ -39,10 +39,10 @@ def set_properties(
 def reshape(
     store: ConnectStore, session: "SparkSession", table: IcebergTable, into: Shape, renamed: Mapping[str, str]
 ) -> Mapping[str, str]:
-    """Give the table the columns of the new shape; a kill before the rows leaves columns without new values.
+    """Give the table the columns of the new shape, and return its properties.
 
-    The properties are set first, so that a new column is never taken for another one of its source. Returns
-    the table's properties.
+    A kill before the rows are written leaves columns without new values. The properties are set first, so
+    that a new column is never mistaken for another column of the source.
     """
     altering = f"ALTER TABLE {store.sql_name(table.shape.table)}"
     statements = [f"{altering} {clause}" for clause in _alterations(table.shape, into, renamed)]
@@ -59,9 +59,10 @@ def reshape(
 
 
 def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iterator[str]:
-    """The clauses that change the columns, each of which leaves a table that can be read.
+    """The clauses that change the columns. The table can be read after each of them.
 
-    A type is widened before its comment, which contains it, and which is valid only for a type that fits.
+    A type is widened before its comment is changed. The comment contains the source's type, and is valid only
+    if that fits the stored type.
     """
     for old, new in renamed.items():
         if old != new:
@@ -80,7 +81,7 @@ def _alterations(before: Shape, into: Shape, renamed: Mapping[str, str]) -> Iter
         comments = (f"{quote(each.name)} COMMENT {text_literal(each.doc)}" for each, _ in wider)
         yield f"ALTER COLUMN {', '.join(comments)}"
     places = ("FIRST", *(f"AFTER {quote(name)}" for name in into.names))
-    # New columns come first, because copies remember their ids.
+    # New columns are added first, because copies remember their ids.
     added = [
         f"{column_definition(each)} {place}"
         for each, place in zip(into.columns, places, strict=False)
@@ -104,7 +105,7 @@ def column_definition(column: Column) -> str:
 
 
 def require_alterable(table: IcebergTable, change: Change, into: Shape) -> None:
-    """Raise UsageError for a shape to which no series of statements leads that may end at any time."""
+    """Raise UsageError for a shape that statements cannot reach safely if they may be interrupted."""
     before, renamed = table.shape, {old: new for old, new in change.renamed.items() if old != new}
     if into.table != before.table or into.layout is not before.layout:
         raise needs_java("Another name or layout of a table")

@@ -1,7 +1,7 @@
-"""The one way to change a table over Spark Connect: a MERGE into a branch, which the table then follows.
+"""The only way to change a table over Spark Connect: a MERGE into a branch, which is then published.
 
-The branch begins at the snapshot of the plan. Iceberg moves `main` to it only while `main` is still there, so
-that a plan and its commit are tied to each other. A new table is created with its rows at once.
+The branch begins at the snapshot of the plan. Iceberg moves `main` to the branch only if `main` is still at
+that snapshot, so a commit always matches its plan. A new table and its rows are created in one step.
 """
 
 import json
@@ -48,10 +48,10 @@ MERGE_MODE: Final = "write.merge.mode"
 
 @commit_of.register(ConnectStore)
 def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
-    """Commit a change once; without a table the change creates it.
+    """Commit a change once. If `table` is None, the change creates it.
 
     Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
-    UsageError for a change that only Java makes. A failed commit may leave files, until snapshots expire.
+    UsageError for a change that only Java can make. A failed commit may leave files until snapshots expire.
     """
     if table is not None and change.tags:
         return _move_branches(store, table, change)
@@ -60,7 +60,7 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     if table is not None and (change.dropped or (change.into and change.into.table != table.shape.table)):
         drop_or_rename(store, table, change)
         return Commit(None, change.counts)
-    if table is None and change.recreate:  # if there is a table of this name now, the creation conflicts
+    if table is None and change.recreate:  # SQL replaces no table, but can create one
         change = replace(change, recreate=store.has(cast("Shape", change.into).table))
     _require_sql(store, table, change)
     change = replace(change, added=_arrow(change.added), removed=_arrow(change.removed))
@@ -69,7 +69,7 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
     shape, added = change.into or cast("IcebergTable", table).shape, change.added
     count = 0 if added is None else len(added)
     if change.expected not in {None, count}:
-        raise conflict(shape.table)  # their source has changed since it was counted
+        raise conflict(shape.table)  # the source of the rows has changed since it was counted
     counts = change.counts
     if change.count_as:
         counts = {**counts, change.count_as: count}
@@ -85,7 +85,7 @@ def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note
 
 
 def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change) -> None:
-    """Raise UsageError for a change that SQL does not make by one visible commit.
+    """Raise UsageError for a change that SQL cannot make in one visible commit.
 
     Raises Refused for a name that no table can have.
     """
@@ -103,7 +103,7 @@ def _require_sql(store: ConnectStore, table: IcebergTable | None, change: Change
         raise needs_java("A table whose files are written again by each MERGE")
 
 
-# The parts of a change that SQL makes; with any other part it is refused.
+# The parts of a change that SQL can make. A change with any other part is refused.
 _BY_SQL: Final = (
     *("counts", "removed", "added", "into", "renamed", "properties"),
     *("whole", "snapshot", "count_as", "expected", "late_properties", "back_to"),
@@ -111,9 +111,9 @@ _BY_SQL: Final = (
 
 
 def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> None:
-    """Raise UsageError unless the table is a base that a load restores, with the columns and row ids of then.
+    """Raise UsageError unless the table is a base with row ids, and its columns are the same as then.
 
-    The state is restored by a new commit. In other layouts the newest commit has a meaning of its own.
+    A new commit restores the state. In other layouts, however, the newest commit has a meaning of its own.
     """
     then = table.iceberg.snapshot(change.back_to)
     has_columns = then is not None and then.schemaId() == table.schema_id and into == table.shape
@@ -122,9 +122,9 @@ def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> Non
 
 
 def _arrow(rows: Any) -> Any:
-    """Rows as an Arrow table; places by file stay as they are.
+    """Rows as an Arrow table. Positions by file are returned unchanged.
 
-    Raises UsageError for a frame of more rows than may be collected.
+    Raises UsageError for a frame with more rows than may be collected.
     """
     if isinstance(rows, RowBatches):
         return pa.concat_tables(rows.tables())
@@ -150,12 +150,12 @@ def _change(
     added: pa.Table | None,
     notes: Mapping[str, str],
 ) -> int:
-    """Add columns, change rows, then set properties; returns the snapshot."""
+    """Add columns, change rows, then set properties. Returns the snapshot."""
     shape, pending = cast("Shape", change.into), new_properties(table, change.properties)
     name, newest = table.shape.table, table.iceberg.currentSnapshot()
     branch = DELIVERY + uuid.uuid4().hex
     of_table, onto = replace(store, branch=None), store.branch or MAIN
-    # Until the branch is published, the commit does not count as one of the table.
+    # Until the branch is published, the commit does not count as one of the table's commits.
     if store.branch is not None:  # a preview: its properties stay pending, and the table does not follow it
         notes = {**notes, BRANCH: store.branch, PENDING: json.dumps({**table.pending, **change.properties})}
     else:
@@ -163,19 +163,19 @@ def _change(
     with commit_session(store, name, notes) as session:
         require_unchanged(store, session, table)
         if table.pending and onto == MAIN:
-            # A delivery was interrupted: it is completed, then this one is planned again.
+            # An interrupted delivery is completed first. Then this one is planned again.
             set_properties(store, session, name, table.pending)
             _drop_branches(store, session, name, table.finished)
             raise conflict(name)
         before = reshape(of_table, session, table, shape, change.renamed)
-        # Branches that began before: none of them can be published once this one is the table.
+        # Branches of earlier deliveries. None of them can be published after this one.
         refs = table.iceberg.refs() if onto == MAIN else ()
         others = [other for other in refs if other.startswith(DELIVERY)]
         at = "" if newest is None else f" AS OF VERSION {newest.snapshotId()}"
         session.sql(f"ALTER TABLE {of_table.sql_name(name)} CREATE BRANCH {branch}{at}")
         with ExitStack() as undo:
             undo.callback(_drop_branches, of_table, session, name, [branch])
-            # Iceberg begins the branch of a table without commits with an empty one.
+            # In a table without commits, Iceberg begins the branch with an empty commit.
             base = head_of(store.find(name).json, branch) if newest is None else newest.snapshotId()
             with time_stage("write"):
                 if change.back_to is not None:
@@ -186,7 +186,7 @@ def _change(
                 if onto == MAIN:
                     _require_properties(store, name, before)
             undo.pop_all()
-        # From here on the table may have followed the branch: the next commit does what fails here.
+        # From here on, the branch may be published. The next commit completes any step that fails here.
         with time_stage("commit"):
             _publish(of_table, session, name, onto, branch, snapshot)
             with suppress(PySparkException):
@@ -197,7 +197,10 @@ def _change(
 
 
 def _require_properties(store: ConnectStore, table: TableName, before: Mapping[str, str]) -> None:
-    """Raise TryAgain if another writer has set properties; a REST catalog makes a snapshot then."""
+    """Raise TryAgain if another writer has set properties.
+
+    In a REST catalog, writers of properties also make a snapshot, so nothing needs to be checked.
+    """
     if store.setting(f"spark.sql.catalog.{store.catalog}.type") == "rest":
         return
     now = store.find(table)
@@ -210,7 +213,7 @@ def _require_properties(store: ConnectStore, table: TableName, before: Mapping[s
 
 
 def _has_branch(store: ConnectStore, session: "SparkSession", table: TableName, branch: str) -> bool:
-    """Whether the table still has this branch: another writer that completes a delivery drops its branch."""
+    """Whether the table still has this branch. Another writer that completes a delivery drops its branch."""
     session.sql(f"REFRESH TABLE {store.sql_name(table)}")
     return bool(session.table(store.sql_name(table, "refs")).where(f"name = '{branch}'").count())
 
@@ -218,7 +221,7 @@ def _has_branch(store: ConnectStore, session: "SparkSession", table: TableName, 
 def _drop_branches(
     store: ConnectStore, session: "SparkSession", table: TableName, branches: Sequence[str]
 ) -> None:
-    """Drop branches in this order; after a failure the next commit drops the rest."""
+    """Drop branches in this order. After a failure, the next commit drops the rest."""
     with suppress(PySparkException):
         for each in branches:
             session.sql(f"ALTER TABLE {store.sql_name(table)} DROP BRANCH IF EXISTS {quote(each)}")
@@ -227,9 +230,10 @@ def _drop_branches(
 def _publish(
     store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str, snapshot: int
 ) -> None:
-    """Move the table, or its branch `onto`, to another branch; TryAgain unless it is where that one began.
+    """Move the branch `onto`, which may be the table's main branch, to another branch.
 
-    The answer can be lost: the table is asked whether it has the snapshot.
+    Raises TryAgain unless `onto` is still at the commit at which the other branch began. The response can be
+    lost, so after an error the table's metadata shows whether `onto` has the snapshot.
     """
     try:
         fast_forward(store, session, table, onto, branch)
@@ -263,7 +267,7 @@ def _move_branches(store: ConnectStore, table: IcebergTable, change: Change) -> 
                 session.sql(f"{altering} CREATE BRANCH {quote(branch)} AS OF VERSION {tag.snapshot}")
                 continue
             if change.back_to is not None:
-                # The branch may get another commit: exactly the planned ones are published.
+                # The branch may get another commit, but only the planned commits are published.
                 exactly = DELIVERY + uuid.uuid4().hex
                 session.sql(f"{altering} CREATE BRANCH {exactly} AS OF VERSION {change.back_to}")
                 try:

@@ -33,7 +33,10 @@ def create(
     added: pa.Table | None,
     notes: Mapping[str, str],
 ) -> int | None:
-    """Create a table of this shape with its rows, at once; returns its first snapshot, if it has rows."""
+    """Create a table of this shape together with its rows.
+
+    Returns its first snapshot, or None if there are no rows.
+    """
     refuse_paths(shape.table)
     properties = {**table_properties(store, shape), **properties}
     settings = {name: value for name, value in properties.items() if value is not None}
@@ -94,7 +97,8 @@ def _create_with_rows(
 def drop_or_rename(store: ConnectStore, table: IcebergTable, change: Change) -> None:
     """Drop the table with its files, or rename it.
 
-    Raises UsageError for a table with files outside of its folder: a drop in SQL would delete them as well.
+    Raises UsageError for a table with files outside of its folder, because a drop in SQL would also delete
+    them.
     """
     name = table.shape.table
     with commit_session(store, name, {}) as session:

@@ -1,7 +1,7 @@
 """An Iceberg table as its metadata JSON describes it, with the method names of Iceberg's Java.
 
-Readers of a table call the same methods, whether Java or its metadata answers. A method that only Java has is
-refused by name.
+Readers of a table call the same methods on Java's object and on this one. An error names any method that only
+Java has.
 """
 
 import json
@@ -39,7 +39,7 @@ class DescribedField(_Described):
 
 
 class DescribedSchema(_Described):
-    """The columns of a table in one of their states."""
+    """The columns of a table in one of its states."""
 
     members: ClassVar = {"schemaId": "schema-id"}
 
@@ -67,11 +67,11 @@ class DescribedSnapshot(_Described):
     }
 
     def sequenceNumber(self) -> int:  # noqa: N802 - Java's name
-        """Its number among the commits of the table."""
+        """The number of the commit among the table's commits."""
         return int(self.json.get("sequence-number", 0))
 
     def operation(self) -> str:
-        """Its kind of change to files."""
+        """The kind of change to files."""
         return str(self.json["summary"]["operation"])
 
     def summary(self) -> dict[str, str]:
@@ -103,7 +103,7 @@ class DescribedSpec(_Described):
     """The partitions of a table."""
 
     def fields(self) -> list[DescribedPart]:
-        """Their fields."""
+        """The fields of the partitions."""
         return [DescribedPart(field) for field in self.json["fields"]]
 
 
@@ -139,15 +139,15 @@ class DescribedTable(_Described):
         return self.json.get("properties") or {}
 
     def schemas(self) -> Mapping[int, DescribedSchema]:
-        """Every state of its columns, by id."""
+        """Every schema of the table, by id."""
         return {schema["schema-id"]: DescribedSchema(schema) for schema in self.json["schemas"]}
 
     def schema(self) -> DescribedSchema:
-        """Its columns."""
+        """The current columns."""
         return self.schemas()[self.json["current-schema-id"]]
 
     def spec(self) -> DescribedSpec:
-        """Its partitions."""
+        """The current partitions."""
         number = self.json["default-spec-id"]
         return DescribedSpec(next(spec for spec in self.json["partition-specs"] if spec["spec-id"] == number))
 
@@ -160,10 +160,10 @@ class DescribedTable(_Described):
         return next((one for one in self.snapshots() if one.snapshotId() == number), None)
 
     def currentSnapshot(self) -> DescribedSnapshot | None:  # noqa: N802 - Java's name
-        """The newest commit, or None without commits."""
+        """The newest commit, or None if there are no commits."""
         number = self.json.get("current-snapshot-id")
         return None if number in {None, -1} else self.snapshot(number)
 
     def refs(self) -> Mapping[str, DescribedReference]:
-        """Its branches and tags."""
+        """The branches and tags, by name."""
         return {name: DescribedReference(ref) for name, ref in (self.json.get("refs") or {}).items()}

@@ -1,7 +1,7 @@
 """The rows that commits removed and added, from the states of the table before and after each commit.
 
-A row that is in both states cancels out. Tables whose rows have ids find it by its id and its last update; in
-other tables equal rows cancel in the query of the feed.
+A row that is in both states cancels out. In tables with row ids, such a row is found by its id and its last
+update. In other tables, equal rows cancel out in the query of the feed.
 """
 
 from collections.abc import Sequence
@@ -26,9 +26,9 @@ _APPEND: Final = "append"
 
 @dataclass(frozen=True, slots=True)
 class MovedStates:
-    """The rows that these commits moved, oldest first; `since` is the snapshot before them, if there is one.
+    """The rows that these commits moved, oldest first. `since` is the snapshot before them, or None.
 
-    It has the methods of `MovedRows`, which Java finds in files.
+    It has the same methods as `MovedRows`, whose rows Java finds in files.
     """
 
     table: IcebergTable
@@ -52,7 +52,7 @@ class MovedStates:
     def frame(self, store: IcebergStore) -> "DataFrame":
         """The moved rows: the table's columns, and the commit's number, version, time and sign.
 
-        Raises UsageError for parts of columns whose type has changed since, which only Java reads.
+        Raises UsageError if the type of a nested column has changed since, because only Java can read it.
         """
         name = replace(store, branch=None).sql_name(self.table.shape.table)
         before, moves = self.since, list[str]()
@@ -65,7 +65,7 @@ class MovedStates:
         return store.spark.sql(" UNION ALL ".join(moves))
 
     def release(self, _: IcebergStore) -> None:
-        """Nothing is staged."""
+        """Do nothing, because nothing is staged."""
 
     def _moves_of(self, name: str, number: int, before: int | None, commit: SnapshotLine) -> str:
         sides = [self._state(name, commit.id, 1)]
@@ -86,14 +86,14 @@ class MovedStates:
         )
 
     def _state(self, name: str, snapshot: int, sign: int) -> str:
-        """The rows at a snapshot, in the table's present columns."""
+        """The rows at a snapshot, in the table's current columns."""
         columns = [*self._columns_at(snapshot), f"CAST({sign} AS TINYINT) AS {quote(SIGN)}"]
         if keeps_row_ids(self.table):
             columns += [f"{ROW_ID} AS {quote(_ID)}", f"{UPDATED_IN} AS {quote(_UPDATED)}"]
         return f"SELECT {', '.join(columns)} FROM {name} VERSION AS OF {snapshot}"  # noqa: S608
 
     def _columns_at(self, snapshot: int) -> Sequence[str]:
-        """The present columns in the names of a snapshot, which Iceberg reads with its own columns."""
+        """The current columns, selected by their names in the schema of a snapshot."""
         iceberg = self.table.iceberg
         schema = iceberg.schemas().get(iceberg.snapshot(snapshot).schemaId()) or iceberg.schema()
         then = {field.fieldId(): field for field in schema.columns()}
@@ -114,7 +114,7 @@ _MOVED: Final = ("added-records", "deleted-records", "added-position-deletes", "
 
 
 def _column_at(then: Any, now: Any, type_: str) -> str:
-    """A present column by the name that it had; NULL if it did not exist yet."""
+    """A current column, selected by its former name, or NULL if it did not exist yet."""
     if then is None and now.json.get("initial-default") is None:
         return f"CAST(NULL AS {type_}) AS {quote(now.name())}"
     if then is not None and then.json["type"] == now.json["type"]:

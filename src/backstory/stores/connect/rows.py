@@ -23,12 +23,12 @@ from backstory.stores.refusals import conflict
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
-# The view of staged rows, and their columns besides the table's.
+# The view of staged rows, and its columns in addition to the table's columns.
 _ROWS: Final = "backstory_rows"
 _ACTION: Final = "backstory action"
 _STAGED: Final = (FILE, POSITION, _ACTION)
 _UPDATE, _DELETE, _INSERT = "update", "delete", "insert"
-# Names for both in a statement, which no column has: a column would be found first.
+# The aliases of the table and of the view. No column has such a name, because a column would be found first.
 _TABLE, _OURS = "`backstory stored`", "`backstory staged`"
 _AT_PLACE: Final = f"{_TABLE}.{FILE} = {_OURS}.{FILE} AND {_TABLE}.{POSITION} = {_OURS}.{POSITION}"
 _ADDED, _GONE, _BACK = _SUMS = ("added-records", "added-position-deletes", "removed-position-deletes")
@@ -48,11 +48,11 @@ def write_rows(
     *,
     whole: bool,
 ) -> int:
-    """Change the rows of the branch by one statement; returns its snapshot. `whole` replaces all rows.
+    """Change the rows of the branch with one statement, and return its snapshot. `whole` replaces all rows.
 
-    A row that is removed and added with the same id is updated, and keeps its id. A MERGE reads the table;
-    new rows alone need none. Raises TryAgain if the branch is gone, and Failed if the snapshot does not have
-    exactly these rows.
+    A row that is removed and added with the same id is updated, and keeps its id. New rows without any
+    removed rows need no MERGE, which reads the table. Raises TryAgain if the branch is gone, and Failed if
+    the snapshot does not have exactly these rows.
     """
     name, actions = shape.table, Counter(rows[_ACTION].to_pylist())
     frame_in(session, rows).createOrReplaceTempView(_ROWS)
@@ -88,9 +88,9 @@ def write_rows(
 def restore_rows(
     store: ConnectStore, session: "SparkSession", shape: Shape, then: int, branch: str, base: int | None
 ) -> int:
-    """Give the branch the rows of an earlier snapshot by one statement; returns its snapshot.
+    """Restore the rows of an earlier snapshot on the branch with one statement, and return its snapshot.
 
-    Rows that stayed keep their ids. Rows that return get new ones.
+    Rows that the branch still has keep their ids. Restored rows get new ids.
     """
     names = list(map(quote, shape.names))
     values = [f"{_OURS}.{name}" for name in names]
@@ -110,13 +110,16 @@ def restore_rows(
 def _commit_on_branch(
     store: ConnectStore, session: "SparkSession", name: TableName, branch: str, base: int | None
 ) -> tuple[Any, dict[str, int]]:
-    """The commit that a statement made on the branch, and its numbers of rows; TryAgain for a lost branch."""
+    """The commit that a statement made on the branch, and its row counts.
+
+    Raises TryAgain if another delivery dropped the branch.
+    """
     made = session.sql(
         f"SELECT s.snapshot_id, s.parent_id, s.summary FROM {store.sql_name(name, 'snapshots')} AS s "  # noqa: S608
         f"JOIN {store.sql_name(name, 'refs')} AS r ON r.snapshot_id = s.snapshot_id WHERE r.name = '{branch}'"
     ).collect()
     if not made or made[0].parent_id != base:
-        raise conflict(name)  # another delivery dropped the branch, and the statement may have begun one
+        raise conflict(name)  # another delivery dropped the branch, and the statement may have made a new one
     return made[0], {each: int(made[0].summary.get(each, 0)) for each in _SUMS}
 
 
@@ -128,7 +131,10 @@ def stage_rows(
     added: pa.Table | None,
     shape: Shape,
 ) -> pa.Table:
-    """The rows of the statement: removed places, and added rows at the place of the row with their id."""
+    """The rows of the statement: removed places, and added rows.
+
+    An added row has the place of the stored row with the same id, if any.
+    """
     schema = arrow_schema({each.name: each.type for each in shape.columns})
     places, rows = _places(removed), schema.empty_table() if added is None else added.select(schema.names)
     nowhere, ids = pa.nulls(len(rows), pa.int64()), pa.nulls(len(rows), pa.int64())
@@ -162,7 +168,7 @@ def _places(removed: pa.Table | Mapping[str, Any] | None) -> pa.Table:
 
 
 def _row_ids(session: "SparkSession", store: ConnectStore, table: IcebergTable, places: pa.Table) -> pa.Array:
-    """The row id at each place; TryAgain if a place has no row any more."""
+    """The row id at each place. Raises TryAgain if a place no longer has a row."""
     frame_in(session, places).createOrReplaceTempView(_ROWS)
     query = (
         f"SELECT {_TABLE}.{FILE}, {_TABLE}.{POSITION}, {_TABLE}.{ROW_ID} "  # noqa: S608 - quoted names

@@ -18,7 +18,7 @@ from backstory.stores.refusals import conflict
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# The setting of a session that its commits contain as a property.
+# The prefix of a session's settings that become properties of its commits.
 NOTE: Final = "spark.sql.iceberg.snapshot-property."
 # Texts in Spark's errors that mean that another writer was faster.
 _CONFLICTS: Final = (
@@ -36,7 +36,7 @@ _CONFLICTS: Final = (
 def fast_forward(
     store: ConnectStore, session: "SparkSession", table: TableName, onto: str, branch: str
 ) -> None:
-    """Move the branch `onto` to another branch, which must have its newest commit."""
+    """Move `onto` to the newest commit of `branch`, which must contain the newest commit of `onto`."""
     name = text_literal(f"{quote(table.schema)}.{quote(table.name)}")
     session.sql(f"CALL {quote(store.catalog)}.system.fast_forward({name}, '{onto}', '{branch}')").collect()
 
@@ -53,7 +53,7 @@ def require_unchanged(store: ConnectStore, session: "SparkSession", table: Icebe
 def commit_session(
     store: ConnectStore, table: TableName, notes: Mapping[str, str]
 ) -> Iterator["SparkSession"]:
-    """A session of one commit, whose settings are the commit's notes; no other commit gets them.
+    """A session for one commit. Its settings contain the commit's notes, which no other commit gets.
 
     Raises TryAgain if another writer was faster.
     """

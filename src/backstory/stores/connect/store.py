@@ -25,7 +25,8 @@ from backstory.stores.refusals import file_garbled
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-# Since this version a session can be cloned: commits have notes in settings of a session of their own.
+# Since this version a session can be cloned. Each commit has its own session, whose settings contain its
+# notes.
 OLDEST = (4, 1)
 
 
@@ -34,7 +35,7 @@ class ConnectStore(IcebergStore):
     """An Iceberg catalog in a session of Spark Connect. Calls that need Java are refused."""
 
     def __post_init__(self) -> None:
-        """Announce nothing to the session: each delivery refreshes the tables that it reads."""
+        """Announce nothing to the session, because each delivery refreshes the tables that it reads."""
 
     @property
     def jvm(self) -> Any:
@@ -49,16 +50,16 @@ class ConnectStore(IcebergStore):
 
     @property
     def has_java(self) -> bool:
-        """Whether this process reaches the session's Java: never."""
+        """False, because this process cannot call the session's Java."""
         return False
 
     @property
     def home(self) -> Path | None:
-        """None: the folder of a warehouse may be on another machine."""
+        """None, because the folder of a warehouse may be on another machine."""
         return None
 
     def iceberg(self) -> Any:
-        """Raises UsageError: Iceberg's catalog object is Java's."""
+        """Raises UsageError, because Iceberg's catalog object exists only in Java."""
         raise needs_java()
 
     def reserves(self, name: str) -> bool:
@@ -77,7 +78,7 @@ class ConnectStore(IcebergStore):
         self.spark.sql(f"REFRESH TABLE {self._whole(table)}")
 
     def has(self, table: TableName) -> bool:
-        """Whether there is such a table. By default the session's catalog remembers dropped ones."""
+        """Whether the table exists. By default, the session's catalog also caches dropped tables."""
         exists = self.spark.catalog.tableExists
         if not exists(self._whole(table)):
             return False
@@ -85,7 +86,7 @@ class ConnectStore(IcebergStore):
         return exists(self._whole(table))
 
     def _whole(self, table: TableName) -> str:
-        """The quoted name of the table, whatever the branch."""
+        """The quoted name of the table, without the branch."""
         return replace(self, branch=None).sql_name(table)
 
     def names(self, schema: str | None) -> list[TableName]:
@@ -124,7 +125,7 @@ class ConnectStore(IcebergStore):
 
 
 def open_connect(spark: "SparkSession", catalog: str, format_version: int, memory: Memory) -> ConnectStore:
-    """The store of a session of Spark Connect; UsageError for one that cannot be used."""
+    """The store of a session of Spark Connect. Raises UsageError if the session cannot be used."""
     import backstory.stores.connect.commit  # noqa: F401 - registers the way of its commits
 
     require_usable(spark, catalog)
@@ -132,10 +133,10 @@ def open_connect(spark: "SparkSession", catalog: str, format_version: int, memor
 
 
 def require_usable(spark: "SparkSession", catalog: str) -> None:
-    """Raises UsageError for an older Spark or Iceberg, another catalog, or a server without extensions.
+    """Raise UsageError for an older Spark or Iceberg, another catalog, or a server without extensions.
 
-    Also raises it for a session that was made in a way in which pyspark does not use Spark Connect's
-    functions.
+    Also raises it if pyspark uses the functions of classic sessions, not of Spark Connect. This depends on
+    how the session was created.
     """
     assert is_connect(spark)
     older = next((one for one in (str(spark.version), __version__) if is_older(one, OLDEST)), None)
@@ -176,7 +177,7 @@ def require_usable(spark: "SparkSession", catalog: str) -> None:
 
 
 def iceberg_version(spark: "SparkSession", catalog: str) -> str | None:
-    """Iceberg's version; None for a catalog that is none of Iceberg's."""
+    """Iceberg's version, or None if the catalog is not Iceberg's."""
     try:
         ((version,),) = spark.sql(f"SELECT {quote(catalog)}.system.iceberg_version()").collect()
     except PySparkException:

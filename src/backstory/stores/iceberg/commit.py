@@ -45,8 +45,8 @@ def commit(store: IcebergStore, table: IcebergTable | None, change: Change, note
     """Commit a change once. If `table` is None, the change creates it.
 
     Succeeds only if nothing was written to the table since it was loaded, so that the plan still holds.
-    Raises TryAgain if another writer committed first, or if the number of added rows is not the counted one.
-    Raises Refused for a name that no table can have. The files of a failed commit are deleted.
+    Raises TryAgain if another writer committed first, or if the number of added rows differs from the
+    expected one. Raises Refused for a name that no table can have. The files of a failed commit are deleted.
     """
     committed = _commit(store, table, change, note)
     announce(store, *{shape.table for shape in (table and table.shape, change.into) if shape})
@@ -170,7 +170,7 @@ def _write(
     try:
         files = _write_rows(store, pending, change.added, written)
         if change.expected not in {None, sum(int(file.recordCount()) for file in files)}:
-            raise conflict(table.shape.table)  # their source has changed since it was counted
+            raise conflict(table.shape.table)  # the source of the rows has changed since it was counted
     finally:
         if pending_deletions is not None:
             written.extend(pending_deletions.result().added)
@@ -226,7 +226,7 @@ def _add_files(
     delta = staged.newRowDelta()
     seen = staged.startMetadata().ref(branch)
     if seen is not None:
-        # Without it Iceberg would regard every earlier deletion vector as a concurrent one.
+        # Without this call, Iceberg would regard every earlier deletion vector as a concurrent one.
         delta.validateFromSnapshot(seen.snapshotId())
     for file in files:
         delta.addRows(file)
@@ -407,7 +407,7 @@ def _evolve_columns(
     called: dict[str, str] = {}
     for old, new in renamed.items():
         wanted = into.column(new)
-        # A column that is replaced is dropped by its old name, the only one that Iceberg has yet.
+        # A column that is replaced is dropped by its old name, the only one that Iceberg has so far.
         stays = wanted is None or widens(known[new], wanted.type) or added_fields(known[new], wanted.type)
         if old != new and stays:
             schema.renameColumn(old, new)
@@ -440,7 +440,8 @@ def _evolve_columns(
 def _grow_structs(store: IcebergStore, schema: Any, name: str, added: Iterable[AddedField]) -> None:
     """Add fields to the structs of a column.
 
-    New columns must be added before: they get the next field ids, on which marks of copies rely.
+    New columns must be added before this call, because they get the next field ids, on which marks of copies
+    rely.
     """
     for part in added:
         schema.addColumn(".".join((name, *part.within)), part.name, iceberg_type(store.jvm, part.type))

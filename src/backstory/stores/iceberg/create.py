@@ -45,13 +45,14 @@ PROPERTIES = {
     "commit.retry.num-retries": "10",
     # Small splits use all cores on tables of a few files.
     "read.split.target-size": str(32 << 20),
-    # A row group counts by its size: Iceberg's default of 4 MiB for each would make many times the tasks.
+    # A row group counts by its size. Iceberg's default of 4 MiB for each would lead to many times as many
+    # tasks.
     "read.split.open-file-cost": str(1 << 18),
 }
 # Rows are sorted by key, so a delivery of a few keys reads few row groups if they are small. In a small group
 # a large dictionary saves no space and takes a third of the writing time.
 SORTED = {"write.parquet.row-group-size-bytes": str(1 << 20), "write.parquet.dict-size-bytes": str(1 << 14)}
-# Rows in the order of their offsets are read by ranges of offsets.
+# Rows that are sorted by offset are read by ranges of offsets.
 IN_ORDER = {"write.parquet.row-group-size-bytes": str(16 << 20)}
 LONGEST_FOLDER = 128
 PLAIN = re.compile(r"[A-Za-z0-9_-]+")
@@ -74,12 +75,12 @@ def is_view(store: IcebergStore, name: TableName) -> bool:
     catalog = store.iceberg()
     try:
         return holds_views(store.jvm, catalog) and bool(catalog.viewExists(store.identifier(name)))
-    except Py4JJavaError:  # one of an older layout, or a server without views
+    except Py4JJavaError:  # a view of an older layout, or a server without views
         return False
 
 
 def views_of(store: IcebergStore, schema: str) -> set[str] | None:
-    """The names of the schema's views; None if the catalog does not support views."""
+    """The names of the schema's views, or None if the catalog does not support views."""
     from pyspark.errors import AnalysisException, UnsupportedOperationException
 
     namespace = ".".join(map(quote, (store.catalog, schema)))
@@ -126,7 +127,7 @@ def drop(store: IcebergStore, table: TableName) -> bool:
             named = files_of_history(store.jvm, iceberg, store.jvm.java.util.HashMap())
             folder, keeps = str(iceberg.location()), iceberg.properties().get("gc.enabled") == "false"
             former = [str(entry.file()) for entry in iceberg.operations().current().previousFiles()]
-        except Py4JJavaError:  # no table, or one whose files cannot be listed: they remain
+        except Py4JJavaError:  # the table does not exist, or its files cannot be listed and so remain
             return bool(catalog.dropTable(identifier, False))
         dropped = bool(catalog.dropTable(identifier, False))
         files = [file.location for file in named if not keeps or file.kind == "METADATA"]
@@ -215,7 +216,8 @@ def table_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
 def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
     """Set the order of a table's rows, by key.
 
-    The unsorted order remains among its orders, because Iceberg's procedures that sort otherwise look it up.
+    The unsorted order remains among its orders, because Iceberg's procedures look it up if they sort
+    differently.
     """
     if not shape.layout.is_sorted or not shape.key:
         return

@@ -151,7 +151,7 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
     if parts is None:
         return write_frame(store, table, frame_of(store, rows))
     schema = _with_field_ids(store, table, rows.schema)
-    locations = table.iceberg.locationProvider()  # called here: the pool's threads have no JVM connection
+    locations = table.iceberg.locationProvider()  # here, because the pool's threads have no JVM
     pieces = [
         (
             locations.newDataLocation(f"{partition.folder}/{uuid.uuid4()}.parquet".lstrip("/")),
@@ -230,9 +230,9 @@ def _sort_columns(table: IcebergTable, names: Collection[str]) -> list[str]:
 
 
 def _has_one_partition(table: IcebergTable, frame: Any) -> bool:
-    """Whether all rows of a frame are of one partition, so that tasks only need to sort them by key.
+    """Whether all rows of a frame are in one partition, so that tasks only need to sort them by key.
 
-    Iceberg's writer sorts by partition first, which takes Spark far longer than to sort by a number.
+    Iceberg's writer sorts by partition first, which takes Spark far longer than sorting by a number.
     """
     if not table.shape.layout.is_sorted or table.properties.get(DISTRIBUTION) != "none":
         return False

@@ -83,10 +83,10 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame, SparkSession
     from pyspark.sql.types import StructType
 
-# Spark finds columns by their ids, independent of their names in a file.
+# With these settings, Spark finds columns by their ids, regardless of their names in a file.
 SETTINGS: Final = ("spark.sql.parquet.fieldId.read.enabled", "spark.sql.parquet.fieldId.read.ignoreMissing")
 ID: Final = "parquet.field.id"
-# The time of files whose storage was not asked for it. The table may not delete them.
+# The modification time of files that no listing contains. The table may not delete them.
 NEVER: Final = datetime.min.replace(tzinfo=UTC)
 NAME_MAPPING: Final = "schema.name-mapping.default"
 

@@ -27,7 +27,7 @@ LONGEST: Final = 160
 _TEXTS: Final = re.compile(r"\"[^\"]*\"?|'[^']*'?|`[^`]*`?")
 _PLACES: Final = re.compile(r"\S*[/\\@?&=]\S*")
 _NUMBERS: Final = re.compile(r"\S*\d{3,}\S*")
-# Errors whose messages are about values, so that only their names are shown.
+# Errors whose messages are about values. Only the names of these errors are shown.
 _OF_VALUES: Final = re.compile(r"Number|Arithmetic|Date|IllegalState|Spark|Overflow")
 _RAISED: Final = re.compile(r"^(?:\w+\.)*(\w*(?:Error|Exception|Invalid)): ", re.MULTILINE)
 
@@ -73,9 +73,10 @@ BUSY = (
     "Connection refused",
     "Connection reset",
 )
-# In the errors of Amazon's client for an object store that asks for fewer requests.
+# In the errors of Amazon's client if an object store limits the rate of requests.
 THROTTLED = ("Status Code: 429", "Status Code: 503")
-# First letters of SQL states: connection, rollback, resources, operator, lock; below, login and privilege.
+# The beginnings of SQL states. Busy: connection, rollback, resources, operator, lock. Closed: login,
+# privilege.
 BUSY_STATES = ("08", "40", "53", "57", "55P03")
 CLOSED_STATES = ("28", "42501")
 # In Iceberg's errors for metadata or a snapshot older than the table's newest.
@@ -104,8 +105,8 @@ def show_causes(causes: bool) -> None:  # noqa: FBT001 - the one thing that it s
 def translate_faults(table: TableName | str) -> Iterator[None]:
     """Raise TryAgain for a conflict, a busy catalog or a full disk, and Failed for any other fault.
 
-    An error of backstory's in a Python worker is raised unchanged. Other errors contain the first line of the
-    fault's message, without parts that may be values.
+    One of backstory's own errors in a Python worker is raised unchanged. Other errors contain the first line
+    of the fault's message, without parts that may be values.
     """
     from pyspark.errors import PySparkException
 

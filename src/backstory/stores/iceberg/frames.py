@@ -2,7 +2,7 @@
 
 In tables of format version 3 each row has an id (Iceberg's specification, Row Lineage). A writer that moves a
 row to another file writes its id as well. A row without an id is new, and Iceberg assigns one. The sequence
-number of the last update is written for rows that only move. If it is NULL, it is the commit's.
+number of the last update is written for rows that only move. If it is NULL, the commit's number applies.
 """
 
 from collections import Counter
@@ -54,7 +54,8 @@ def without_row_ids(rows: Any) -> Any:
 
 
 SIDE: Final = "backstory side"
-# The divisor of Java's heap for rows on their way to the driver, which are in it several times.
+# Rows on their way to the driver may use Java's heap divided by this number. The heap contains them several
+# times.
 OF_HEAP: Final = 8
 
 
@@ -190,7 +191,7 @@ def rows_of_tasks(store: IcebergStore, group: str, tables: tuple[Any, Any]) -> "
 
 # The column of a row's bucket, a name that no source uses.
 BUCKET: Final = "backstory bucket"
-# A bucket is held whole by a task, and once more by Java. It has up to this many rows, or fewer wide ones.
+# A task holds a whole bucket, and Java holds it once more. It has up to this many rows, or fewer wide ones.
 ROWS_IN_BUCKET: Final = 100_000
 BYTES_IN_BUCKET: Final = 32 << 20
 LEAST_ROWS: Final = 1000
@@ -217,7 +218,7 @@ def bytes_of(rows: "DataFrame") -> int:
 
 
 def is_kept(rows: "DataFrame") -> bool:
-    """Whether Spark keeps the rows of a frame once they are computed, so that it then knows their bytes."""
+    """Whether Spark keeps the computed rows of a frame, so that their exact size is available."""
     leaves = rows._jdf.queryExecution().optimizedPlan().collectLeaves()  # noqa: SLF001
     return int(leaves.size()) == 1 and leaves.apply(0).nodeName() == "InMemoryRelation"
 

@@ -134,7 +134,7 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
-    """A Java array of a class. Neither lists to arrays nor small numbers to longs are converted by py4j."""
+    """A Java array of a class. py4j converts neither lists to arrays nor small numbers to longs."""
     built = _java(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for place, value in enumerate(values):
         built[place] = value
@@ -218,7 +218,7 @@ def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
 
 def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
     """A scan of the files that may have rows that meet a condition, in Iceberg's JSON form of expressions."""
-    # Unbound: the parser would find columns in any letter case, but the scan finds them exactly.
+    # It is unbound, because the parser would ignore the case of column names, but the scan does not.
     expression = iceberg(jvm, "expressions.ExpressionParser").fromJson(json.dumps(condition))
     return table.newScan().filter(expression)
 

@@ -141,7 +141,8 @@ def _partition_columns(table: IcebergTable) -> "list[Column]":
     return [sf.year(column(name)) if kind == YEAR else column(name) for kind, name in transforms if name]
 
 
-# A file is small below the first share of its target size. Above the second share, it has many hidden rows.
+# A file is small if it has less than the first share of its target size. It has many hidden rows if they are
+# more than the second share of its rows.
 SMALL, HIDDEN = 0.75, 0.1
 
 
@@ -245,10 +246,10 @@ def erase(
 ) -> Erased:
     """Rewrite the files that contain rows without these rows, and delete every earlier file.
 
-    One validated commit is followed by the deletion of files: first rows, then files that name them. So the
-    remaining files always name the files that are still to be deleted. After an interruption the mark remains
-    in the table, and the next erasure continues. Raises TryAgain, with nothing written, if another writer may
-    be writing a file.
+    One validated commit is followed by the deletion of files: first data files, then files that name them. So
+    the remaining files always name all files that are still to be deleted. After an interruption the mark
+    remains in the table, and the next erasure continues. Raises TryAgain, with nothing written, if another
+    writer may be writing a file.
     """
     files, places = plan.files, places_of(table.iceberg)
     refuse_unfinished(table, files)
@@ -268,7 +269,8 @@ def erase(
         data = file_digests(store, table, unnamed.data | unnamed.deletes)
         rows, naming = _deletion_order(unnamed, holding)
         failed = delete_files(table.iceberg, rows)
-        # Includes folders of files that an interrupted call deleted; files that name these exist until now.
+        # This includes folders of files that an interrupted call deleted. Files that name them exist until
+        # now.
         _remove_folders([*rows, *files.named.past.data], places)
         failed += delete_files(table.iceberg, naming)
         if not failed:

@@ -53,7 +53,7 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# The driver collects the positions of up to this many rows; Spark's tasks pack those of more.
+# The driver collects the positions of up to this many rows. Spark's tasks pack the positions of more rows.
 FEW = 100_000
 PATH: Final = "file_path"
 
@@ -131,7 +131,7 @@ class FilesOfCommit:
 
 @dataclass(frozen=True, slots=True)
 class Move:
-    """The positions in a file of the rows that a commit removed (sign -1) or added (sign 1)."""
+    """The positions of a file's rows that a commit removed (sign -1) or added (sign 1)."""
 
     number: int
     sign: int
@@ -307,7 +307,7 @@ _MOVE_SCHEMA: Final = pa.schema(
 QUIET: Final = "replace"
 # The operation of all expired commits together, between an earlier snapshot and the first remaining one.
 GAP: Final = "gap"
-# A split size for which Iceberg leaves a file whole that has no offsets of row groups.
+# With this split size, Iceberg does not split a file that has no row group offsets.
 _WHOLE: Final = 1 << 62
 
 

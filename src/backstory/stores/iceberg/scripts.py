@@ -28,7 +28,7 @@ try {{
 }} finally {{ tasks.close(); }}
 return byLocation;
 """
-# Appends the line of a file: `sign` says whether it was added or removed. `FileLine` has the fields.
+# Appends the line of a file: `sign` records whether it was added or removed. `FileLine` has the fields.
 _TELL: Final = f"""
   boolean rows = file.content() == {ICEBERG}.FileContent.DATA;
   {ICEBERG}.DeleteFile deletes = rows ? null : ({ICEBERG}.DeleteFile) (Object) file;
@@ -117,8 +117,9 @@ return new java.util.function.Function() {
 class FileLine:
     """A data file or delete file, and its `sign`: `+` for added, `-` for removed, `=` for unchanged.
 
-    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the only data file of a delete file, or
-    empty. `offset` and `length` locate a vector in its file, and `first_row` is the first row's id.
+    `content` is Iceberg's: data, or the kind of deletes. `hidden` is the only data file that a delete file
+    applies to, or empty. `offset` and `length` locate a vector in its file, and `first_row` is the first
+    row's id.
     """
 
     sign: str
@@ -184,7 +185,7 @@ def files_between(jvm: Any, table: Any, before: int, after: int, files: Any) -> 
 
 
 def tasks_of(jvm: Any, table: Any, files: Any, groups: Mapping[str, Sequence[int] | None]) -> Any:
-    """Scan tasks for files, including deleted rows, for all row groups or those at the given offsets."""
+    """Scan tasks for files, including deleted rows, for all row groups or the ones at these offsets."""
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "groups": "java.util.Map"}
     wanted = jvm.java.util.HashMap()
     for location, chosen in groups.items():
@@ -232,7 +233,8 @@ def _file_lines(text: str) -> list[FileLine]:
     return files
 
 
-# The files of the current metadata, those that its snapshots removed, and those of former metadata.
+# The files that the current metadata names, the files that its snapshots removed, and the files of former
+# metadata.
 _NAMED: Final = f"""
 StringBuilder text = new StringBuilder();
 {ICEBERG}.TableMetadata now = (({ICEBERG}.HasTableOperations) table).operations().current();
@@ -378,7 +380,7 @@ while (!waiting.isEmpty()) {{
 }}
 return text.toString();
 """
-# Returns the files that Iceberg would delete, in any folder, and deletes none.
+# Returns the files that Iceberg would delete, in any folder, but deletes none of them.
 _EXPIRE: Final = """
 final java.util.List removed = java.util.Collections.synchronizedList(new java.util.ArrayList());
 expiring.deleteWith(new java.util.function.Consumer() {

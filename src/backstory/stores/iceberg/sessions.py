@@ -38,7 +38,7 @@ if TYPE_CHECKING:
     from backstory.model.table import TableName
     from backstory.stores.iceberg.store import IcebergStore
 
-# The first Iceberg whose writers keep the ids of rows; other needed classes are looked up by name.
+# The first Iceberg whose writers keep the ids of rows. Other needed classes are looked up by name.
 OLDEST = (1, 11)
 # The catalog of every session, which has tables of Iceberg next to Spark's own.
 SESSION_CATALOG = "spark_catalog"
@@ -134,7 +134,7 @@ def refresh(store: "IcebergStore", table: "TableName", metadata: str | None = No
 
 
 def announce(store: "IcebergStore", *tables: "TableName") -> None:
-    """Make all sessions read these tables as a commit left them. An error of Java is ignored."""
+    """Make all sessions read these tables as a commit left them. Java's errors are ignored."""
     waiting = _LATER.get()
     with suppress(Py4JError, OSError):
         for table in tables:

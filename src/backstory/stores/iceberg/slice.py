@@ -58,11 +58,11 @@ if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
 
-# Spark's tasks read more files than this faster.
+# If there are more files than this, Spark's tasks read them faster.
 MOST_FILES: Final = 1_000
-# The number of rows of a file that are read together, if only rows at some places are wanted.
+# The number of rows of a file that are read together, if only rows at some places are needed.
 BY_PLACE: Final = 1 << 17
-# The columns of a row's place; a file's name is stored once, not for each row.
+# The columns of a row's place. A file's name is stored once, not for each row.
 PLACE_SCHEMA: Final = pa.schema([(FILE, pa.dictionary(pa.int32(), pa.string())), (POSITION, pa.int64())])
 ANY: Final[Mapping[str, pa.Array]] = MappingProxyType({})
 
@@ -174,7 +174,7 @@ class LocalRows:
         order = np.lexsort((positions, codes))
         parts = np.split(positions[order], np.flatnonzero(np.diff(codes[order])) + 1)
         locations = files.dictionary.take(pa.array(np.unique(codes))).to_pylist()
-        # Called here: the pool's threads have no JVM connection.
+        # Called here, because the pool's threads have no JVM connection.
         partition_ids = partition_column_ids(self.table.iceberg)
         with self.store.memory.lease() as lease, ThreadPoolExecutor(pa.cpu_count()) as pool:
 
@@ -276,7 +276,7 @@ def _open_parquet(files: TableFiles, location: str) -> Iterator[pq.ParquetFile]:
 
 
 def _add_places(rows: pa.Table, line: FileLine, positions: np.ndarray) -> pa.Table:
-    """The rows of a file with their places and ids. An id is stored, or follows from the file."""
+    """The rows of a file with their places and ids. An id is stored, or computed from the position."""
     if ROW_ID in rows.column_names and line.first_row is not None:
         ids = pc.coalesce(rows[ROW_ID], pa.array(positions + line.first_row))
         rows = rows.set_column(rows.column_names.index(ROW_ID), ROW_ID, ids)
@@ -373,7 +373,7 @@ def _instant(micros: int) -> str:
 # Iceberg skips files and row groups by lists of up to 200 values.
 LISTED_KEYS = 200
 BROADCAST = 64 << 20
-# Types whose values are not searched by a range, which never contains NaN.
+# Types whose values are not searched by range. A range never contains NaN, for example.
 UNBOUNDED = (pa.types.is_binary, pa.types.is_boolean, pa.types.is_floating)
 # Among many rows, only keys of these types are searched for.
 SEARCHABLE = (

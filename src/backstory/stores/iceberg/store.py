@@ -138,7 +138,7 @@ class IcebergStore:
 
     def find(self, table: TableName) -> Any:
         """Iceberg's object for the current state of a table, or None if table or schema does not exist."""
-        try:  # Iceberg checks whether a table exists by loading it: a check before would load it twice
+        try:  # Iceberg checks whether a table exists by loading it, so a separate check would load it twice
             return self.iceberg().loadTable(self.identifier(table))
         except Py4JJavaError as fault:
             if is_missing(fault):
@@ -270,7 +270,7 @@ class IcebergTable:
     @property
     def disorderly(self) -> bool:
         """Whether a sender has ever delivered overlapping versions of a key."""
-        return self.iceberg.properties().get(DISORDER) == "true"  # one call; all properties would be more
+        return self.iceberg.properties().get(DISORDER) == "true"  # one call; reading all needs several
 
     @property
     def newest_token(self) -> str | None:
@@ -385,7 +385,10 @@ def exists(store: IcebergStore, table: TableName) -> bool:
 
 
 def existing(store: IcebergStore, table: TableName) -> IcebergTable:
-    """The current state of the table. Raises UsageError without a table, Refused without its columns."""
+    """The current state of the table.
+
+    Raises UsageError if it does not exist, and Refused if it lacks one of its columns.
+    """
     return require_columns(existing_as_is(store, table))
 
 

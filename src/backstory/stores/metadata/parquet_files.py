@@ -23,7 +23,7 @@ from backstory.stores.metadata.table_metadata import Unreadable
 from backstory.stores.metadata.values import booleans, integers, truths_of
 
 Field = Mapping[str, Any]
-# Statistics of a row group by a field's name; None if they lack the least and greatest value.
+# A row group's statistics by a field's name, or None if they lack the least and the greatest value.
 Statistics = Callable[[str], Any]
 MayHave = Callable[[Statistics], bool]
 OF_INSTANTS: Final = ("timestamp", "timestamptz")
@@ -71,7 +71,7 @@ def bounds_of_instants(statistics: Any, type_: str) -> ValueBounds | None:
 
 
 def greatest_in_groups(file: pq.ParquetFile, field: Field, greatest: Any) -> list[tuple[Any, int]]:
-    """The greatest value of a field in each row group, by default the file's, and the number of rows."""
+    """For each row group, the greatest value of a field, by default the file's, and the number of rows."""
     values: list[Any] = []
 
     def note(statistics: Statistics) -> bool:
@@ -116,7 +116,7 @@ ByPath = dict[str, pa.Scalar]
 
 @dataclass(frozen=True, slots=True)
 class DecodedColumns:
-    """Columns of row groups. `rows` are the decoded columns, and the others are repeated at the end."""
+    """Columns of row groups. `rows` has the decoded ones. `whole` repeats the values of the others."""
 
     rows: pa.Table
     count: int
@@ -125,7 +125,7 @@ class DecodedColumns:
     fields: Sequence[pa.Field]
 
     def length(self, mask: pa.Array | None = None) -> int:
-        """The number of rows, or if there is a mask, of the rows that it selects."""
+        """The number of rows, or the number of rows that the mask selects."""
         return self.count if mask is None else int(mask.true_count)
 
     def whole(self, mask: pa.Array | None = None) -> pa.Table:
@@ -436,7 +436,7 @@ def _always(_: object) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RowSelection:
-    """The `fields` to read in each file, and the rows. `choose` returns their mask from `filter_fields`.
+    """The `fields` and rows to read in each file. `choose` computes a mask of the rows from `filter_fields`.
 
     `may_have` returns whether a row group may contain such rows, from its statistics. `partition_ids` are the
     ids of partition source fields.

@@ -1,6 +1,7 @@
 """Catalogs that pyiceberg can open, with the properties of Iceberg's Java.
 
-Their files are opened like all others. If manifests do not suffice, pyiceberg counts the rows.
+Their files are opened like the files of other catalogs. If manifests do not suffice, pyiceberg counts the
+rows.
 """
 
 from collections.abc import Mapping
@@ -149,7 +150,7 @@ _HEADER: Final = "header."
 # The class that opens files, and an id that separates this catalog's files from another's.
 _OPENED_FOR: Final = "backstory.files"
 _OPENED_BY: Final = "backstory.stores.metadata.pyiceberg_catalog.FilesOfPyiceberg"
-# Java's classes for files; pyiceberg chooses by the location.
+# Java's classes for files. pyiceberg chooses its class by the location.
 _FILES: Final = {
     "org.apache.iceberg.aws.s3.S3FileIO",
     "org.apache.iceberg.hadoop.HadoopFileIO",
@@ -215,7 +216,7 @@ def open_catalog(
 
 
 def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | None:
-    """Java's properties as pyiceberg's, or None if one has no counterpart."""
+    """Java's properties in pyiceberg's form, or None if one has no counterpart there."""
     login = {f"jdbc.{name}" for name in _LOGIN} if properties.get("type") == "jdbc" else set()
     extra = {name for name in properties if name not in _BOTH and not name.startswith(_HEADER)}
     if extra - _JAVA_ALONE - login or properties.get("io-impl") not in {None, *_FILES}:
@@ -230,7 +231,7 @@ def _pyiceberg_properties(properties: Mapping[str, str]) -> dict[str, str] | Non
 
 
 def _sql_uri(properties: Mapping[str, str]) -> str | None:
-    """SQLAlchemy's address of JDBC's SQLite or PostgreSQL database, or None for other databases."""
+    """SQLAlchemy's address for a JDBC catalog in SQLite or PostgreSQL, or None for any other catalog."""
     from sqlalchemy import URL
 
     place, _, query = properties.get("uri", "").partition("?")

@@ -138,11 +138,11 @@ class TableMetadata:
 
     @property
     def commit_properties(self) -> Iterator[Callable[[str], str | None]]:
-        """For each commit of the ancestry, newest first, a getter of its properties."""
+        """For each commit of the ancestry, newest first, a function that returns a property of it."""
         return ((snapshot.get("summary") or {}).get for snapshot in self.ancestry)
 
     def newest_property(self, name: str) -> str | None:
-        """This property of the newest commit that has it."""
+        """The value of a property in the newest commit that has it."""
         return next(filter(None, (property_of(name) for property_of in self.commit_properties)), None)
 
 
@@ -180,7 +180,7 @@ class Catalog(Protocol):
 
 
 class ReadableCatalog(Catalog, Protocol):
-    """A catalog whose files are read here."""
+    """A catalog whose files this process reads."""
 
     def opener(self, table: TableMetadata) -> TableFiles:
         """The object that opens the files of a table."""
@@ -249,7 +249,7 @@ class _Group:
         self.memory = None if self.memory is None or memory is None else self.memory + memory
 
     def left(self, of: int | None) -> int | None:
-        """The number of rows left from `of` rows, or None if other rows may be deleted instead."""
+        """The number of these `of` rows that are not deleted, or None if it is unknown."""
         if of is None or not self.deleted or not of:
             return of
         return self.rows - self.deleted if of == self.rows else None
@@ -305,7 +305,7 @@ def _measure(table: TableMetadata) -> "Callable[[DataFile], tuple[int | None, in
 
 
 def _true_of(file: "DataFile", field: int) -> int | None:
-    """The number of rows with the value true, or None if the file's statistics do not determine it."""
+    """The number of rows in which a field is true, or None if the file's statistics do not determine it."""
     nulls = (file.null_value_counts or {}).get(field)
     if nulls is None:
         return None
@@ -318,7 +318,7 @@ def _true_of(file: "DataFile", field: int) -> int | None:
 
 
 def _ids(table: TableMetadata) -> dict[str, int]:
-    """The ids of columns by name, and of the role in rows of layout `versions`."""
+    """The ids of columns by name. For layout `versions` they include the role, a part of a struct."""
     ids = {field["name"]: int(field["id"]) for field in table.fields}
     memories: list[Any] = [field["type"]["fields"] for field in table.fields if field["name"] == MEMORY]
     roles = {part["name"]: int(part["id"]) for parts in memories for part in parts if part["name"] == ROLE}
@@ -335,7 +335,7 @@ def live_files(
     unread = (manifest.manifest_path for manifest in listed if manifest.manifest_path not in (known or {}))
     opener.open_ahead(unread)
     for manifest in listed:
-        if known is None:  # entries are released one by one: many at once are costly to collect
+        if known is None:  # entries are released one by one, because collecting many at once is slow
             yield from _live_entries(manifest, opener)
             continue
         if manifest.manifest_path not in known:
@@ -385,7 +385,7 @@ Vector = tuple[str, int, int]
 
 
 class Unreadable(Exception):
-    """The error for content that cannot be read exactly without Spark, named in the message."""
+    """Some content cannot be read exactly without Spark. The message names it."""
 
 
 def deleted_positions(

@@ -1,6 +1,6 @@
-"""The rows of tables, read from files without Spark. Unreadable is raised unless they equal Spark's rows.
+"""The rows of tables, read from files without Spark. Raises Unreadable unless they equal Spark's rows.
 
-Small tables are read whole, in Spark's order if wanted. In any table, a few rows can be found: by searches,
+Small tables are read whole, and can be sorted like Spark. In any table, a few rows can be found by searches,
 by the least values of a column, or by the commits that moved them.
 """
 
@@ -54,7 +54,7 @@ if TYPE_CHECKING:
 MOST_ROWS: Final = 200_000
 # If rows are not processed one by one, the memory limits their number earlier.
 MOST_IN_ARROW: Final = 1 << 26
-# Up to this many bytes are searched: reading them takes about as long as Spark takes to start.
+# Up to this many bytes are searched, because reading them takes about as long as Spark takes to start.
 MOST_BYTES: Final = 1 << 30
 
 
@@ -218,10 +218,10 @@ def least_values(
     count: int,
     least: Any = None,
 ) -> Between | None:
-    """The least span of a column, including NULL, with at least `count` rows, or None if the table has fewer.
+    """The span of a column's least values, including NULL, that has at least `count` rows.
 
-    If `least` is set, the span begins there and excludes NULL. Raises Unreadable if bounds are missing, and
-    for too many rows.
+    Returns None if the table has fewer rows. If `least` is set, the span begins there and excludes NULL.
+    Raises Unreadable if bounds are missing, and for too many rows.
     """
     field = next((one for one in fields if one["name"] == name), None)
     if field is None:

@@ -186,7 +186,7 @@ def _has_floats(type_: pa.DataType) -> bool:
 
 
 def _one_nan(value: Any) -> Any:
-    """The value with one NaN object for every NaN, which equals itself by identity."""
+    """The value with the same object for every NaN, so that any two NaN values are identical."""
     if isinstance(value, float):
         return math.nan if math.isnan(value) else value
     if isinstance(value, dict):

@@ -40,7 +40,7 @@ _TEXT = {_KIND.VARCHAR, _KIND.NVARCHAR, _KIND.TEXT, _KIND.CHAR, _KIND.NCHAR}
 
 @dataclass(frozen=True)
 class DdlPlan(Generic[ColumnT]):
-    """The changes of one table in order, and warnings."""
+    """The changes to one table, in order, and warnings."""
 
     renamed: Mapping[str, str] = field(default_factory=dict)
     widened: Sequence[tuple[ColumnT, str]] = ()
@@ -114,7 +114,7 @@ def _plan_renames(
     """A mapping of old names to new names, in an order in which each new name is free.
 
     A missing column takes the stored column that has one of its former names. If that name belongs to another
-    current column, that column is looked for next: `b` becomes `c`, and then `a` becomes `b`.
+    current column, a stored column is then searched for that one: `b` becomes `c`, and then `a` becomes `b`.
     """
     free = {name.strip().lower(): name for name in stored}
     active = {column.name: column for column in columns if column.active}
@@ -123,9 +123,9 @@ def _plan_renames(
     while missing:
         column = missing.pop(0)
         former = [name for name in dict.fromkeys(map(str.lower, column.former_names)) if name in free]
-        if len(former) > 1:  # a name that is a column again belongs to that column
+        if len(former) > 1:  # a former name that a new column has belongs to that column
             former = [name for name in former if name not in active] or former
-        if not column.active:  # it keeps the values of a column whose type has changed
+        if not column.active:  # a retired column keeps the values of a column whose type has changed
             former = [name for name in former if _goes_another_way(active.get(name), free, stored, dialect)]
         if len(former) > 1:
             raise Refused(
@@ -143,7 +143,7 @@ def _plan_renames(
 def _goes_another_way(
     column: SqlColumn | None, names: Mapping[str, str], stored: Mapping[str, str], dialect: Dialect
 ) -> bool:
-    """Whether the stored column with a column's name cannot be that column, because of its type."""
+    """Whether the stored column with a column's name has an incompatible type."""
     if column is None:
         return False
     old = logical_type(stored[names[column.name]], dialect)

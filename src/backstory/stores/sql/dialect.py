@@ -155,14 +155,14 @@ class Dialect(ABC):
     def render_update_exists(
         self, target: str, alias: str, assignments: Mapping[str, str], where: str
     ) -> str:
-        """The UPDATE of the rows of `target`, with this alias, that meet a condition with subqueries."""
+        """The UPDATE of `target`, under this alias, where a condition with subqueries holds."""
         values = _lines([f"{name} = {value}" for name, value in assignments.items()])
         return f"UPDATE {target} AS {alias}\nSET\n  {values}\nWHERE {where}"
 
     def render_insert_select_guarded(
         self, target: str, columns: Sequence[str], select: Sequence[str], source: str, alias: str, where: str
     ) -> str:
-        """The INSERT of `select`, from the rows of `source` with this alias that meet a condition."""
+        """The INSERT of `select` from `source`, under this alias, where a condition holds."""
         if len(columns) != len(select) or len(set(columns)) != len(columns):
             raise ValueError("the columns of an INSERT do not match its values")
         return (
@@ -171,7 +171,7 @@ class Dialect(ABC):
         )
 
     def render_delete_detection_statement(self, target: str, alias: str, where: str) -> str:
-        """The DELETE of the rows of `target`, with this alias, that meet a condition with subqueries."""
+        """The DELETE from `target`, under this alias, where a condition with subqueries holds."""
         return f"DELETE FROM {target} AS {alias}\nWHERE {where}"
 
     def render_hist_merge_statement(
@@ -236,7 +236,7 @@ class Dialect(ABC):
     # Running
 
     def secret_reference(self, name: str) -> str | None:
-        """An expression for a secret of the session, or None if it can only be a literal."""
+        """An expression that returns a secret of the session, or None if secrets can only be literals."""
         del name
         return None
 

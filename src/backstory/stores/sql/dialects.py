@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from backstory.stores.sql.engine import Engine
 
 _DECIMAL = "DECIMAL({precision},{scale})"
-# The types of DuckDB, PostgreSQL, Spark and SQL Server. DuckDB's times of a history are in UTC, and a type
-# without zone has the same meaning in every session. PostgreSQL's json keeps the text, unlike jsonb.
+# The types of DuckDB, PostgreSQL, Spark and SQL Server. In DuckDB, a history's times are in UTC, in a type
+# without a zone, which has the same meaning in every session. PostgreSQL's json keeps the text, unlike jsonb.
 _TYPES: Mapping[Datatype, tuple[str, str, str, str]] = {
     Datatype.STRING: ("VARCHAR", "TEXT", "STRING", "NVARCHAR(MAX)"),
     Datatype.INTEGER: ("INTEGER", "INTEGER", "INT", "INT"),
@@ -62,7 +62,8 @@ class DuckDB(TemplateDialect):
     ) -> str:
         if datatype not in (Datatype.DECIMAL, Datatype.FLOAT) or precision is None or precision != scale:
             return super().canonical_text(sql, datatype, precision, scale)
-        # Without a digit before the point DuckDB writes .50, and does not read 1e-07; hence one more digit.
+        # If a type has no digit before the point, DuckDB writes .50 and cannot read 1e-07. So one digit is
+        # added.
         wide = f"DECIMAL({precision + 1},{scale})"
         if datatype is Datatype.FLOAT:
             sql = f"CAST(CAST({sql} AS VARCHAR) AS {wide})"
@@ -114,7 +115,7 @@ class Postgres(TemplateDialect):
     def string_literal(self, text: str) -> str:
         if "\\" not in text:
             return super().string_literal(text)
-        # This is right for each value of standard_conforming_strings.
+        # This form is correct whether standard_conforming_strings is on or off.
         return "E" + super().string_literal(text.replace("\\", "\\\\"))
 
     def timestamp_literal(self, instant: datetime) -> str:
@@ -132,7 +133,7 @@ class Postgres(TemplateDialect):
         return open_postgres(url)
 
 
-# Through a time without zone: in a zone with summer time some local times do not exist.
+# The cast uses a time without a zone, because some local times do not exist in zones with summer time.
 _ZONELESS = (
     "CAST(TIMESTAMP_NTZ '1970-01-01 00:00:00' + make_dt_interval(0, 0, 0, "
     "CAST(unix_micros({sql}) AS DECIMAL(20,0)) / 1000000) AS STRING)"
@@ -156,7 +157,7 @@ _SPARK_TEXTS = {
 
 
 class Spark(TemplateDialect):
-    """Spark SQL on Iceberg tables. Its SQL is for people, and loads run as one pass (decision H2)."""
+    """Spark SQL on Iceberg tables. People read its SQL, but loads run in one pass (decision H2)."""
 
     DIALECT_NAME: ClassVar[str] = "spark_iceberg"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("spark")
@@ -308,8 +309,8 @@ def register_dialect(dialect: None = None, *, replace: bool = False) -> Callable
 def register_dialect(dialect: Kind | None = None, *, replace: bool = False) -> Kind | Callable[[Kind], Kind]:
     """Register a dialect by its DIALECT_NAME. It can be used as a decorator.
 
-    Raises UsageError for a name that is taken (unless `replace` is true), and for a dialect that lacks
-    keywords or a method of the contract, or whose methods take other arguments.
+    Raises UsageError for a name that is taken, unless `replace` is true. Also raises it for a dialect that
+    lacks keywords or a method of the contract, or whose methods take other arguments.
     """
     if dialect is None:
         return lambda kind: register_dialect(kind, replace=replace)

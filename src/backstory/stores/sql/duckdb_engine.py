@@ -124,7 +124,7 @@ def open_duckdb(url: str) -> DuckDBEngine:
         )
     place = Path(path)
     if path and (place.is_dir() or not place.parent.is_dir()):
-        shown = "This" if "@" in path else path  # there may be a password before it
+        shown = "This" if "@" in path else path  # a password may precede the @
         raise UsageError(
             "wrong-url", f"{shown} is not the path of a file.", "Write duckdb:///path/file.duckdb."
         )

@@ -116,8 +116,8 @@ def open_postgres(url: str) -> PostgresEngine:
     with translate_postgres():
         connection.isolation_level = psycopg.IsolationLevel.REPEATABLE_READ
         # Make the session of a killed process end soon, even while it waits, because it holds our locks.
-        with suppress(psycopg.Error):  # only PostgreSQL 14 and later on some systems
+        with suppress(psycopg.Error):  # a setting since PostgreSQL 14, on some systems only
             connection.execute(f"SET client_connection_check_interval = {_LOOKS_AFTER_US}")
-    for name in ("json", "jsonb"):  # the stored text, as everywhere: its null is not NULL
+    for name in ("json", "jsonb"):  # the stored text, as in every engine: JSON's null is not NULL
         connection.adapters.register_loader(name, TextLoader)
     return PostgresEngine(connection)
