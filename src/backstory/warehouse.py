@@ -61,10 +61,10 @@ def open(  # noqa: A001 - the public name
     """Open a warehouse: the embedded one in a folder, or `catalog` in your own session.
 
     `driver_memory` (such as "512m") and `format_version` (2 or 3) override the configuration. With your own
-    session, the configuration is the file of `config` or BACKSTORY_CONFIG, without its sections [catalog] and
-    [spark]. If `verbose` is true, the messages of Spark's errors contain the whole cause. A process that is
-    forked later cannot use the warehouse (`forked`). Raises UsageError for a wrong configuration, session or
-    version of Iceberg, and if Spark or Java is missing.
+    session, the configuration is the file that `config` or BACKSTORY_CONFIG names, without its sections
+    [catalog] and [spark]. If `verbose` is true, the messages of Spark's errors contain the whole cause. A
+    process that is forked later cannot use the warehouse (`forked`). Raises UsageError for a wrong
+    configuration, session or version of Iceberg, and if Spark or Java is missing.
     """
     from backstory.stores.iceberg.faults import show_causes
     from backstory.stores.iceberg.sessions import require_usable
@@ -403,7 +403,7 @@ class Warehouse:
         return _maintain_tables(self.store, [self.table(name).name for name in tables], options, every=all)
 
     def doctor(self) -> "Diagnosis":
-        """The versions of all parts, and the abilities of session and catalog, tried on a scratch table."""
+        """The versions of all parts, and the abilities of session and catalog, tested on a scratch table."""
         from backstory.doctor import examine
 
         return examine(self)

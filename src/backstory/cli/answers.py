@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from backstory.warehouse import Warehouse
 
 Answer = TypeVar("Answer")
-# Only Java's fast compiler: a short command ends before the slow one pays off.
+# Use only Java's fast compiler, because a short command ends before the slow one pays off.
 FAST_START = "-XX:TieredStopAtLevel=1"
 
 
@@ -35,7 +35,7 @@ def answer(options: Options, question: Callable[["Catalog"], Answer]) -> Answer:
     """The answer from the metadata of tables. Spark starts only if nothing else can read the catalog."""
     from backstory.stores.metadata.catalogs import SessionCatalog
 
-    # A tuple, so that an answer that is None differs from no answer.
+    # The tuple distinguishes an answer that is None from no answer.
     result = _answer_without_spark(options, lambda catalog, _: (question(catalog),))
     if result is not None:
         return result[0]

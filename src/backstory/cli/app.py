@@ -37,7 +37,7 @@ ITSELF = Group("The command itself", sort_key=5)
 HELP = "Every version of every record, on Spark."
 # The list of commands needs no Markdown, which would take a third of the time of `--help`.
 app = App(name="backstory", help=HELP, help_format="plaintext", result_action="return_value")
-# In the order of `--help`.
+# The commands, in the order of `--help`.
 COMMANDS = {
     DELIVER: (
         projects.init,
@@ -84,7 +84,7 @@ COMMANDS = {
 def _usage_line(command: Callable[..., object]) -> str | None:
     """The usage line of a command with optional words, which cyclopts would call ARGS.
 
-    None for other commands.
+    Returns None for other commands.
     """
     parameters = [
         parameter

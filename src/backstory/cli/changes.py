@@ -1,4 +1,4 @@
-"""Changes of a table. `diff` compares two times, and `changes` reads the commits between two versions."""
+"""Changes to a table. `diff` compares two times, and `changes` reads the commits between two versions."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -153,7 +153,7 @@ def show_differences(
 ) -> None:
     """Print differences: an object per record in JSON, or else a row per differing column.
 
-    If the comparison is of one kind of change, added and removed records are printed with their values.
+    If the comparison selects one kind of change, added and removed records are printed with their values.
     """
     whole = comparison.change is not None
     if options.output_format == "json":

@@ -94,7 +94,7 @@ def _require_answer(store: "IcebergStore") -> None:
     from backstory.stores.iceberg.store import tables
 
     try:
-        tables(store, schema="")  # lists the schemas, which is answer enough
+        tables(store, schema="")  # lists the schemas, because any response is enough
     except TryAgain as silent:
         raise Failed(
             silent.code,

@@ -165,7 +165,7 @@ _GROUPS: Final[Mapping[str, Group]] = {
     **dict.fromkeys(FILE_OPTIONS, _FILES),
     **dict.fromkeys(RemarkOptions.__annotations__, _REMARK),
 }
-# How the pairs of a mapping are written.
+# The form of a mapping's pairs.
 _PAIRS: Final = {"rename": "old=new", "retype": "column=TYPE", "scope": "column=value", "type": "column=TYPE"}
 
 

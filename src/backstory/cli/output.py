@@ -91,7 +91,7 @@ def _field(name: str, argument: str) -> str:
 GAP = 2
 LINES = 2  # in a cell; longer texts are clipped
 CLIPPED = 16  # the fewest characters that are left of a clipped text
-# Half of a time, a number or an identifier would be a wrong value: these are never clipped.
+# Part of a time, a number or an identifier would be a wrong value, so these are never clipped.
 _WHOLE: Final = re.compile(r"[-+:.\dTZeE ]+|–|true|false|NaN|[0-9a-f-]{36}")
 
 
@@ -217,7 +217,7 @@ def show_document(document: Mapping[str, Any]) -> None:
 
 
 def show_one(record: Mapping[str, Any], output: Output, *, wide: bool = False) -> None:
-    """Print one record: a JSON document, a CSV row, or for people a line for each field and list item.
+    """Print one record: a JSON document, a CSV row or, for people, a line for each field and list item.
 
     Lines fit the terminal, unless `wide` is true.
     """
@@ -262,7 +262,7 @@ def print_error(error: Mapping[str, Any], where: str = "") -> None:
 
 
 def print_line(text: str) -> None:
-    """Print a line on standard error. On a terminal it is folded at spaces, and the rest is indented."""
+    """Print a line on standard error. On a terminal, it is folded at spaces, and the rest is indented."""
     if errors.is_terminal:
         indent = text[: len(text) - len(text.lstrip())]
         text = "\n".join(

@@ -1,6 +1,6 @@
 """Progress on standard error: the start of Spark, a spinner, and the progress bar of a run.
 
-Moving lines are for terminals. `--quiet` and `--verbose` turn them off.
+Moving lines appear only on terminals. `--quiet` and `--verbose` turn them off.
 """
 
 import os
@@ -40,7 +40,7 @@ def show_start(options: Options) -> Iterator[None]:
     if options.quiet or options.verbose or not sys.stderr.isatty():
         yield
         return
-    # Spark's start redirects standard error to a file: keep the terminal.
+    # Spark's start redirects standard error to a file, so the terminal is kept.
     terminal = os.fdopen(os.dup(sys.stderr.fileno()), "w", encoding="utf-8")
     with terminal, _status_line(Console(file=terminal), properties, fetching=fetching):
         yield
@@ -86,7 +86,7 @@ def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: 
 
 @contextmanager
 def watch_run(options: Options) -> Iterator["RunWatcher"]:
-    """A watcher of a run. On a terminal, it draws the number of ended declarations, and the running ones."""
+    """A watcher of a run. On a terminal, it draws how many declarations ended, and the running ones."""
     from backstory.projects.running import RunWatcher
 
     if options.quiet or options.verbose or not errors.is_terminal:

@@ -163,7 +163,10 @@ def _pull_datasets(
     *,
     every: bool,
 ) -> "list[DatasetReceipt]":
-    """Pull without Spark up to the first dataset with new data or a need for Spark, and the rest with it."""
+    """Pull without Spark up to the first dataset that has new data or needs Spark.
+
+    The rest is pulled with Spark.
+    """
     from backstory.doors.odf.polling import choose_datasets
     from backstory.doors.odf.receipts import DatasetReceipt
     from backstory.doors.odf.registry import Argument
@@ -195,7 +198,7 @@ def _pull_datasets(
 def _ask_sources(
     names: "Sequence[TableName]", request: "IngestRequest", options: Options, watcher: "Watcher"
 ) -> "list[DatasetReceipt | Poll]":
-    """The receipts of datasets without new data, and the poll of the first one with new data, if any."""
+    """The receipts of datasets without new data, and the poll of the first dataset with new data, if any."""
     from backstory.doors.odf.polling import ask_source
     from backstory.doors.odf.receipts import DatasetReceipt, report_receipt
 

@@ -36,7 +36,7 @@ MAINTENANCE_COLUMNS = (
     "snapshots_expired",
     "rows_settled",
 )
-# The rows of a rewind by outcome, with and without --apply.
+# Words for the rows of a rewind by outcome, with and without --apply.
 REWOUND_ROWS = {"taken_back": "taken back", "moved": "moved", "returned": "returned"}
 ROWS_TO_REWIND = {"taken_back": "to take back", "moved": "to move", "returned": "to return"}
 USE_APPLY = "Nothing was written. Use --apply to go ahead."

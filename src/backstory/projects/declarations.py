@@ -55,9 +55,9 @@ class Declaration:
     """A declaration: its name, its kind, and the options of the call that delivers it.
 
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
-    `expect` is the greatest age of its last delivery. `place` is its line in the file. If `restart` is true,
-    its history restarts when the shape of the source changes. `pattern` is the name of the pattern that the
-    table belongs to. `error` is the reason why it cannot be delivered.
+    `expect` is the greatest age that its last delivery may have. `place` is its line in the file. If
+    `restart` is true, its history restarts when the shape of the source changes. `pattern` is the name of the
+    pattern that the table belongs to. `error` is the reason why it cannot be delivered.
     """
 
     name: str
@@ -137,7 +137,7 @@ def project_of(file: Path, document: Document, entries: Histories) -> Project:
 
 
 def is_pattern(name: str) -> bool:
-    """Whether a name stands for several tables."""
+    """Whether a name is a pattern for several tables."""
     return any(mark in name for mark in "*?[")
 
 
@@ -199,7 +199,7 @@ def _kind_of_table(options_written: Mapping[str, Any]) -> Literal["apply", "snap
 def _options_of_table(
     entry: TableEntry, entries: Histories, document: Document, path: DocumentPath
 ) -> dict[str, Any]:
-    """The keys of a table, with those of its group and the defaults.
+    """The keys of a table's entry, with the keys of its group and the defaults.
 
     Raises UsageError if it has no source.
     """
@@ -394,8 +394,8 @@ TAG: Final = "tag:"
 def upstream_of(project: Project) -> Mapping[str, frozenset[str]]:
     """The upstream declarations of each declaration, by name. Raises UsageError if they form a cycle.
 
-    A declaration waits for those in `after`, and for the writers of tables that it reads. The schema of a
-    dataset's table may be omitted.
+    A declaration waits for the declarations in `after`, and for the writers of tables that it reads. The
+    schema of a dataset's table may be omitted.
     """
     writers = {table: declared.name for declared in project.declarations for table in declared.writes}
     upstream = {}

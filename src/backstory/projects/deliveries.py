@@ -233,7 +233,7 @@ def _pull_dataset(store: IcebergStore, declared: Declaration, terms: RunTerms) -
 
 
 def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
-    """The receipt of several datasets. Its error is the first one."""
+    """The receipt of several datasets. Its error is their first error."""
     counts: Counter[str] = Counter()
     for part in receipts:
         counts.update({_WORDS.get(name, name): count for name, count in part.counts.items()})
@@ -256,8 +256,8 @@ def _sum_parts(declared: Declaration, receipts: Sequence[Any]) -> RunReceipt:
 RESTARTED: Final = "backstory.restarted-as"
 
 
-# The refusals that another shape of the source causes. Guards and missing columns (`columns-changed`) are
-# not among them: they ask whether the copy is meant.
+# The refusals that a changed shape of the source causes. Guards and missing columns (`columns-changed`) are
+# not among them, because they question whether the copy is intended.
 SHAPE_CODES: Final = frozenset({"key-changed", "type-changed", "missing-column", "other-case"})
 
 

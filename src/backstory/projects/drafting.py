@@ -269,7 +269,7 @@ def _belongs_to_pattern(draft: _Draft, project: Project) -> bool:
 
 
 def _group_of(draft: _Draft, entries: Histories) -> str | None:
-    """The group whose source is the draft's for its table, or None."""
+    """The group whose source, expanded for the draft's table, equals the draft's source, or None."""
     table, mine = table_name(draft.table), _identity(draft.source)
     for name, group in entries.groups.items():
         source = expand(group.source or "", table)
@@ -319,7 +319,7 @@ def _end_of_tables(tree: Mapping[str, object], lines: Sequence[str]) -> int:
 
 
 def _require_same(text: str, name: str, entries: Histories, drafts: Sequence[_Draft]) -> None:
-    """Raise UsageError unless the file contains the former entries and those of the drafts."""
+    """Raise UsageError unless the file contains the former entries and the drafts' entries."""
     names = {draft.table for draft in drafts}
     try:
         extended = validate(Histories, Document(name, parse_trees(text, several=False)[0], HISTORIES))

@@ -22,7 +22,7 @@ from backstory.model.instant import LONGEST
 from backstory.model.options import declared_options
 from backstory.model.values import split_list
 
-# Options of the calls that a run or the table's name decides, so that the file does not have them.
+# Options of the calls that the run or the table's name determines. The file must not contain them.
 _OF_RUNS: Final = {"dry_run", "branch", "into"}
 _EVERY: Final = re.compile(r"every (\d+)\s*(m|h|d|w)(?:in|inutes?|ours?|ays?|eeks?)?")
 _UNITS: Final = {"m": "minutes", "h": "hours", "d": "days", "w": "weeks"}

@@ -39,9 +39,9 @@ _PARTS: Final = re.compile(r"\{at:[^{}]+\}|\*\*+|\*|\?")
 class CopyTimes:
     """The rule for the times of copies.
 
-    If `fixed` is true, the time is the option `at`, or the current time. Otherwise it is in the path of each
-    file if there is a `pattern`, and else it is the file's modification time. If `each` is true, every file
-    is a separate delivery, made once.
+    If `fixed` is true, the time is the option `at`, or the current time. Otherwise, it is taken from each
+    file's path if there is a `pattern`, or else from the file's modification time. If `each` is true, every
+    file is a separate delivery, made once.
     """
 
     fixed: bool = True
@@ -51,10 +51,10 @@ class CopyTimes:
 
 @dataclass(frozen=True, slots=True)
 class FileCopy:
-    """A file, the time of its copy in UTC, or None for a feed, and a mark that identifies the file.
+    """A file, its copy's time in UTC (None for a feed), and a mark that identifies the file.
 
-    The mark has the file's name in its project, its size and modification time. Files of two projects may
-    share these, so it also has the inode and the time of its last change on this machine.
+    The mark has the file's name in its project, its size and its modification time. Files of two projects may
+    share these, so the mark also has the inode and the time of the file's last change on this machine.
     """
 
     path: Path
@@ -67,7 +67,7 @@ class FileCopy:
 
 
 def expand(text: str, table: TableName) -> str:
-    """A string with `{table}` and `{schema}` replaced by the table's name, which is escaped in an address."""
+    """Replace `{table}` and `{schema}` in a string with the table's name, which is escaped in an address."""
     parts = {"table": table.name, "schema": table.schema}
     escape = escape_name if is_database(text) else str
     return _NAME.sub(lambda match: escape(parts[match[1]]), text)
@@ -100,7 +100,7 @@ def times_of_copies(source: str, at: str, kind: str) -> CopyTimes:
 
 
 def copies(source: str, times: CopyTimes, folder: Path) -> list[FileCopy]:
-    """The files of a source, ordered by time or name. Empty if no file exists.
+    """The files of a source, ordered by time or name. The list is empty if no file exists.
 
     Raises Refused if a name matches the pattern but has no time, and the errors of `source_files`.
     """
@@ -182,7 +182,7 @@ def _timed_paths(folder: Path, source: str, pattern: str) -> Iterator[tuple[date
 
 
 def _form(pattern: str) -> tuple[list[Piece], list[str]]:
-    """The pieces of paths that match a pattern, and the form of the time at each of its places."""
+    """The pieces of paths that match a pattern, and the form of each time in them."""
     pieces, place, forms = list[Piece](), 0, []
     for part in _PARTS.finditer(pattern):
         pieces.append(pattern[place : part.start()])

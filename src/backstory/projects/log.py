@@ -1,7 +1,7 @@
 """The receipts of runs and their log, `meta.runs`, and past runs and freshness from the log and commits.
 
-The log has a row for each declaration before a run begins, and one after it ends. A run makes two commits to
-the log. A row `begun` without an end belongs to a run that is running or was interrupted.
+A run commits to the log twice. It adds a row for each declaration at its beginning, and another at its end. A
+row `begun` without an end belongs to a run that is running or was interrupted.
 """
 
 import json
@@ -48,8 +48,8 @@ class RunReceipt(Receipt):
     `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, `stages` has
     the seconds of reading, planning and committing, and `way` is the place of planning: `driver` or `tasks`.
     The status is `blocked` if it did not begin because `blocked_by` failed, and `stopped` if the run ended
-    first. A `begun` one has no recorded end. `parts` are the receipts of a model's or a manifest's datasets.
-    `archives` are the names of its archived former histories, if it restarted.
+    first. A `begun` declaration has no recorded end. `parts` are the receipts of a model's or a manifest's
+    datasets. `archives` are the names of its archived former histories, if it restarted.
     """
 
     name: str
@@ -203,7 +203,7 @@ def _row(project: Project, receipt: RunReceipt, marks: Sequence[str], uuid: str 
 
 
 def rows_of_log(store: IcebergStore) -> list[dict[str, Any]]:
-    """The rows of the log, oldest run first. Empty if nothing has run yet."""
+    """The rows of the log, oldest run first. The list is empty if nothing has run yet."""
     log = find_log(partial(load, store))
     if log is None:
         return []
@@ -251,7 +251,7 @@ def marks_of_log(rows: Iterable[Mapping[str, Any]], name: str, stored: IcebergTa
 
 
 def marks_of_commits(stored: IcebergTable | None) -> set[str]:
-    """The marks of files in the table's own commits. A killed run has not logged its end."""
+    """The marks of files in the table's own commits. Only commits record the files of a killed run."""
     texts = (snapshot.get_property(FILES) for snapshot in all_snapshots(stored)) if stored else ()
     return {json.dumps(mark) for text in texts if text for mark in json.loads(text)}
 

@@ -16,7 +16,7 @@ from backstory.projects.declarations import Declaration, Project, TablePattern, 
 from backstory.sources.databases.address import Database, parse_address
 from backstory.sources.databases.copies import Keys
 
-# What stands for the parts of a table's name while an address is parsed.
+# Placeholders for the parts of a table's name while an address is parsed.
 _SCHEMA: Final = "backstory_schema"
 _TABLE: Final = "backstory_table"
 
@@ -30,7 +30,7 @@ def declare_tables(
     """The project with its patterns replaced by a declaration for each of their tables.
 
     `logged` are the rows of the log of runs, and `list_keys` lists the tables of a database. If `list_keys`
-    is None, the tables of past runs are declared, or the pattern if there are none. A table that the database
+    is None, the tables of past runs are declared, or the pattern if no run has any. A table that the database
     no longer has is declared as long as it `exists` in the warehouse. A pattern that cannot be listed is
     declared too, with the error. Raises UsageError if `after` names a table that no pattern has.
     """
@@ -63,9 +63,9 @@ def _declare_listed(
     exists: Callable[[str], bool],
     list_keys: Callable[[Database], Keys],
 ) -> list[Declaration]:
-    """The tables that the database lists, and the known ones.
+    """The tables that the database lists, and the known tables.
 
-    If listing fails, the known ones and the pattern are declared instead.
+    If listing fails, the known tables and the pattern are declared instead.
     """
     try:
         listed = tables_of_source(pattern, list_keys)

@@ -65,7 +65,7 @@ RUN_ENDING: Final = ".run"
 
 @contextmanager
 def hold_tables(store: IcebergStore, tables: Iterable[str]) -> Iterator[None]:
-    """Lock the tables. Raises TryAgain (`table-busy`) if another run holds one.
+    """Lock the tables. Raises TryAgain (`table-busy`) if another run holds one of them.
 
     The locks end with the process.
     """
@@ -185,7 +185,7 @@ def _is_done(store: IcebergStore, declared: Declaration, row: Mapping[str, Any])
 PAUSES: Final = (2.0, 10.0, 30.0)
 JOBS: Final = 4
 NO_END: Final = "The end of this run was not logged, but everything that it reports is committed"
-LOOKING: Final = 0.2  # seconds between looks at the event that ends the run
+LOOKING: Final = 0.2  # seconds between checks of the event that ends the run
 
 log = structlog.get_logger()
 
@@ -217,7 +217,7 @@ class RunRequest:
 
 @dataclass(slots=True)
 class _Turn:
-    """A declaration that waits for its turn, with its attempts so far and the receipt of the last one.
+    """A declaration that waits for its turn, with its attempts so far and the receipt of the last attempt.
 
     `marks` identify the files that its table has, and `logged` are the marks in the log.
     """
@@ -316,7 +316,7 @@ def _warn(lost: str, error: BackstoryError) -> None:
 
 @dataclass(slots=True)
 class _Run:
-    """A run, with the data for all of its declarations. `listed` has the tables of schemas, listed once."""
+    """A run, with the data for all of its declarations. `listed` caches the tables of each schema."""
 
     store: IcebergStore
     request: RunRequest
@@ -415,7 +415,7 @@ class _Run:
             unforeseen = internal_error(bug)
             receipt = RunReceipt(declared.name, declared.kind, status_of(unforeseen), error=unforeseen)
         if notes.archives:
-            turn.logged = set()  # the log has these marks of the former table only
+            turn.logged = set()  # the log has these marks only for the former table
         seconds = time.monotonic() - began
         known = sum(notes.seconds.values())
         stages = {"read": max(seconds - known, 0.0), **notes.seconds}

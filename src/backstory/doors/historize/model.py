@@ -174,7 +174,7 @@ class ForeignKey(_Part):
 
 
 class EffectiveDating(_Part):
-    """The column with the time since which a row is true in the world (section 7.1)."""
+    """The column with the time from which a row is true in the real world (section 7.1)."""
 
     column: ColumnName
     granularity: Literal["timestamp", "date"] = "timestamp"

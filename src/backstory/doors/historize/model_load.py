@@ -199,7 +199,7 @@ class DatasetLoads:
         return dataset.model_copy(update={"historization": rules})
 
     def _adopt_state(self, dataset: ModelDataset) -> HistState | None:
-        """Derive the state of a history without a lock file from its table."""
+        """Derive, from its table, the state of a history that has no lock file."""
         schema = self._schema(dataset)
         for name in base_names(dataset):
             stored = self.target.columns(schema, f"{name}_hist")

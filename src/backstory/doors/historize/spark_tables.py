@@ -54,9 +54,9 @@ def hashes_to_record(
 ) -> Mapping[str, str | None]:
     """The change to the property for row hashes when a load writes rows.
 
-    `base` is the base before the load. A table that had rows before it had the property does not get it,
-    because the hashes of these rows are unknown. The same is true for a history of such a base. A history
-    copies rows of its base, and so records the base's hashes too.
+    `base` is the base before the load. A table with rows but without the property does not get it, because
+    the hashes of these rows are unknown. The same is true for a history of such a base. A history copies rows
+    of its base, and so records the base's hashes too.
     """
     if table.shape.layout not in {Layout.BASE, Layout.HIST}:
         return {}

@@ -1,9 +1,9 @@
 """The import of a history that AUTO CDC stored as bitemporal.
 
 Its rows become versions with their recorded times. A row of such a table is a statement: from
-`__SYSTEM_START_AT` up to `__SYSTEM_END_AT` the source stated that a record had these values from `__START_AT`
-up to `__END_AT`. A statement that is still valid becomes a version. Any other statement becomes a past row
-(native.md V8), unless a version only moved its end (V6).
+`__SYSTEM_START_AT` up to `__SYSTEM_END_AT`, the source stated that a record had these values from
+`__START_AT` up to `__END_AT`. A statement that is still valid becomes a version. Any other statement becomes
+a past row (native.md V8), unless a version only moved its end (V6).
 """
 
 import json
@@ -57,7 +57,7 @@ IMPORTED_FROM: Final = "backstory.imported-from"
 _OWN: Final = (*VALID_TIMES, *SYSTEM_TIMES)
 _TIMES: Final = (STARTED, ENDED, STATED_FROM, STATED_TO)
 _VALUES: Final = internal_name("values")
-# The counted rows: all, those that hold, and the faults in the order in which they are refused.
+# The counted rows: all rows, rows that still hold, and faults in the order in which they are refused.
 _NO_KEY, _EMPTY, _AHEAD = "no key", "empty", "ahead"
 _ROWS, _STANDING = "rows", "standing"
 
@@ -66,7 +66,7 @@ _ROWS, _STANDING = "rows", "standing"
 class Imported(Adopted):
     """A history that was imported into a new table, from `table` as it was at its newest commit.
 
-    The counts are the statements that are still valid (`versions`) and the others (`past`).
+    The counts are the numbers of statements that are still valid (`versions`) and of all others (`past`).
     """
 
     into: str = ""
@@ -138,7 +138,7 @@ class _Source:
 
     @property
     def columns(self) -> list[str]:
-        """The columns that are not AUTO CDC's."""
+        """The columns other than AUTO CDC's four times."""
         return [name for name in self.shape.names if name not in _OWN]
 
 
@@ -258,7 +258,7 @@ def _as_versions(source: _Source, shape: Shape) -> DataFrame:
 def _refuse_contradictions(source: _Source, shape: Shape, versions: DataFrame, recorded: datetime) -> None:
     """Raise Refused if the new table would break a law.
 
-    Two of its rows would then be true of one instant at one time.
+    That is, two rows of a record would hold for the same instant at the same recorded time.
     """
     terms = LawTerms(flagged=True, remembers=True, newest=micros_of(recorded))
     broken = broken_in_frame(versions, TableTerms(shape, terms))

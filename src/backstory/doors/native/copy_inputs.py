@@ -120,7 +120,7 @@ def feed_copy_terms(
     )
     marks = stored_marks(store, table, shape.columns, at)
     if known is not None and known.truncate is not None:
-        # A truncate of a log has another instant for each record.
+        # In a log, a truncate has a different instant for each record.
         before = stored_truncates(store, table, shape.columns)
         marks = pa.concat_tables([marks, before.filter(pa.array(micros(before[VALID_FROM]) < at))])
     memory = marks[MEMORY].combine_chunks()
@@ -180,7 +180,7 @@ class CopyInputs:
 
     @property
     def is_repeatable(self) -> bool:
-        """Whether the delivered rows may be read several times. Rows of files of this machine always may."""
+        """Whether the delivered rows may be read several times. Rows in files on this machine always may."""
         return self.source.batches is not None or self.frame_files is not None
 
     def require_unchanged(self) -> None:
@@ -220,7 +220,7 @@ def gather_inputs(
 def _copy_terms(
     evolved: EvolvedShape, settings: TableSettings, place: CopyPlace, request: SnapshotRequest, *, ids: bool
 ) -> CopyTerms:
-    """The terms for the comparison of the copy (V16, V18, V39, N1)."""
+    """The terms for comparing the copy (V16, V18, V39, N1)."""
     shape, names = evolved.shape, [column.name for column in evolved.delivered]
     data = [name for name in names if name not in shape.key]
     filled = evolved.added if request.backfill_added and place.following is None else frozenset[str]()
@@ -246,7 +246,7 @@ def _copy_terms(
 
 
 def _stored_frame(store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape) -> "DataFrame":
-    """All stored rows with new names and types, places and row ids. Empty if the table does not exist."""
+    """All stored rows with new names and types, places and row ids, or no rows if there is no table."""
     shape = evolved.shape
     if table is None or evolved.stored is None:
         fields = ", ".join(f"{quote(column.name)} {spark_type(column.type)}" for column in shape.columns)
@@ -347,7 +347,7 @@ class _VersionReader:
         return bounds
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
-        """The same rows in all columns of the schema. The missing columns are read by the rows' places."""
+        """The same rows with all columns of the schema. The missing columns are read by the rows' places."""
         if not len(rows):
             return schema.empty_table()
         names = self.names(name for name in schema.names if name not in rows.column_names)
@@ -381,8 +381,8 @@ def _cast_rows(batches: ReadColumns, schema: pa.Schema) -> Iterator[pa.Table]:
 def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     """The versions that a copy can touch, in its decisive columns, or None if Spark must read them.
 
-    For a scoped copy into a table of events, only two kinds of records are read: the copy's, and the records
-    in the scope at its instant. All columns have the types that the table will have.
+    For a scoped copy into a table of events, only the copy's records, and the records in the scope at its
+    instant, are read. All columns have the types that the table will have.
     """
     schema, terms = side_schemas(inputs)[SLICE], inputs.terms
     if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:

@@ -1,6 +1,6 @@
 """The plan of a copy: its sides, which the runner plans, and the outcomes of records (V36).
 
-In the first copy into a table without rows, each row begins a version, so the rows are written in one pass.
+In a first copy into a table without rows, each row begins a version, so the rows are written in one pass.
 """
 
 from collections import Counter
@@ -84,8 +84,8 @@ def plan_first_here(
 ) -> DriverPlan | None:
     """Plan a first copy on the driver, which copies the rows from file to file.
 
-    Only the columns of key and scope are read at first. Returns None if a row is faulty or a key repeats. The
-    full plan then reads all values.
+    At first, only the columns of the key and the scope are read. Returns None if a row is faulty or a key
+    repeats. The full plan then reads all values.
     """
     terms = inputs.terms
     keys = read_delivered(inputs, [*terms.key, *(name for name, _ in terms.scope or ())])
@@ -142,8 +142,8 @@ def _judge_first_rows(
 ) -> tuple[int, int, bool]:
     """The number of rows, a digest of their values, and whether all are free of faults and have unique keys.
 
-    The driver collects a hash of each key if its memory suffices. Otherwise Spark counts the distinct keys,
-    which it must sort and shuffle.
+    The driver collects a hash of each key if its memory suffices. Otherwise Spark must sort and shuffle the
+    keys to count the distinct ones.
     """
     with store.memory.lease() as lease, suppress(TooLarge):
         hold_memory_of_rows(store, lease, KEYS, BYTES_OF_HASHED_ROW)
@@ -191,7 +191,7 @@ class PlannedCopy:
 
     @property
     def row_count(self) -> int:
-        """The number of rows in the copy. Identical rows of a key count once."""
+        """The number of rows in the copy. Identical rows with the same key count once."""
         return self._count(ROWS_DELIVERED)
 
     @property
@@ -286,7 +286,7 @@ class PlannedCopy:
         return [text for rows in tables for text in keys_of_rows(store, rows, key)][:MAX_KEYS]
 
     def keys_of_outcomes(self) -> dict[str, list[str]]:
-        """Up to ten keys of each outcome except `unchanged`."""
+        """Up to ten keys for each outcome except `unchanged`."""
         kinds = {NEW: NEW, "changed": CHANGED, "closed": CLOSED, REOPENED: REOPENED}
         return {outcome: self.keys(kind) for outcome, kind in kinds.items()}
 
@@ -307,7 +307,7 @@ class PlannedCopy:
 
     @cached_property
     def _reopened_keys(self) -> np.ndarray | DataFrame | None:
-        """A mask of the appearing keys that have versions at other times. In Spark, a frame of these keys."""
+        """The appearing keys that have versions at other times, as a mask or a Spark frame."""
         appearing, key = self._appeared_keys, list(self.inputs.terms.key)
         if appearing is None:
             return None

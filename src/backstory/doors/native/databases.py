@@ -51,7 +51,7 @@ _OF_MYSQL: Final = re.compile(r"(mysql|mariadb)://|jdbc:(mysql|mariadb):")
 _ROWS_AT_ONCE: Final = 10_000
 # Spark's metadata key for columns with times of day, which it would read as instants.
 _TIME_OF_DAY: Final = "logical_time_type"
-# Its metadata keys for strings of a fixed length, and for MySQL's bits.
+# Spark's metadata keys for strings of a fixed length, and for MySQL's bits.
 _CHARACTERS: Final = "__CHAR_VARCHAR_TYPE_STRING"
 _BITS: Final = "binarylong"
 # Prefixes of SQLSTATE: unreachable or locked, access denied, no such table, a wrong query.
@@ -154,7 +154,7 @@ class _Server:
 def _server(spark: SparkSession, database: Database) -> _Server:
     if not _OF_MYSQL.match(database.url):
         return _Server(database.url, database.source())
-    # Resolving the driver takes seconds, so that a session which has it is left alone.
+    # Resolving the driver takes seconds, so it is skipped for a session that has the driver.
     if not any(MARIADB.split(":")[1] in jar for (jar,) in spark.sql("LIST JARS").collect()):
         for jar in fetch_jars([MARIADB], dict(spark.sparkContext.getConf().getAll())):
             spark.sql(f"ADD JAR '{jar.path.as_uri()}'")
@@ -269,7 +269,7 @@ def rows_of_database(
         if database.kind == "jdbc":
             read = read_by_jdbc(store, database)
             with translate_jdbc(database, read.password):
-                # Read once by Spark: into a local file, or else checkpointed on the workers.
+                # Spark reads the rows once: into a local file, or else into a checkpoint on the workers.
                 if is_local(store):
                     rows = resources.enter_context(of_parquet(write_parquet(read, folder)))
                 else:

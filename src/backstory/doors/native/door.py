@@ -50,7 +50,7 @@ def snapshot(store: IcebergStore, source: Any, request: SnapshotRequest) -> Answ
     """Deliver a full copy to its table. Returns its receipt, or the plan of a dry run.
 
     `source_of` returns the source. Without `at=`, the copy's time is just before the source was read. Rows
-    that others commit during the copy are then newer than it, and are kept.
+    that others commit during the copy are then newer than the copy, and are kept.
     """
     request = evolve(request, begun=datetime.now(UTC))
     place = _place(store, request)
@@ -98,9 +98,10 @@ def _place(store: IcebergStore, request: DeliveryRequest) -> IcebergStore:
 
 
 def batch_writer(store: IcebergStore, request: ApplyRequest) -> Callable[[DataFrame, int], None]:
-    """A function for `foreachBatch` that applies a batch. Refused ends the query and changes no table.
+    """A function for `foreachBatch` that applies a batch.
 
-    Over Spark Connect the server runs a copy of the function, in a process and a session of its own.
+    A Refused error ends the query and changes no table. Over Spark Connect, the server runs a copy of the
+    function, in a process and a session of its own.
     """
     if request.branch is not None:
         raise UsageError("bad-option", "A stream has no preview.", "Omit `branch=`.")
@@ -124,7 +125,7 @@ def batch_writer(store: IcebergStore, request: ApplyRequest) -> Callable[[DataFr
 
 
 def _write_on_server(terms: tuple[str, int, Memory], request: ApplyRequest, rows: DataFrame, _: int) -> None:
-    """Apply a batch in its own session, without the id of its query, which only Java has."""
+    """Apply a batch in its own session, without the id of its query, which only Java provides."""
     try:
         apply(open_connect(rows.sparkSession, *terms), source_of(rows, request), request)
     except BackstoryError as stop:
@@ -141,7 +142,7 @@ def _with_code(stop: BackstoryError) -> BackstoryError:
 def _feed_rows(
     store: IcebergStore, source: Any, table: IcebergTable | None, request: ApplyRequest
 ) -> "Iterator[FeedRows]":
-    """The rows of a feed, and the request that reads them. Empty if no message is a change."""
+    """The rows of a feed, and the request that reads them, or an empty tuple if no message is a change."""
     if request.envelope is None:
         with _rows(source, store, lambda: table, request) as rows:
             yield rows, request

@@ -124,9 +124,9 @@ class EvolvedShape:
     """The table's shape with the delivery's columns in it.
 
     `delivered` are the delivery's columns, including the key. `stored` is the table's shape with its new
-    names, without columns that change their type because they have no values, or None for a new table.
-    `added` are new columns, and `left_out` are delivered columns of unknown type. `retyped` maps columns
-    whose stored values change their type to the old type. `mistakes` are columns set aside because they were
+    names, or None for a new table. It omits columns that change their type because they have no values.
+    `added` are new columns, and `left_out` are delivered columns of unknown type. `retyped` maps the columns
+    whose stored values change type to their old types. `mistakes` are columns set aside because they were
     added by mistake. `changes` describes all this in words.
     """
 
@@ -154,7 +154,7 @@ class EvolvedShape:
 
     @property
     def successions(self) -> Iterator[tuple[str, str]]:
-        """Pairs of a missing and an added column of one type. The second may be the first, renamed."""
+        """Pairs of a missing and an added column of the same type. The second may be the first, renamed."""
         came = [column for column in self.delivered if column.name in self.added and column.type.flat]
         return ((old.name, new.name) for old in self.missing for new in came if old.type == new.type)
 
@@ -191,8 +191,9 @@ def evolve_shape(
     """The table's shape after a later delivery. `empty` are delivered columns of unknown type.
 
     `is_valueless` returns whether a stored column has only NULLs. `is_taken_back` returns whether only
-    withdrawn statements have values in it. The column is then set aside for a rename to its name. Raises
-    UsageError for a rename of an unknown column, and Refused for another key or types that do not widen.
+    withdrawn statements have values in it. Such a column is set aside if another column is renamed to its
+    name. Raises UsageError for a rename of an unknown column, and Refused for another key or types that do
+    not widen.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = replace(
@@ -324,19 +325,19 @@ def _assign_types(
 
 
 def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
-    """Whether the column gets a type that its own type does not widen to, so that its values decide."""
+    """Whether the column gets a type to which its own type does not widen, so that its values decide."""
     came = next((column.type for column in delivered if column.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
     return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
 
 
 def _grows(old: ColumnType, new: ColumnType) -> bool:
-    """Whether stored values of one type are values of the other, which is wider or has more fields."""
+    """Whether values of the old type are also values of the new type, which is wider or has more fields."""
     return widens(old, new) or added_fields(old, new) is not None
 
 
 def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:
-    """Whether values are widened by the decimal number that they show, such as a FLOAT 72.1 to DOUBLE."""
+    """Whether values keep the decimal number that they show, as when a FLOAT 72.1 becomes a DOUBLE."""
     return (old.kind, new.kind) == (Kind.FLOAT, Kind.DOUBLE)
 
 
@@ -427,7 +428,7 @@ def _widen_columns(
 ) -> list[Column]:
     """The user's columns in types that hold stored and delivered values.
 
-    Raises Refused for columns without one.
+    Raises Refused for columns without such a type.
     """
     came = {column.name: column for column in delivered}
     users, others = [], []
@@ -451,7 +452,7 @@ def _widen_column(
 ) -> Column | None:
     """The column in a type that holds stored and delivered values, or None if no type holds both.
 
-    If `keeps` is true, its rows cannot be rewritten.
+    If `keeps` is true, the column's rows cannot be rewritten.
     """
     type_ = wanted or stored.type
     if delivered is not None and not (

@@ -193,7 +193,7 @@ class CopyPlace:
 
     `settled` is the settled interval after the copy, or None if the table does not remember copies. If
     `begins` is true, the table remembers copies from this one on. If `has_facts` is true, events, truncates
-    or scoped copies are known from the instant on. `other_scopes` are the scopes of other copies of the same
+    or scoped copies are known from the instant on. `other_scopes` are the scopes of other copies for the same
     instant.
     """
 
@@ -275,7 +275,7 @@ def _refuse_partial(request: SnapshotRequest, *, remembers: bool) -> None:
 
 
 def _refuse_overlap(at: datetime, scope: str | None, other_scopes: Sequence[str | None]) -> None:
-    """Refuse a copy whose scope has records in common with a stored copy of the same instant (V43)."""
+    """Refuse a copy whose scope has records in common with a stored copy for the same instant (V43)."""
     wanted = json.loads(scope or "{}")
     for other in other_scopes:
         other_values = json.loads(other or "{}")
@@ -346,7 +346,7 @@ def newest_recorded(stored: StoredInstants) -> datetime:
 
 
 def parse_interval(text: str) -> tuple[datetime | None, datetime] | tuple[()]:
-    """The settled interval in a table's property."""
+    """Parse the settled interval in a table's property."""
     bounds = json.loads(text)
     if not bounds:
         return ()
@@ -375,7 +375,7 @@ def _refuse_settled(at: datetime, settled: Sequence[datetime | None]) -> None:
 
 
 def _refuse_narrow(marks: Sequence[Mark], following: datetime | None) -> None:
-    """Refuse a copy if the next copy lacked columns. Their values there derive from earlier copies."""
+    """Refuse a copy if the next copy lacked columns. That copy took their values from earlier copies."""
     if narrow := [mark for mark in marks if mark.at == following and mark.columns is not None]:
         raise Refused(
             "settled",
@@ -394,7 +394,7 @@ class FeedMemory:
     begins: bool
 
     def properties(self) -> dict[str, str]:
-        """The table properties with which a memory begins. Empty if it exists."""
+        """The table properties that begin a memory, or no properties if it exists."""
         if not self.begins:
             return {}
         return {SETTLED: interval_text(self.settled), MEMORY_SINCE: iso(self.recorded)}

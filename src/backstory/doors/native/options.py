@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
     from backstory.formats.envelopes.events import LogSource
 
-# Options of other systems, and ours for them (V123).
+# Options of other systems, with our equivalents (V123).
 FOREIGN_WORDS: Final = {
     "keys": "key",
     "except_column_list": "ignore",
@@ -98,7 +98,7 @@ class DeliveryRequest(FileOptions):
         dry_run: Print counts, sample keys, and the columns that cause the changes. Nothing is written.
     """
 
-    # Options of other systems, by ours for them, and the remedy for any other option.
+    # Our equivalents for options of other systems, and the remedy for any other option.
     foreign: ClassVar[Mapping[str, str]]
     remedy: ClassVar[str]
 
@@ -189,7 +189,7 @@ class SnapshotRequest(DeliveryRequest):
     restate: bool = False
     backfill_added: bool = field(default=False, metadata=NEEDS_KEY)
     # The time when the call began, before the source was read. It is the copy's time if `at` is None. A
-    # second attempt at a plan keeps it, because its rows are no younger.
+    # second attempt at a plan keeps it, because its rows are no newer.
     begun: datetime = field(factory=lambda: datetime.now(UTC))
     # Whether the key is the whole row. This is decided once the table is loaded.
     whole_rows: bool = False
@@ -211,7 +211,7 @@ class SnapshotRequest(DeliveryRequest):
 
     @property
     def begins_memory(self) -> bool:
-        """Whether the table remembers its copies from this one on, if it does not yet (V28)."""
+        """Whether the table remembers its copies from this one on, even if it did not before (V28)."""
         return self.backfill or self.remember or bool(self.scope)
 
     def __attrs_post_init__(self) -> None:
@@ -281,7 +281,7 @@ class ApplyRequest(DeliveryRequest):
     all_keys: bool = False
     new_log: bool = False
     allow_future: bool = False
-    # Whether the rows were messages in an envelope, which determine their meaning, and the messages' log.
+    # Whether the rows were messages in an envelope, which determines their meaning, and the messages' log.
     is_unwrapped: bool = False
     log: "LogSource | None" = None
 
@@ -311,10 +311,10 @@ class ApplyRequest(DeliveryRequest):
 
 
 def source_of(source: Any, request: DeliveryRequest) -> Any:
-    """The source that a text or a path names: a `Database`, a `TableName` or `SourceFiles`. Rows stay rows.
+    """The source that a text or a path names: a `Database`, a `TableName` or `SourceFiles`.
 
-    Nothing is read but names of files and their state. Raises UsageError for a wrong name, and for options
-    that do not fit the source. Raises the errors of `source_files`.
+    Rows are returned unchanged. Only the names and states of files are read. Raises UsageError for a wrong
+    name, and for options that do not fit the source. Raises the errors of `source_files`.
     """
     if isinstance(source, str) and is_database(source):
         if request.format is not None:

@@ -43,9 +43,9 @@ class DeliveryReceipt(Receipt):
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryPlan(Receipt):
-    """The plan of a delivery in a dry run (V120). `keys` has up to ten keys of each outcome.
+    """The plan of a delivery in a dry run (V120). `keys` has up to ten keys for each outcome.
 
-    `columns` counts by differing column: the changed records of a copy, or the new versions of a feed.
+    For each differing column, `columns` counts the changed records of a copy or the new versions of a feed.
     `taken_back` is the number of statements that would be withdrawn. `warnings` report writes by other
     programs since the previous delivery, and columns of a copy that lose values.
     """
@@ -76,7 +76,7 @@ def schema_changes(
     absences: Sequence[str],
     undo: str = "",
 ) -> list[str]:
-    """The changes of columns as lines, with questions about likely renames.
+    """The changes to columns as lines, with questions about likely renames.
 
     `renames` maps missing columns to their likely new names. `absences` are lines about missing columns, and
     `undo` is the command that undoes the delivery. New columns in `with_commas` have numbers with decimal

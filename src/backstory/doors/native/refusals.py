@@ -46,7 +46,7 @@ from backstory.strategies.matching import distinct
 if TYPE_CHECKING:
     from pyspark.sql import Column, DataFrame
 
-# Up to this many bytes in total, files are checked whole. Otherwise only their columns are checked.
+# Files of up to this many bytes in total are checked whole. Otherwise only their columns are checked.
 SMALL: Final = 4 << 20
 
 
@@ -83,7 +83,7 @@ def _refuse_rows(rows: pa.Table, key: Sequence[str]) -> None:
 
 
 def names_in_first_file(source: SourceFiles, written: FileOptions) -> list[str]:
-    """The columns of the first file, without reading it whole. Empty if its format does not allow that."""
+    """The columns of the first file, or an empty list if its format requires reading it whole."""
     first = source.files[0]
     if source.format == "parquet":
         return list(pq.read_schema(first.path).names)
@@ -106,7 +106,7 @@ def keys_of(rows: "DataFrame", key: Sequence[str]) -> list[str]:
 
 
 def keys_of_rows(store: IcebergStore, rows: pa.Table, key: Sequence[str]) -> list[str]:
-    """Up to ten sorted keys of an Arrow table without repeated keys. Spark writes the keys of some types."""
+    """Up to ten sorted keys of an Arrow table without repeated keys. Spark formats keys of some types."""
     few = rows.select(list(key)).slice(0, MAX_KEYS)
     if are_written_alike(few, key):
         return keys_as_written(few, key)
@@ -206,7 +206,7 @@ def refuse_copy_faults(
 
 
 def refuse_other_content(at: datetime, keys: Sequence[str], differing: int) -> None:
-    """Raise Refused for another copy of a stored instant (V37)."""
+    """Raise Refused for another copy for a stored instant (V37)."""
     raise Refused(
         "same-instant",
         f"Another copy for {iso(at)} is stored, with {differing} different records.",
@@ -256,7 +256,7 @@ def refuse_absences(names: Sequence[str], renames: Mapping[str, str], delivery: 
 
 
 def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
-    """Raise Refused for a copy of whole rows with other columns. A row with another value is another row."""
+    """Raise Refused for a copy of whole rows with different columns, because they make different rows."""
     if not missing and not added:
         return
     clauses = [f"the copy lacks {', '.join(missing)}"] if missing else []
@@ -319,7 +319,8 @@ def refuse_mass_delete(
 ) -> None:
     """Raise Refused if more records would be closed than allowed (V36).
 
-    If `other_columns` is true, the records are whole rows, and the copy has other columns than the last one.
+    If `other_columns` is true, the records are whole rows, and the copy's columns differ from the last
+    copy's.
     """
     if exceeds(closed, request.max_delete_ratio, there):
         allowed, none = option("max_delete_ratio", _share(closed, there)), option("deletes", "ignore")

@@ -1,4 +1,4 @@
-"""Changes of a column's type that keep every stored and delivered value exactly the same (N2)."""
+"""Changes to a column's type that keep every stored and delivered value exactly the same (N2)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
@@ -63,7 +63,7 @@ def with_types(source: SourceRows, types: Mapping[str, ColumnType]) -> SourceRow
 
 
 def with_floats_as_stored(source: SourceRows, stored: Shape, rename: Mapping[str, str]) -> SourceRows:
-    """The source with FLOAT columns as DOUBLE where the table has DOUBLE, by the number that they show."""
+    """The source with FLOAT columns as DOUBLE, showing the same numbers, where the table has DOUBLE."""
     columns, _ = delivered_columns(source.fields)
     types = {rename.get(col.name, col.name): col.type for col in stored.columns}
     float_, double = ColumnType(Kind.FLOAT), ColumnType(Kind.DOUBLE)

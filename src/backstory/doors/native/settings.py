@@ -1,6 +1,6 @@
 """The settings that a table stores: the columns that make versions, and the columns deliveries lack (V13).
 
-A commit lists the columns that its delivery lacked, so that the next one reports only new absences (N8).
+A commit lists the columns that its delivery lacked, so that the next delivery reports only new absences (N8).
 """
 
 import json
@@ -22,7 +22,7 @@ Kind = Literal["copy", "feed"]
 # The table property with the columns that were added by mistake and taken back, as JSON.
 MISTAKES: Final = "backstory.taken-back"
 _IS_MISSING: Final = " is missing from the "
-# What happens to a missing column; a change in a feed sets only the columns that it has (V50).
+# The effect on a missing column. A change in a feed sets only the columns that it has (V50).
 _BECOMES: Final = {"copy": "kept, NULL in new versions", "feed": "kept as it was"}
 
 
@@ -176,7 +176,7 @@ def find_absences(
 
 
 def mistakes_property(table: IcebergTable | None, evolved: EvolvedShape) -> Mapping[str, str]:
-    """The table property of mistaken columns, if it changes."""
+    """The table property with mistaken columns, if it changes."""
     before = None if table is None else table.properties.get(MISTAKES)
     now = _names_json(_mistaken_columns(table, evolved))
     return {} if now == (before or "[]") else {MISTAKES: now}

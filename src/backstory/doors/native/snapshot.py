@@ -173,7 +173,7 @@ def _properties(inputs: CopyInputs) -> Mapping[str, str]:
 
 
 def _memory(inputs: CopyInputs) -> Mapping[str, str]:
-    """The properties with which a memory begins (V28)."""
+    """The properties that begin the table's memory (V28)."""
     place = inputs.place
     if not place.begins:
         return {}
@@ -357,8 +357,8 @@ def _refuse_lost_rows(
 ) -> None:
     """Raise Refused for a copy of whole rows that closes too many of them, or has other columns.
 
-    Equal rows count as often as they occur. Another column makes other rows. If this copy is accepted with
-    it, only the number of rows is checked.
+    Equal rows count as often as they occur. A different column makes different rows. If the copy is accepted
+    with it, only the number of rows is checked.
     """
     request, before = inputs.request, copy.rows_before
     added, returned = sorted(inputs.evolved.added), absences.changed and not absences.new

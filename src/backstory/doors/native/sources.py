@@ -53,7 +53,7 @@ if TYPE_CHECKING:
 
 # The number of rows in a batch.
 ROWS_AT_ONCE: Final = 1 << 17
-# Reads columns in batches, anew at each call. Raises Unreadable for values that only Spark can read.
+# Reads columns in batches, again at each call. Raises Unreadable for values that only Spark can read.
 ReadColumns = Callable[[Sequence[str]], Iterable[pa.Table]]
 
 # Loads the target table, or returns None if it does not exist.
@@ -143,7 +143,7 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
     try:
         return pa.Table.from_pandas(frame, preserve_index=False)
     except (pa.ArrowException, OverflowError, TypeError, ValueError) as stop:
-        why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last names the column, and no value
+        why = str(stop.args[-1] if stop.args else stop).rstrip(".")  # the last names a column, but no value
         raise Refused(
             "unreadable-frame", f"{why}.", "Nothing was written; give each column values of one type."
         ) from None
@@ -239,7 +239,7 @@ def _rows_of_parquet(store: IcebergStore, file: SourceFile, folder: Path) -> Sou
     """The rows of a file that Spark reads as it is."""
 
     def frame() -> "DataFrame":
-        # From a copy, because tasks read it later, when the file may have changed.
+        # The frame reads a copy, because tasks run later, when the file may have changed.
         whole = copy_whole(file.path, file.stamp, folder)
         return local_parquet(store, whole, pq.read_schema(whole))
 

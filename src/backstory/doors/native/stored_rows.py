@@ -77,9 +77,9 @@ def stored_slice(
     """The live rows of these keys that are open or end at or after `since` (microseconds), and later marks.
 
     The result has these columns, places and row ids. Columns that the table lacks are NULL, and narrower
-    types are widened. It may have rows that no key needs, and if `keys` is None, it has the rows of all
-    records. If `low` is set, rows at or after that position in their log are included, at any instant (V134).
-    Raises TooLarge if the lease cannot hold the rows.
+    types are widened. It may have rows that no key needs. If `keys` is None, it has the rows of all records.
+    If `low` is set, rows at or after that position in their log are included, at any instant (V134). Raises
+    TooLarge if the lease cannot hold the rows.
     """
     schema = slice_schema(table, columns)
     if table is None or not table.rows:
@@ -254,7 +254,7 @@ def mark_condition() -> SparkColumn:
 
 
 def touched_versions(rows: DataFrame, terms: CopyTerms) -> DataFrame:
-    """The versions that a copy can touch: open ones if it is in order, or else all that reach its instant."""
+    """The versions that a copy can touch: open versions if it is in order, or all that reach its instant."""
     start, end = column(VALID_FROM), column(VALID_TO)
     if terms.in_order:
         return rows.where(version_condition() & end.isNull())
@@ -309,7 +309,7 @@ def _read_by_spark(
 
 
 def join_places(places: Any, more: pa.Table) -> Any:
-    """Both sets of places of removed rows, or None if both are empty."""
+    """Both sets of places, joined into one, or None if both are empty."""
     if places is None:
         return more if len(more) else None
     if isinstance(places, pa.Table):

@@ -31,7 +31,7 @@ _NAMES: Final = tuple(column.name for column in DERIVED)
 
 
 def names_whole_row(key: Sequence[str] | None, names: Collection[str]) -> bool:
-    """Whether the key of a new table is the whole row: it is the word `row`, which is not a column's name."""
+    """Whether the key of a new table is the whole row: the word `row`, if no column has this name."""
     return key is not None and tuple(key) == (ROW,) and not is_reserved(ROW, names)
 
 
@@ -100,13 +100,13 @@ def refuse_feed(table: TableName, properties: Mapping[str, str]) -> None:
 
 
 def add_derived(rows: pa.Table) -> pa.Table:
-    """The rows in the table's types, each with its key, and counted once."""
+    """The rows in the table's types, each with its key and a count of one."""
     once = pa.repeat(pa.scalar(1, pa.int64()), len(rows))
     return rows.append_column(COPIES.name, once).append_column(ROW_KEY.name, row_keys(rows))
 
 
 def derived_frame(rows: "DataFrame", schema: pa.Schema) -> "DataFrame":
-    """The rows of a frame in the table's types, each with its key, and counted once.
+    """The rows of a frame in the table's types, each with its key and a count of one.
 
     `schema` has all columns of the result.
     """

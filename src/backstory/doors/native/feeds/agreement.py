@@ -69,8 +69,8 @@ _OPTIONS: Final = {
     **{name: name for name in (*_CONDITIONS, "columns_to_update", "unmodified", "drop")},
     "ignore_nulls": "ignore_null_updates",
 }
-# A delivery has at most one of these (V50).
 OWN_PREFIX: Final = "backstory: "  # no source has columns with this prefix
+# A delivery has at most one of these (V50).
 _EITHER: Final = frozenset(["ignore_nulls", "columns_to_update"])
 _TEXT: Final = re.compile(r"'(?:[^'\\]|\\.)*'")
 _WORD: Final = re.compile(r"`([^`]+)`|(\w+)")
@@ -282,7 +282,7 @@ def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
 def with_stored_meaning(
     request: ApplyRequest, properties: Mapping[str, str], names: Sequence[str]
 ) -> ApplyRequest:
-    """The request, in which the table's options replace missing ones.
+    """The request, with the table's options in place of missing options.
 
     Stored options about columns that are not in `names`, the delivery's columns, do not apply. Messages in an
     envelope define their own meaning.
@@ -312,7 +312,7 @@ def with_stored_envelope(request: ApplyRequest, properties: Mapping[str, str]) -
 
 
 def unmodified_text(request: ApplyRequest, table: IcebergTable | None) -> str | None:
-    """The string of cells that leave their column unmodified, or None if there are none.
+    """The string in cells that leave their column unmodified, or None.
 
     Messages in an envelope have no such string.
     """

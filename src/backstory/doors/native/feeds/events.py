@@ -92,7 +92,7 @@ class LocalTimes:
 
 
 def local_times(expression: Expression) -> LocalTimes | None:
-    """The local times of an expression, or None if it has none.
+    """The local times of an expression, or None if it has no local times.
 
     Raises UsageError if they are part of a larger expression, where Spark would guess the instant.
     """
@@ -175,7 +175,7 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
 class Ordering:
     """The expressions of the order, the time first, and the types of the further expressions.
 
-    In messages of a `log`, the further expressions are the position in it, after the number of the log.
+    In messages of a `log`, the further expressions are the position in the log, after the log's number.
     """
 
     expressions: tuple[str, ...]
@@ -184,7 +184,7 @@ class Ordering:
 
     @property
     def memory_part(self) -> tuple[tuple[str, ColumnType], ...]:
-        """The field of `_memory` for the further values, or an empty tuple if there are none (V2)."""
+        """The field of `_memory` for the further values. The tuple is empty if the order has none (V2)."""
         number = ((LOG_NUMBER, ColumnType(Kind.LONG)),) if self.log else ()
         parts = (*number, *((f"s{place}", type_) for place, type_ in enumerate(self.types, 1)))
         return ((SEQUENCE, ColumnType(Kind.STRUCT, parts=parts)),) if parts else ()
@@ -199,13 +199,13 @@ class Ordering:
 
 
 def stored_expressions(properties: Mapping[str, str]) -> tuple[str, ...] | None:
-    """The expressions in a table's properties, or None if it has had no feed yet."""
+    """The expressions in a table's properties, or None if the table has had no feed yet."""
     text = properties.get(ORDERED_BY)
     return None if text is None else tuple(entry["expression"] for entry in json.loads(text))
 
 
 def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
-    """The types of the further values in a table's properties. Empty if it has had no feed yet."""
+    """The types of the further values in a table's properties, or an empty list before the first feed."""
     return [ColumnType.parse(entry["type"]) for entry in json.loads(properties.get(ORDERED_BY, "[]"))[1:]]
 
 

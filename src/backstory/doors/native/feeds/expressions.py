@@ -1,4 +1,4 @@
-"""The expressions of a feed. Simple ones are computed on Arrow tables, all others by Spark (V124)."""
+"""The expressions of a feed. Arrow computes simple expressions, and Spark computes all others (V124)."""
 
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,7 +93,7 @@ def compute_by_spark(rows: DataFrame, expressions: Mapping[str, Expression]) -> 
             raise bad_option(
                 f"Spark cannot compute {expression}: {reason}", "Write it in Spark SQL."
             ) from None
-        # The text alone shows that a column, or a column compared with texts, is of its row.
+        # The text of a column, or of its comparison with strings, shows that it depends on one row only.
         plain = plain_column(expression, rows.columns) or _comparison(expression, rows.columns)[0]
         if plain is None and not is_of_each_row(rows, alone):
             raise bad_option(

@@ -44,7 +44,8 @@ class LogProgress:
 
     `number` counts the table's logs, and is the first part of `truncate`. `settles` is the instant up to
     which a new log settles everything. `former` describes the logs before a new one. It has the instant
-    before its first message, their last known time, and their last position if the source has the same name.
+    before the new log's first message, the last known time of the former logs, and their last position if the
+    source has the same name.
     """
 
     connector: str
@@ -66,7 +67,7 @@ class LogProgress:
         return FormerLogs(until, latest, None if last is None else (self.number, *last))
 
     def properties(self) -> dict[str, str]:
-        """The expressions and their types, as JSON for the table's property."""
+        """The progress as JSON, for the table's property."""
         values = {name: getattr(self, name) for name in _KEPT}
         return {LOG: json.dumps(values, ensure_ascii=False)}
 
@@ -163,7 +164,7 @@ def refuse_another_log(properties: Mapping[str, str], request: ApplyRequest) -> 
 
 
 def late_place(known: LogProgress | None, now: LogProgress | None, span: LogSpan | None) -> Position | None:
-    """The first position of a delivery, if it is not after the last known one, or else None (V134)."""
+    """The first position of a delivery, if it is not after the last known position, or else None (V134)."""
     if known is None or now is None or span is None or now.number != known.number:
         return None
     return [now.number, *span.first] if known.last is not None and span.first <= known.last else None
@@ -178,7 +179,7 @@ def _one_source(source: LogSource) -> LogProgress:
 
 
 def _restart_reason(known: LogProgress, source: LogProgress, span: LogSpan | None, *, chosen: bool) -> str:
-    """The reason why messages belong to a log other than the table's. Empty if they belong to the same log.
+    """The reason why messages belong to a log other than the table's, or an empty string if they do not.
 
     A log has started again if positions fall while times rise: for all messages, or for some if a new log was
     requested.

@@ -44,7 +44,7 @@ TIME, OPERATION, ORDERED = "{}: time", "{}: operation", "{}: {}"
 # The columns of Kafka's messages.
 KEY: Final = "key"
 VALUE: Final = "value"
-# The rows of a feed and the request that reads them; empty if no message is a change.
+# The rows of a feed and the request that reads them, or an empty tuple if no message is a change.
 FeedRows = tuple[SourceRows, ApplyRequest] | tuple[()]
 
 
@@ -74,7 +74,7 @@ class MessageRows:
 def unwrap_here(
     store: IcebergStore, messages: pa.Table, request: ApplyRequest, key: Sequence[str]
 ) -> FeedRows:
-    """The rows of messages, and a request that reads them. Empty if no message is a change.
+    """The rows of messages, and a request that reads them, or an empty tuple if no message is a change.
 
     The columns of the order are then unknown. Raises the errors of `unwrap_messages`.
     """
@@ -161,7 +161,7 @@ def with_message_columns(
 
 
 def _at_path(messages: pa.Table, path: str) -> pa.Array:
-    """The values at a path into messages, such as `source.lsn`."""
+    """The values at a path in the messages, such as `source.lsn`."""
     first, *rest = path.split(".")
     if first not in messages.column_names:
         raise bad_option(f"The messages have no {first}.", f"They have {', '.join(messages.column_names)}.")
@@ -187,8 +187,8 @@ class MessageTypes:
 def unwrap_in_tasks(messages: "DataFrame", request: ApplyRequest, key: Sequence[str]) -> FeedRows:
     """The rows of messages unwrapped in Spark's tasks, and a request that reads them.
 
-    Empty if no message is a change. A first pass determines the types of all messages. Raises the errors of
-    `unwrap_messages`, which count messages within their part of the feed.
+    The result is empty if no message is a change. A first pass determines the types of all messages. Raises
+    the errors of `unwrap_messages`, which count messages within their part of the feed.
     """
     assert request.envelope is not None
     unwrapped = ENVELOPES[request.envelope].unwrap_in_tasks(messages, _for_workers(request), tuple(key))

@@ -237,7 +237,7 @@ def _events_by_spark(feed: FeedInputs, resources: ExitStack) -> _Events:
     resources.callback(rows.unpersist)
     names = _numbered_columns(feed)
     at, kind = sf.unix_micros(column(names[AT])), column(names[KIND])
-    # Settled events touch no stored rows. In a log the rest of the log decides which events are settled.
+    # Settled events touch no stored rows. In a log, the rest of the log decides which events are settled.
     settled = feed.terms(None).settled
     timely = at
     if settled and not feed.agreement.ordering.log:
