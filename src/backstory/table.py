@@ -89,7 +89,7 @@ class Table:
     def diff(self, first: str | date, second: str | date, **options: Unpack[DiffOptions]) -> "DataFrame":
         """The differences between two times: `key`, `change`, `before`, `after`, `changed`.
 
-        `key`, `before` and `after` are structs, `change` is added, changed or removed, and `changed` has the
+        `key`, `before` and `after` are structs. `change` is added, changed or removed, and `changed` has the
         names of the columns that differ. `through` adds records that are the same at both times but changed
         in between: they were absent (`returned`), had other values (`reverted`), or existed only in between
         (`passed`). The column `away` then shows whether a record was absent and returned. On the axis
@@ -115,8 +115,8 @@ class Table:
         """The rows of a frame with the columns of the version that was true at the time in each row.
 
         `on` names the key columns, which the frame and the table share, and `at` names the frame's column of
-        times. `known_at` is a time, or the name of a column with a known time for each row. If a row has no
-        version at its time, it gets NULLs, or `how="inner"` drops it. A repeated column name gets a number
+        times. `known_at` is a time, or the name of a column with a known time for each row. A row without a
+        version at its time gets NULLs, or is dropped with `how="inner"`. A repeated column name gets a number
         (`name_2`). If versions of one record overlap, which `check` reports, the row is joined with each of
         them.
         """
@@ -136,7 +136,7 @@ class Table:
 
         The key must be exactly one value of the key's type. The history has the statements that the table
         holds now, or held at `known_at`. On `axis` both, it has all statements that the table ever held.
-        Raises UsageError for a wrong key (`other-key`) or axis, or a file that cannot be written.
+        Raises UsageError for a wrong key (`other-key`) or axis, and for a file that cannot be written.
         """
         from backstory.reading.frames import table_in_session
         from backstory.reading.questions import life
@@ -225,10 +225,11 @@ class Table:
 
     @with_options(RemarkOptions)
     def rewind(self, time: str | date, *, apply: bool = False, **remark: Unpack[RemarkOptions]) -> "Rewound":
-        """Undo everything that the table received after a time. Unless `apply` is true, only return the plan.
+        """Undo everything that the table received after a time.
 
-        A table of layout `versions` keeps its earlier state for `known_at`. Raises UsageError
-        (`known-pruned`) or Refused (`snapshots-expired`) if the table no longer has its state at that time.
+        Unless `apply` is true, only the plan is returned. A table of layout `versions` keeps its earlier
+        state for `known_at`. Raises UsageError (`known-pruned`) or Refused (`snapshots-expired`) if the table
+        no longer has its state at that time.
         """
         from backstory.upkeep.rewinding import rewind
 

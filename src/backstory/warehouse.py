@@ -381,7 +381,7 @@ class Warehouse:
     def check(self, *tables: str, all: bool = False) -> list[dict[str, Any]]:  # noqa: A002 - the option's name
         """Check the laws of tables. Returns a record for each law.
 
-        If some tables cannot be checked, an error is raised, and its `results` contain all records.
+        If some tables cannot be checked, an error is raised whose `results` contain all records.
         """
         from backstory.upkeep.checking import check_tables
 

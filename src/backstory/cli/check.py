@@ -61,8 +61,7 @@ def check(*tables: str, all: Flag = False, options: BranchOptions = BRANCH_DEFAU
 
 
 def _check_tables(names: Sequence[str], options: Options) -> "Records":
-    """The records of the named tables, or of all tables. Small tables are read from files, and others by
-    Spark.
+    """The records of the named tables, or of all tables. Small tables are read from files, others by Spark.
 
     A table that cannot be read has its error instead. The error of a single named table is raised.
     """

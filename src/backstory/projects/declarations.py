@@ -57,7 +57,7 @@ class Declaration:
     `source` is the address or the file as written, with unfilled templates. `reads` and `writes` are tables.
     `expect` is the greatest age that its last delivery may have. `place` is its line in the file. If
     `restart` is true, its history restarts when the shape of the source changes. `pattern` is the name of the
-    pattern that the table belongs to. `error` is the reason why it cannot be delivered.
+    pattern to which the table belongs. `error` is the reason why it cannot be delivered.
     """
 
     name: str
@@ -332,7 +332,7 @@ def _schedule_fields(
 
 
 def _merge_entries(*entries: BaseModel) -> dict[str, Any]:
-    """The keys of several entries. Later entries override earlier ones, but `tags` and `after` are joined."""
+    """The keys of several entries. Later entries override others, but `tags` and `after` are joined."""
     merged: dict[str, Any] = {}
     for entry in entries:
         mine = {name: getattr(entry, name) for name in entry.model_fields_set}

@@ -188,7 +188,7 @@ def _deliver_one(
 
 
 def _sum_receipts(declared: Declaration, receipts: Sequence[Mapping[str, Any]]) -> RunReceipt:
-    """The receipt of several deliveries. Counts are summed, but `unchanged` is from the last one."""
+    """The receipt of several deliveries. Counts are summed, but `unchanged` is from the last delivery."""
     counts: Counter[str] = Counter()
     for receipt in receipts:
         counts.update({name: count for name, count in receipt["counts"].items() if name != "unchanged"})

@@ -75,7 +75,7 @@ def draft_project(
     """The contents of a project file for a folder or a database, and the names of its tables.
 
     `keys_of` lists the tables of a database. Paths are relative to `home`, the folder of the project file. By
-    default, this is the source folder. Raises UsageError if there are no files or tables, and the errors of
+    default, this is the source folder. Raises UsageError if there are no files or tables, and errors from
     reading the database's catalog.
     """
     if not is_database(source):
@@ -116,7 +116,7 @@ def extend_project(
     """The contents of an existing project file with entries for new tables, and the names of these tables.
 
     A table is new if no entry has its name, its database table or its files. The rest of the file is
-    unchanged. Raises UsageError for a wrong file, or if its entries are not each on their own lines. Raises
+    unchanged. Raises UsageError for a wrong file, or if its entries do not each have their own lines. Raises
     the errors of `draft_project`.
     """
     document = read_document(file, HISTORIES)
@@ -239,7 +239,7 @@ def _lines(draft: _Draft, before: str = "  ") -> str:
 
 
 def _fill(source: str) -> str:
-    """An address with its templates filled, or with a placeholder for each variable if one is missing."""
+    """An address with its templates filled. If a variable is missing, all variables become placeholders."""
     try:
         return templates.fill(source, os.environ)
     except UsageError:

@@ -45,11 +45,11 @@ WELL: Final = ("changed", "unchanged")
 class RunReceipt(Receipt):
     """One declaration in a run.
 
-    `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, `stages` has
-    the seconds of reading, planning and committing, and `way` is the place of planning: `driver` or `tasks`.
-    The status is `blocked` if it did not begin because `blocked_by` failed, and `stopped` if the run ended
-    first. A `begun` declaration has no recorded end. `parts` are the receipts of a model's or a manifest's
-    datasets. `archives` are the names of its archived former histories, if it restarted.
+    `counts` are rows by outcome, and `files` are the delivered files. `seconds` is the duration, and `stages`
+    has the seconds for reading, planning and committing. `way` is where planning ran: `driver` or `tasks`.
+    The status is `blocked` if the declaration did not begin because `blocked_by` failed, and `stopped` if the
+    run ended first. A `begun` declaration has no recorded end. `parts` are the receipts of a model's or a
+    manifest's datasets. `archives` are the names of its archived former histories, if it restarted.
     """
 
     name: str
@@ -327,7 +327,7 @@ def _time_of(run_id: str) -> datetime:
 def freshness(
     project: Project, catalog: Catalog, logged: Rows, now: datetime, words: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """For each selected declaration with `expect`: its last delivery, when the next is due, and `late`.
+    """The last delivery of each selected declaration with `expect`, the time the next is due, and `late`.
 
     A declaration that was never delivered is late, as is a pattern that no run has delivered. Times are UTC.
     `age_hours` is None if there was no delivery. Raises UsageError for a word that selects nothing.

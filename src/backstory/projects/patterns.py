@@ -126,7 +126,7 @@ def names_in_warehouse(
 def _declare(
     pattern: TablePattern, name: str, key: Sequence[str], exists: Callable[[str], bool]
 ) -> Declaration:
-    """The declaration of a table. It has an error if its name is not possible or its key is unknown."""
+    """The declaration of a table. It has an error if its name is invalid or its key is unknown."""
     try:
         declared = pattern.declare(name, key)
         if "key" not in declared.options and not exists(name):
@@ -164,7 +164,7 @@ def _with_tables(
 ) -> Declaration:
     """The declaration, with a pattern's name in `after` replaced by the tables of the pattern.
 
-    A table that does not exist, because its pattern failed, is replaced by the pattern.
+    A table that does not exist because its pattern failed is replaced by the pattern.
     """
     after = list[str]()
     for other in declared.after:

@@ -192,7 +192,7 @@ log = structlog.get_logger()
 
 @dataclass(frozen=True, slots=True)
 class RunWatcher:
-    """Callbacks for the progress of a run: for its selection, each beginning and each end."""
+    """Callbacks for a run's progress: its selection, and each declaration's beginning and end."""
 
     on_selection: Callable[[Sequence[Declaration]], object] = lambda _: None
     on_begin: Callable[[str], object] = lambda _: None
@@ -233,9 +233,10 @@ class _Turn:
 def run_project(
     store: IcebergStore, project: Project, request: RunRequest, terms: RunTerms
 ) -> list[RunReceipt]:
-    """Deliver the project's declarations, or the selected ones. Returns their receipts in the file's order.
+    """Deliver the project's declarations, or the selected declarations.
 
-    Raises UsageError, before anything begins, for a wrong selection or a missing environment variable.
+    Returns their receipts in the file's order. Raises UsageError, before anything begins, for a wrong
+    selection or a missing environment variable.
     """
     # Past runs matter for patterns, and for declarations whose files are delivered once.
     once = (declared.times is not None and declared.times.each for declared in project.declarations)
@@ -358,7 +359,7 @@ class _Run:
     def _without_turn(
         self, waiting: dict[str, _Turn], ended: Mapping[str, RunReceipt]
     ) -> Iterator[RunReceipt]:
-        """The receipts of declarations that will not run, because the run ends or an upstream one failed."""
+        """The receipts of declarations that will not run, because the run ends or a failure blocks them."""
         for name, turn in list(waiting.items()):
             failed = sorted(up for up in self.upstream[name] if up in ended and ended[up].status not in WELL)
             if not failed and not self.request.stop.is_set():

@@ -37,7 +37,7 @@ def refuse_incomplete(
 
     `kind` is earliest, replace, update or delete. `needed` is the time column that must have a value in each
     row. `first` is the number of earlier rows in the file. A replace row of a history also needs an end,
-    since otherwise its version might still be true. An update row without `_fivetran_start` may close a
+    because otherwise its version might still be true. An update row without `_fivetran_start` may close a
     version, but may not change a value.
     """
     instants = [] if needed is None else [needed, END] if kind == "replace" else [needed]
@@ -323,7 +323,7 @@ def batch_files(
     *,
     of_versions: bool,
 ) -> BatchFiles:
-    """A WriteBatch, with rows of a table without history, or a WriteHistoryBatch, with changes of versions.
+    """A WriteBatch with rows for a table without history, or a WriteHistoryBatch with changes to versions.
 
     A WriteBatch to a history table may only contain replace files (F19).
     """

@@ -80,7 +80,7 @@ def target(stores: Mapping[str, Store], configuration: Mapping[str, str]) -> Nam
 def columns_from(columns: Iterable[common.Column]) -> tuple[Column, ...]:
     """The columns of a definition.
 
-    Raises Refused for a repeated column or one without a type (section 2.5).
+    Raises Refused for a repeated column, or for a column without a type (section 2.5).
     """
     parsed = tuple(Column(column.name, type_from(column)) for column in columns)
     twice = [name for name, times in Counter(column.name for column in parsed).items() if times > 1]

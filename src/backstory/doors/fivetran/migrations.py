@@ -453,7 +453,7 @@ def migrate(
 
 
 def _operation_of(details: sdk.MigrationDetails) -> tuple[str, Any]:
-    """The operation's innermost name and its message, or an empty name and None if there is no operation."""
+    """The operation's innermost name and its message, or an empty name and None without an operation."""
     operation = details.WhichOneof("operation") or ""
     message: Any = getattr(details, operation) if operation else None
     if operation in {"drop", "copy", "rename", "add"}:

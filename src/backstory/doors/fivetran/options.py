@@ -8,7 +8,7 @@ from attrs import frozen
 
 @frozen(kw_only=True)
 class ServeRequest:
-    """The options of `serve`. Files of batches must be in `batch_folder`, if there is one.
+    """The options of `serve`. If `batch_folder` is set, batch files must be in it.
 
     Attributes:
         host: Interface to listen on. Default: all IPv4 and IPv6 interfaces.

@@ -43,9 +43,9 @@ def load_credentials(
 ) -> grpc.ServerCredentials | None:
     """The credentials made from a certificate (a chain in PEM) and its key, or None if no files are given.
 
-    With `client_ca`, only clients with a certificate of that authority are served. Raises UsageError for a
-    certificate without a key or the reverse, for files in another format, and for a key of another
-    certificate.
+    With `client_ca`, only clients with a certificate from that authority are served. Raises UsageError for a
+    certificate without a key, a key without a certificate, files in another format, and a key that belongs to
+    another certificate.
     """
     if cert is None and key is None and client_ca is None:
         return None
@@ -130,7 +130,7 @@ def listen(
 ) -> Running:
     """Start a server.
 
-    Without a host it listens on all IPv4 and IPv6 interfaces (section 7.1). Without `tls` requests are not
+    Without a host, it listens on all IPv4 and IPv6 interfaces (section 7.1). Without `tls`, requests are not
     encrypted, as with Fivetran's own client on the same machine. Raises Failed if the port is in use.
     """
     server = grpc.server(

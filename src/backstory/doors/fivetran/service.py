@@ -116,9 +116,9 @@ Handler = Callable[[Any, Any, grpc.ServicerContext], Reply]
 
 
 def handle_errors(reply: Callable[..., Reply]) -> Callable[[Callable[[Any, Any], Reply]], Handler[Reply]]:
-    """A decorator for methods of the service that turns each error into a task or a status.
+    """A decorator that turns each error of a service method into a task or a status.
 
-    A task is sent in a `reply`. The handler logs one line for each request: the RPC, its table, its seconds,
+    A task is sent in a `reply`. The handler logs one line for each request: the RPC, its table, its duration,
     and its outcome.
     """
 

@@ -40,7 +40,7 @@ def sync_hist(base: ModelDataset, previous: HistState | None, now: datetime) -> 
 
     Columns are matched by their input, their lineage key, their name or a former name. A column that is no
     longer in the base is retired, and remains in the table. Raises Refused if a retired column returns with
-    another type. Applied to its own result, the function changes nothing.
+    another type. The function changes nothing if it is applied to its own result.
     """
     state = _sync_once(base, previous, now)
     for _ in range(ROUNDS):
@@ -153,7 +153,7 @@ def _match(
 
 
 def _without_names(others: Iterable[str], columns: Sequence[ModelColumn]) -> list[ModelColumn]:
-    """The columns, without former names that other columns have now."""
+    """The columns, without the former names that now belong to other columns."""
     taken = frozenset(others)
     return [
         column.model_copy(
@@ -247,8 +247,8 @@ def find_state(
 def write_state(dataset: ModelDataset, state: HistState, model: Model, folder: Path, target: Target) -> None:
     """Write the lock file if the state changed, and delete files under former names.
 
-    If this dataset already has a file under its current name, files under names that other datasets now have
-    are kept.
+    If this dataset already has a file under its current name, files are kept if other datasets now have their
+    names.
     """
     schema = namespace_of(model, dataset)
     path = _path(folder, target, schema, dataset.name)

@@ -54,9 +54,9 @@ _FORBIDDEN = (exp.Query, exp.Exists, exp.AggFunc, exp.Window, exp.Star, exp.Plac
 def increment_scope(model: Model, dataset: ModelDataset, dialect: Dialect, alias: str) -> str | None:
     """The source's filter as a condition on the base's columns, or None if there is no source or filter.
 
-    Identifiers are matched to the stage columns from which the base is loaded. The match ignores case, and
-    all characters except letters and digits. `{{DELTA_CUTOFF}}` stays in the condition. Raises UsageError for
-    a name that matches no column.
+    Identifiers are matched to the stage columns from which the base is loaded. The match ignores case and all
+    characters except letters and digits. `{{DELTA_CUTOFF}}` stays in the condition. Raises UsageError for a
+    name that matches no column.
     """
     source = source_of(model, dataset)
     if source is None or not source.increment_filter:
@@ -161,7 +161,7 @@ def stored_history(
     archive: Archive | None = None,
     catalog: str | None = None,
 ) -> StoredHistory:
-    """The history that this metadata describes, in a dialect. `hist` may only have columns of the table."""
+    """The history described by this metadata, in a dialect. `hist` may only have columns of the table."""
     return StoredHistory(dialect, history_of(schema, hist, rules, archive), hist.target_columns, catalog)
 
 
@@ -428,7 +428,7 @@ class Load:
 
     @cached_property
     def pair(self) -> Pair:
-        """The base and the history in the form that the statements of a history's load need."""
+        """The base and the history, in the form that a history load's statements need."""
         return Pair(
             self.dialect,
             self.hist_table,
@@ -503,7 +503,7 @@ def refuse_swaps(dataset: ModelDataset) -> None:
 
 
 def _pin_names(dataset: ModelDataset, hist: HistState) -> ModelDataset:
-    """The dataset, with attributes pinned to their first names, which the model may no longer list."""
+    """The dataset, with attributes pinned to their first names. The model may no longer list these names."""
     known = {column.name: column.former_names for column in hist.target_columns}
     return dataset.model_copy(
         update={"target_columns": tuple(_by_first_name(each, known) for each in dataset.target_columns)}

@@ -169,7 +169,7 @@ class _Versions:
 
     @property
     def _has_earlier(self) -> bool:
-        """Whether records without an open version may have closed ones."""
+        """Whether records without an open version may have closed versions."""
         return self.hist.has_rows or self.work.load.archive is not None
 
     def _past_keys(self, beginning: "Mapping[str, RowsToWrite]") -> PastKeys:
@@ -230,7 +230,7 @@ class _Versions:
 
 
 def _halves(rows: pa.Table, *, appear: bool) -> tuple[pa.Table, pa.Table]:
-    """The rows as changed and as appeared records. One of the two tables is empty."""
+    """The rows as changed records and as appeared records. One of the two tables is empty."""
     nothing = rows.slice(0, 0)
     return (nothing, rows) if appear else (rows, nothing)
 
@@ -240,7 +240,7 @@ def _map_rows(rows: pa.Table | RowBatches, make: Callable[[pa.Table], pa.Table])
 
 
 def _moved_keys(terms: scd2.LoadTerms, planned: PlanResult) -> list[str]:
-    """Business keys of records that appear in the base while other records with the same keys vanish."""
+    """Business keys of records that appear in the base while other records with these keys vanish."""
     added: Any = planned.rows(scd2.ADDED_KEYS)
     removed: Any = planned.rows(scd2.REMOVED_KEYS)
     if added is None or removed is None:

@@ -1,7 +1,7 @@
 """The sides of a load into a warehouse (stage, base, open and closed versions), and its settings.
 
 The driver reads the files that it can read exactly, and computes keys and hashes in DuckDB with the same
-results as Spark. Spark reads the other sides. In a load by tasks, it reads all sides.
+results as Spark. Spark reads the other sides. If tasks plan the load, Spark reads all sides.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -63,7 +63,7 @@ StageReader = Callable[[Sequence[ModelColumn]], Iterator[pa.Table]]
 def local_stage_side(work: SparkWork) -> LocalSide | None:
     """The stage's rows as rows of the base, with the flag `LIVE`, or None if Spark must read or compute them.
 
-    Reading raises Unreadable if Spark turns out to be needed, and the errors of `read_stage`.
+    Reading raises the errors of `read_stage`, and Unreadable if Spark turns out to be needed.
     """
     columns = user_columns(work.load.dataset)
     stage = work.run.stage
@@ -278,7 +278,7 @@ def read_earlier(work: SparkWork, hist: TablePlan, terms: scd2.LoadTerms, keys: 
 def _stored_rows(
     work: SparkWork, plan: TablePlan, schema: pa.Schema, flags: Mapping[str, bool], *, open_: bool = False
 ) -> LocalSide | None:
-    """Columns of all rows of a table, or of its open versions, with positions and constant `flags`.
+    """Columns of a table's rows, or of its open versions only, with positions and constant `flags`.
 
     The driver reads them from files. Returns None if Spark must read them.
     """
@@ -339,7 +339,7 @@ def _same_counts(rows: Mapping[str, RowCounts]) -> dict[str, int]:
 
 
 def _kept_base_side(work: SparkWork, base: TablePlan) -> Side:
-    """The rows of a base that is kept, with the columns of a version."""
+    """The rows of a base that is kept, with the columns that a version has."""
     load = work.load
     names = [
         load.dataset.key,
@@ -432,7 +432,7 @@ def _all_columns(work: SparkWork, hist: TablePlan, lease: MemoryLease, rows: pa.
 
 
 def _size_and_count(work: SparkWork) -> tuple[int, int | None]:
-    """The estimated bytes of the stage's rows in memory, and their number.
+    """The estimated size of the stage's rows in memory in bytes, and the number of rows.
 
     The number is None if Spark must count the rows.
     """

@@ -1,4 +1,4 @@
-"""Load the datasets of a model: base, history's schema and history, with retries and receipts (section 3)."""
+"""Load a model's datasets: base, history schema and history, with retries and receipts (section 3)."""
 
 import re
 import uuid
@@ -139,7 +139,7 @@ class DatasetLoads:
         )
 
     def _allocate_instant(self, dataset: ModelDataset) -> datetime:
-        """The present time as the load's instant.
+        """The current time as the load's instant.
 
         If it is up to a second before the history's newest time, the instant is just after that time.
         """

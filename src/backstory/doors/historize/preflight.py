@@ -1,7 +1,7 @@
 """The checks that refuse a load before it writes (section 3.6).
 
-On a database, a check is a query that returns up to ten offending keys. They are business keys if the row is
-in the base or the history. In a warehouse, the counts of all parts of the plan are checked. Another check
+On a database, a check is a query that returns up to ten offending keys. For rows of the base or the history,
+they are business keys. In a warehouse, the checks use the counts of all parts of the plan. Another check
 finds changes that a hash misses (section 2.4). In the default profile, ('a|b', 'c') and ('a', 'b|c') have the
 same hash, and so do NULL and the null token. Such a change reaches the base, but not the history. It is
 logged.
@@ -237,7 +237,7 @@ def _repeated_keys(
     where: Callable[[str], str] = lambda _: "",
     having: str = "COUNT(*) > 1",
 ) -> str:
-    """The query for business keys of rows whose key is repeated.
+    """The query for the business keys of rows that share a key.
 
     `where` is a condition with a leading AND.
     """
@@ -300,7 +300,7 @@ def refuse_faults(
     """Raise Refused for the first fault of a planned load, with up to ten keys.
 
     `sums` has the counts of all parts. `moved_keys` returns business keys of records that appear in the base
-    while others with the same business keys vanish.
+    while other records with these keys vanish.
     """
     if not skip_base:
         _refuse_stage(load, sums)

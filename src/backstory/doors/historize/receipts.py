@@ -77,9 +77,9 @@ class LoadStep:
 class LoadOutcome:
     """The number of records by outcome, the schema changes, and the steps.
 
-    `base` is the number of base rows, and `version` is the history's snapshot. `changed_base` counts rows of
-    the base that were written or removed. `warnings` report writes of other programs to the history since the
-    last load.
+    `base` is the number of base rows, and `version` is the history's snapshot. `changed_base` counts the
+    base's rows that were written or removed. `warnings` report writes to the history by other programs since
+    the last load.
     """
 
     counts: Mapping[str, int] = field(default_factory=lambda: dict.fromkeys(OUTCOMES, 0))
@@ -103,8 +103,8 @@ class HistoryReceipt(Receipt):
     """One dataset's load.
 
     `load_timestamp` is an instant in UTC as ISO text, or None if the load ended before it had an instant. A
-    dry run also has up to ten `keys` for each outcome. `warnings` report writes of other programs to the
-    history since the last load.
+    dry run also has up to ten `keys` for each outcome. `warnings` report writes to the history by other
+    programs since the last load.
     """
 
     dataset: str

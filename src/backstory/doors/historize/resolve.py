@@ -193,7 +193,7 @@ def resolve(model: Model, document: Document) -> Model:
 
 
 def schema_of(model: Model, dataset: ModelDataset) -> TargetSchema:
-    """The layer that a dataset belongs to."""
+    """The layer to which a dataset belongs."""
     return next(schema for schema in model.target_schemas if schema.short_name == dataset.target_schema)
 
 

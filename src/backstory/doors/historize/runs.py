@@ -77,7 +77,7 @@ TABLES: Mapping[str, list[ModelColumn]] = {
 class LoadEntry:
     """The log entry of a load: its own row, the rows of its steps, and the registry's row for its run.
 
-    Steps and run are empty for a load that did not begin.
+    If the load did not begin, its steps and its run are empty.
     """
 
     row: Mapping[str, Any]
@@ -147,8 +147,8 @@ LONGEST_PLACE = 64
 class LoadRun:
     """A run of one dataset: its id and instant, and its options.
 
-    `rehash` recomputes the hashes of open versions before the load, and `rehash_base` the hashes of the
-    base's rows. `relabel` contains the state labels that are to be replaced, as stored in the table.
+    Before the load, `rehash` recomputes the hashes of open versions, and `rehash_base` recomputes the hashes
+    of the base's rows. `relabel` contains the state labels to replace, as stored in the table.
     """
 
     dataset: ModelDataset

@@ -59,8 +59,8 @@ def log_row(load: runs.LoadEntry) -> Mapping[str, Any]:
 def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None:
     """Add rows to the log in one commit.
 
-    If the log is new, its views are made as well. Raises Refused, after the rows are written, if something
-    else has the name of a view.
+    If the log is new, its views are also created. If something else has the name of a view, Refused is raised
+    after the rows are written.
     """
     is_new = False
 
@@ -79,7 +79,7 @@ def append_loads(store: IcebergStore, rows: Sequence[Mapping[str, Any]]) -> None
 
 
 def log_views(store: IcebergStore, *, dry_run: bool) -> list[dict[str, Any]]:
-    """Make or replace the views of runs and of steps.
+    """Create or replace the views of runs and of steps.
 
     Returns the result of `make_views`. Raises Refused if something else has the name of a view.
     """
@@ -144,7 +144,7 @@ def find_run(
     """The registered run, from commits and log, or None.
 
     A run whose rows are not in the tables counts as not loaded. Only ancestors of the current snapshots
-    count. For a run without a commit, the log counts only while the history still has the versions of that
+    count. For a run without a commit, the log counts only while the history still has the versions from that
     time.
     """
     base = first_of(store, schema, runs.base_names(dataset))

@@ -262,9 +262,9 @@ def empty_rows(store: IcebergStore, shape: Shape) -> DataFrame:
 class TablePlan:
     """A table before a load, and its schema after the load.
 
-    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, these are the rows as
-    maintenance will leave them, not the stored rows. `snapshot` is the table's current snapshot. `former` is
-    its name if it must be renamed.
+    Nothing is written yet. `read` makes the frame `rows`. With `is_preview`, these are the rows after
+    maintenance, not the stored rows. `snapshot` is the table's current snapshot. If the table must be
+    renamed, `former` is its current name.
     """
 
     wanted: Shape
@@ -281,8 +281,8 @@ class TablePlan:
     def rows(self) -> DataFrame:
         """The table's rows, or no rows if there is no table.
 
-        The columns are the wanted columns under their names and types, other columns of the table, `_file`,
-        `_pos` and, if rows have ids, `_row_id`.
+        The columns are the wanted columns with their names and types, the table's other columns, `_file` and
+        `_pos`. If rows have ids, `_row_id` is included.
         """
         return self.read()
 
@@ -329,10 +329,10 @@ def plan_table(
     dialect: Dialect,
     allowed: Callable[[ddl.DdlPlan[ModelColumn]], None] = lambda _: None,
 ) -> TablePlan:
-    """The plan for a table, under its name or a former one.
+    """The plan for a table, under its current or a former name.
 
-    Raises Refused for a table of another layout, for changes that `ddl.plan` or `allowed` refuses, and for a
-    type that Iceberg cannot widen in place.
+    Raises Refused for a table with another layout, for changes that `ddl.plan` or `allowed` refuses, and for
+    a type that Iceberg cannot widen in place.
     """
     names = [wanted.table, *(TableName(wanted.table.schema, name) for name in former)]
     table = next(filter(None, (load(store, name) for name in names)), None)
@@ -380,7 +380,7 @@ def _new_name(name: str, renamed: Mapping[str, str]) -> str:
 def apply_shape(work: SparkWork, before: TablePlan) -> IcebergTable:
     """Create, rename or evolve the table, each in one commit, and return the resulting table.
 
-    Raises TryAgain if rows were written to it since it was planned.
+    Raises TryAgain if rows have been written to the table since the plan.
     """
     name, stored, snapshot = before.wanted.table, before.table, before.snapshot
     if stored is None:

@@ -58,7 +58,7 @@ KEY, HAS_PAST, PAST_END, CONTINUES = "record key", "past known", "past end", "pa
 
 
 def maintain(work: SparkWork) -> None:
-    """Recompute hashes of base and open versions, or relabel states, as the run requires (7.2, 7.6)."""
+    """Recompute hashes of the base and open versions, or relabel states, as the run requires (7.2, 7.6)."""
     if work.run.rehash_base:  # a delta contains only some of the base's rows
         every = column(work.load.dataset.key).isNotNull()
         _update(work, base_shape(work.load), every, lambda rows: _rehash(work, rows))
@@ -107,7 +107,7 @@ def _rehash(work: SparkWork, rows: DataFrame) -> DataFrame:
 def _relabel_versions(work: SparkWork, rows: DataFrame, versions: DataFrame) -> DataFrame:
     """The rows with the current labels.
 
-    `versions` has all versions of the history. If an open version began when its record returned, it gets the
+    `versions` has all versions of the history. An open version that began when its record returned gets the
     label of REAPPEARED.
     """
     before, now, names = work.run.relabel, work.load.labels, rows.columns
@@ -195,8 +195,7 @@ def recover(work: SparkWork) -> None:
 def hold_lease(work: SparkWork, base: IcebergTable, hist: IcebergTable) -> Iterator[IcebergTable]:
     """Hold the lease for a load of both tables, and yield the history with the lease.
 
-    A failure within the context restores the base. Raises TryAgain if the history changed since it was
-    planned.
+    A failure within the context restores the base. Raises TryAgain if the history has changed since the plan.
     """
     until = datetime.now(UTC) + LEASE_TIME
     lease = LoadLease(work.token, work.run.run_id, iso(until), snapshot_of(base))
@@ -315,7 +314,7 @@ class SparkTarget(runs.Target):
             return self._load(work, make_receipt)
 
     def _load(self, work: SparkWork, make_receipt: Callable[[LoadOutcome], HistoryReceipt]) -> LoadOutcome:
-        """Plan base and history. If neither is refused, update schemas and rows."""
+        """Plan the base and the history. If neither is refused, update their schemas and rows."""
         stored = load(self._store, hist_shape(work.load).table)
         before = LoadOutcome(warnings=() if stored is None else stored.foreign_writes)
         recover(work)
@@ -404,7 +403,7 @@ def _require_input(work: SparkWork, base: TablePlan) -> None:
 
 
 def _rehearse(work: SparkWork, *tables: tuple[TablePlan, Mapping[str, int]]) -> None:
-    """Report the changes of base and history that a dry run would make."""
+    """Report the changes to base and history that the load would make without a dry run."""
     for before, counts in tables:
         changed = {name: count for name, count in counts.items() if name != "unchanged"}
         into = before.into if before.changes else None

@@ -45,7 +45,7 @@ from backstory.upkeep.views import create_marked_views, defined_view_marks, drop
 
 
 def base_steps(load: Load) -> list[Statement]:
-    """The statements of a base's load: delete vanished and changed rows, then insert (section 3.7)."""
+    """The statements that load a base: delete vanished and changed rows, then insert (section 3.7)."""
     columns = [load.name(column.name) for column in base_columns(load.dataset)]
     stage_key = f"SELECT 1 FROM {load.unique_stage_rows} AS s WHERE {load.same_key('s', 'b')}"
     steps = []
@@ -168,7 +168,7 @@ def with_stage(engine: Engine, load: Load, stage: Stage | None) -> Load:
 def _spelling(stage: Stage, stored: Collection[str], wanted: str) -> str:
     """The name of a column as it is written in the stage.
 
-    If several names differ only in case, it is the exact name.
+    If several names differ only in case, the exact name is returned.
     """
     spellings = [name for name in stored if name.lower() == wanted.lower()]
     if wanted in spellings:
@@ -254,7 +254,7 @@ def _rename_table(engine: Engine, load: Load, old: str, table: str) -> list[str]
 
 
 def refresh_views(engine: Engine, load: Load) -> None:
-    """Make the history's views that the model defines, unless they are up to date."""
+    """Create the history's views that the model defines, unless they are up to date."""
     history = _history(engine, load)
     in_force = stored_view_marks(engine, history)
     if in_force != defined_view_marks(history):
@@ -314,7 +314,7 @@ def _guard(load: Load, tally: Tally) -> None:
 
 
 def _merge(engine: Engine, load: Load, tally: Tally, values: Mapping[str, str]) -> list[LoadStep]:
-    """Run the MERGE. The result has the four steps, and the MERGE itself as one more step."""
+    """Run the MERGE. The result has the four steps, and a fifth step for the MERGE itself."""
     actions_table = engine.keep("backstory_actions", actions(load.pair), values)
     merged = run_statements(engine, [hist_merge(load.pair, actions_table)], values)
     return [*(LoadStep(name, count) for name, count in tally.rows.items()), *merged]

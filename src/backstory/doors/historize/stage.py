@@ -126,7 +126,7 @@ def read_stage(stage: Stage, columns: Sequence[ModelColumn]) -> pa.Table:
 
     In CSV, an empty cell is NULL, but a quoted empty cell in a text column is an empty string. Columns are
     matched by the header, and other columns of the file are ignored. Raises Refused for a missing file or
-    column, and for broken CSV and unreadable cells, with the line.
+    column. For broken CSV and unreadable cells, the error names the line.
     """
     types = arrow_schema({each.name: column_type(each) for each in columns})
     return pa.concat_tables([types.empty_table(), *stage_batches(stage, columns)]).combine_chunks()

@@ -66,7 +66,7 @@ class Upkeep:
         return state
 
     def history(self) -> StoredHistory:
-        """The history in its current shape, with the time since which it is complete."""
+        """The history in its current shape, with the time from which it is complete."""
         name = self.state.target_dataset_name
         stored = self.target.columns(self.schema, name)
         if stored is None:
@@ -100,7 +100,7 @@ class Upkeep:
         ]
 
     def refresh_views(self) -> None:
-        """Make the views that the model defines, with the current columns."""
+        """Create the views that the model defines, with the current columns."""
         with self.engine.transaction():
             self._views(drop_views(self.history()))
             self._views(create_marked_views(self.history()))

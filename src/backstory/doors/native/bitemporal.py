@@ -64,7 +64,7 @@ _ROWS, _STANDING = "rows", "standing"
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Imported(Adopted):
-    """A history that was imported into a new table, from `table` as it was at its newest commit.
+    """A history that was imported into a new table from the newest commit of `table`.
 
     The counts are the numbers of statements that are still valid (`versions`) and of all others (`past`).
     """
@@ -87,7 +87,7 @@ def import_history(
 
     The source is unchanged. `key` has one or more column names. By default, the table's identifier fields are
     used. A second import of the same commit changes nothing. Raises UsageError for a missing table, column or
-    key. Raises Refused if the new table has other rows, and for rows that contradict each other.
+    key. Raises Refused if the new table has other rows, or if rows contradict each other.
     """
     recorded = datetime.now(UTC)
     with hold_settings(store.session), translate_faults(table):
@@ -211,7 +211,7 @@ def _faults(source: _Source, recorded: datetime) -> dict[str, Column]:
 def _as_versions(source: _Source, shape: Shape) -> DataFrame:
     """The rows of a native table with the same statements (V6 to V8).
 
-    If a version continues the previous statement with another end, both become one row, whose end was moved.
+    If a version continues the previous statement with another end, both become one row with a moved end.
     """
     rows = source.statements
     values = [

@@ -99,7 +99,7 @@ def scope_text(scope: Scope | None) -> str | None:
 def feed_copy_terms(
     store: IcebergStore, table: IcebergTable | None, evolved: EvolvedShape, place: CopyPlace, terms: CopyTerms
 ) -> FeedCopyTerms:
-    """The settings of a copy into a table of events: the marks from its instant on, and its own mark."""
+    """The settings of a copy into a table of events: its own mark, and the marks from its instant on."""
     assert table is not None
     shape, at = evolved.shape, micros_of(place.at)
     data = [column.name for column in shape.user_columns if column.name not in shape.key]
@@ -203,7 +203,7 @@ def gather_inputs(
     settings: TableSettings,
     request: SnapshotRequest,
 ) -> CopyInputs:
-    """The inputs of a copy's plan. Raises Refused for an instant that is not accepted."""
+    """The inputs of a copy's plan. Raises Refused if the copy's instant is not accepted."""
     scope = typed_scope(request.scope, evolved.shape, settings)
     place = place_copy(store, table, request, scope_text(scope))
     ids = table is not None and keeps_row_ids(table)
@@ -381,8 +381,8 @@ def _cast_rows(batches: ReadColumns, schema: pa.Schema) -> Iterator[pa.Table]:
 def read_stored(inputs: CopyInputs, lease: MemoryLease) -> LocalSide | None:
     """The versions that a copy can touch, in its decisive columns, or None if Spark must read them.
 
-    For a scoped copy into a table of events, only the copy's records, and the records in the scope at its
-    instant, are read. All columns have the types that the table will have.
+    A scoped copy into a table of events reads only its own records, and the records in its scope at its
+    instant. All columns have the types that the table will have.
     """
     schema, terms = side_schemas(inputs)[SLICE], inputs.terms
     if inputs.table is None or inputs.evolved.stored is None or not inputs.table.rows:

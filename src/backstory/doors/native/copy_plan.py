@@ -196,7 +196,7 @@ class PlannedCopy:
 
     @property
     def content(self) -> int:
-        """A digest of the copy's rows as a number. For a first copy, it is known once they are written."""
+        """A digest of the copy's rows as a number. A first copy has it only after its rows are written."""
         return self._count(CONTENT)
 
     @property
@@ -210,7 +210,7 @@ class PlannedCopy:
 
     @property
     def differing_records(self) -> int:
-        """The number of records that differ from before."""
+        """The number of records whose outcome is not `unchanged`."""
         return sum(number for name, number in self.outcomes.items() if name != "unchanged")
 
     @property
@@ -240,7 +240,7 @@ class PlannedCopy:
 
     @property
     def losses(self) -> dict[str, tuple[int, int]]:
-        """For each column that loses values: the number of lost values, and the number of values before."""
+        """The number of lost values, and the number of values before, for each column that loses values."""
         names = self.inputs.terms.compared
         pairs = {name: (self._count(f"{LOSES}{name}"), self._count(f"{HAD}{name}")) for name in names}
         return {name: pair for name, pair in pairs.items() if pair[0]}
@@ -300,7 +300,7 @@ class PlannedCopy:
 
     @cached_property
     def _appeared_keys(self) -> pa.Table | DataFrame | None:
-        """The keys of appearing records, or None for a table without rows, where all records are new."""
+        """The keys of appearing records, or None for a table without rows, in which all records are new."""
         table = self.inputs.table
         rows = self.planned.rows(APPEARED) if table is not None and table.rows else None
         return pa.concat_tables(rows.tables()) if isinstance(rows, RowBatches) else rows

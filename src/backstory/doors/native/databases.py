@@ -1,6 +1,7 @@
-"""The rows of a database as a source. They are copied once into a file, then read as often as a plan needs.
+"""The rows of a database as a source.
 
-Spark reads JDBC databases with one statement on one connection.
+The rows are copied into a file once, then read as often as a plan needs them. Spark reads JDBC databases with
+one statement on one connection.
 """
 
 import re

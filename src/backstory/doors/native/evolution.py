@@ -37,7 +37,7 @@ _ASIDE: Final = "_taken_back"
 def delivered_columns(fields: "StructType") -> tuple[tuple[Column, ...], frozenset[str]]:
     """A frame's columns, and the names of the columns of unknown type, whose values are all NULL.
 
-    Columns of unknown type get STRING for now, also within nested types. Raises Refused for reserved and
+    Columns of unknown type temporarily get STRING, even within nested types. Raises Refused for reserved and
     repeated names, and for types that no table has.
     """
     refuse_names([field.name for field in fields])
@@ -121,7 +121,7 @@ def _nested_types(type_: "DataType") -> "list[DataType]":
 
 @dataclass(frozen=True, slots=True)
 class EvolvedShape:
-    """The table's shape with the delivery's columns in it.
+    """The table's shape, including the delivery's columns.
 
     `delivered` are the delivery's columns, including the key. `stored` is the table's shape with its new
     names, or None for a new table. It omits columns that change their type because they have no values.
@@ -192,8 +192,8 @@ def evolve_shape(
 
     `is_valueless` returns whether a stored column has only NULLs. `is_taken_back` returns whether only
     withdrawn statements have values in it. Such a column is set aside if another column is renamed to its
-    name. Raises UsageError for a rename of an unknown column, and Refused for another key or types that do
-    not widen.
+    name. Raises UsageError for a rename of an unknown column. Raises Refused for a different key, and for
+    types that do not widen.
     """
     renamed = _renames(before, request.rename, {column.name for column in columns}, is_taken_back)
     stored = replace(
@@ -325,7 +325,7 @@ def _assign_types(
 
 
 def _needs_values(stored: Column, delivered: Sequence[Column], retype: Mapping[str, ColumnType]) -> bool:
-    """Whether the column gets a type to which its own type does not widen, so that its values decide."""
+    """Whether the column's values decide if it gets its new type, because its own type does not widen."""
     came = next((column.type for column in delivered if column.name == stored.name), stored.type)
     wanted = retype.get(stored.name, came)
     return not _grows(stored.type, wanted) and (stored.name in retype or not widens(wanted, stored.type))
@@ -344,7 +344,7 @@ def _shows_same_numbers(old: ColumnType, new: ColumnType) -> bool:
 def _refuse_retypes(
     stored: Shape, delivered: Sequence[Column], retype: Mapping[str, ColumnType], valueless: Collection[str]
 ) -> None:
-    """Raise UsageError for new types of unknown columns, and of columns that keep their type."""
+    """Raise UsageError for new types for unknown columns, and for columns that keep their type."""
     users = (column.name for column in (*stored.user_columns, *delivered))
     _refuse_unknown(retype, [*users], stored.table)
     for name, type_ in retype.items():

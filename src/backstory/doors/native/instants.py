@@ -294,7 +294,7 @@ def _scope_words(scope: str | None) -> str:
 
 
 def _refuse_backwards(newest: datetime | None, request: SnapshotRequest) -> None:
-    """Refuse a copy older than the newest one, if the table does not remember copies (N3)."""
+    """Refuse a copy older than the newest copy, if the table does not remember copies (N3)."""
     if newest is None or request.instant >= newest:
         return
     meanwhile = "Nothing was written; read the source again and send the new copy."

@@ -22,7 +22,7 @@ FEED_COUNTS: Final = (
 
 @dataclass(frozen=True, slots=True, repr=False)
 class DeliveryReceipt(Receipt):
-    """The table, counts by outcome, and the commit.
+    """The table, the counts by outcome, and the commit.
 
     If nothing was committed, the commit and its time are None. `warnings` report writes by other programs
     since the previous delivery.

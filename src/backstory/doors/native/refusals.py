@@ -1,6 +1,6 @@
 """The refusals of copies and feeds, with up to ten keys and the option that would allow them (V126).
 
-Small files are checked before Java and Spark start, for the faults that can be found without the table.
+Before Java and Spark start, small files are checked for the faults that can be found without the table.
 """
 
 import tempfile
@@ -51,7 +51,7 @@ SMALL: Final = 4 << 20
 
 
 def refuse_files(source: SourceFiles, request: DeliveryRequest) -> None:
-    """Raise the errors of files, and of a full copy's rows and key, that do not depend on the table."""
+    """Raise the errors in files, and in a full copy's rows and key, that do not depend on the table."""
     key = (request.key or ()) if isinstance(request, SnapshotRequest) else ()
     with tempfile.TemporaryDirectory(prefix="backstory-checks-") as folder, as_files_of_a_user():
         if sum(file.path.stat().st_size for file in source.files) > SMALL:
@@ -126,7 +126,7 @@ def keys_as_written(rows: pa.Table, key: Sequence[str]) -> list[str]:
 
 
 def texts_of(rows: "DataFrame", key: Sequence[str], *beside: "Column") -> "DataFrame":
-    """The key of each row as strings, and other columns."""
+    """The key of each row as strings, with these other columns."""
     return rows.select(*(column(name).cast("string").alias(name) for name in key), *beside)
 
 
@@ -275,7 +275,7 @@ def refuse_other_columns(missing: Sequence[str], added: Sequence[str]) -> None:
 def refuse_mass_null(
     losses: Mapping[str, tuple[int, int]], request: SnapshotRequest, keys: Callable[[str], list[str]]
 ) -> None:
-    """Raise Refused if more records lose the value of a column than allowed (N4)."""
+    """Raise Refused if more records lose a column's value than is allowed (N4)."""
     excessive = {
         name: (lost, had)
         for name, (lost, had) in losses.items()
@@ -317,7 +317,7 @@ def refuse_mass_delete(
     *,
     other_columns: bool = False,
 ) -> None:
-    """Raise Refused if more records would be closed than allowed (V36).
+    """Raise Refused if more records would be closed than is allowed (V36).
 
     If `other_columns` is true, the records are whole rows, and the copy's columns differ from the last
     copy's.

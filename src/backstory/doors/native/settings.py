@@ -1,4 +1,4 @@
-"""The settings that a table stores: the columns that make versions, and the columns deliveries lack (V13).
+"""The settings stored in a table: the columns that make versions, and the columns that deliveries lack (V13).
 
 A commit lists the columns that its delivery lacked, so that the next delivery reports only new absences (N8).
 """
@@ -69,7 +69,7 @@ def stored_settings(properties: Mapping[str, str]) -> TableSettings:
 
 
 def agree_settings(stored: TableSettings | None, request: DeliveryRequest) -> TableSettings:
-    """The table's settings, or else the requested ones.
+    """The table's settings, or else the requested settings.
 
     Raises Refused (`settings-changed`) if they differ.
     """
@@ -134,7 +134,7 @@ class Absences:
     """The columns that a delivery lacks. `new` are the columns that the last delivery of its kind had.
 
     `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if they differ from
-    the lists of the newest commit that has any.
+    the lists in the newest commit that has such lists.
     """
 
     kind: Kind

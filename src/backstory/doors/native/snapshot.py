@@ -78,7 +78,7 @@ Answer = SnapshotReceipt | SnapshotPlan
 
 
 def copy_change(inputs: CopyInputs, copy: PlannedCopy, *, records_copy: bool = False) -> Change | None:
-    """The Change of a copy, or None if nothing changes. `records_copy` makes a commit even without rows."""
+    """The Change of a copy, or None if nothing changes. `records_copy` forces a commit even without rows."""
     evolved, rows = inputs.evolved, copy.planned.rows(ADDED)
     marks, replaced = _marks(inputs, copy)
     added = join_rows(inputs.store, rows, marks)

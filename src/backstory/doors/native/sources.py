@@ -150,7 +150,7 @@ def arrow_of_pandas(frame: Any) -> pa.Table:
 
 
 def plain_arrow(rows: pa.Table) -> pa.Table:
-    """The rows in types that tables have. Raises Refused for other types and for inexact values."""
+    """The rows, in types that tables support. Raises Refused for other types and for inexact values."""
     columns = [_plain_column(field, rows.column(place)) for place, field in enumerate(rows.schema)]
     return pa.Table.from_arrays(columns, names=rows.column_names)
 
@@ -236,7 +236,7 @@ def stage_source(
 
 
 def _rows_of_parquet(store: IcebergStore, file: SourceFile, folder: Path) -> SourceRows:
-    """The rows of a file that Spark reads as it is."""
+    """The rows of a file that Spark reads without conversion."""
 
     def frame() -> "DataFrame":
         # The frame reads a copy, because tasks run later, when the file may have changed.

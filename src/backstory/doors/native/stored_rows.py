@@ -199,7 +199,7 @@ def _is_behind(low: Position, rows: pa.Table) -> pa.Array:
 
 
 def choose_touched_of_keys(keys: KeysSince, key: tuple[str, ...], low: Position | None = None) -> ChooseRows:
-    """A function that returns a mask of live rows of these keys, open or ended at or after the key's instant.
+    """A function that masks the live rows of these keys that are open, or end at or after the key's instant.
 
     Keys are compared by their numbers, computed once for all batches. If two keys share a number, which is
     very rare, the mask includes rows of both.

@@ -1,4 +1,4 @@
-"""A batch: rows after read and preprocess, checked and converted to the dataset's columns (2.1, 2.8).
+"""A batch: rows that were read and preprocessed, checked and converted to the dataset's columns (2.1, 2.8).
 
 The event time is an instant, a day, or a calendar year (decisions O5 and O13). Columns that need no
 conversion are taken from Arrow tables, without Spark.
@@ -123,7 +123,7 @@ def conform_columns(
 ) -> "tuple[list[spark.StructField], dict[str, Column]]":
     """The dataset's columns, and expressions for the batch's columns that need a conversion.
 
-    Columns are matched by name, in any order. Raises Refused for a new, a missing or a retyped column.
+    Columns are matched by name, in any order. Raises Refused for a new, missing or retyped column.
     """
     known = {field.name: field for field in expected.fields}
     new = [name for name in batch if name not in known]
@@ -240,7 +240,7 @@ def event_time(
 ) -> EventTimeColumn:
     """The event time in a column.
 
-    `inferred` is true if the column's type was not declared. `dated` is whether the dataset's event times are
+    `inferred` is true if the column's type was not declared. `dated` is true if the dataset's event times are
     days, or None if this is undecided. If the dataset has instants, an inferred day becomes its first
     instant. Raises Refused for a type that contains no times (section 2.1, step 1). Also raises it if days
     are declared instead of instants, or vice versa.

@@ -1,7 +1,7 @@
 """The data columns that a manifest declares (section 2.8), and Open Data Fabric's types in Arrow (1.9).
 
 The metadata of a field contains its Open Data Fabric type as compact JSON. This JSON becomes the column's
-comment, so that the type is preserved in tables that lack it, e.g. UInt8.
+comment, so that the type is preserved in tables that lack it, such as UInt8.
 """
 
 import json
@@ -87,7 +87,7 @@ def arrow_schema(schema: odf.DataSchema) -> pa.Schema:
 
 
 def unwrap_option(datatype: odf.DataType) -> tuple[odf.DataType, bool]:
-    """The type without its Option, and whether it is required, that is, had no Option."""
+    """The type without its Option, and whether it is required because it had no Option."""
     inner = datatype
     while isinstance(inner, odf.Option):
         inner = inner.inner

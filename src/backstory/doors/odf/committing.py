@@ -205,7 +205,7 @@ def rows_change(
     summary: EventSummary,
     terms: EventTerms,
 ) -> Iterator[Change]:
-    """The change that adds the events, sorted and numbered, with the block that records them."""
+    """The change that adds the sorted and numbered events, with the block that records them."""
     columns, start = ingestion.dataset.columns, ingestion.head.next_offset
     names = [field.name for field in delivered.data]
     with ExitStack() as resources:

@@ -89,7 +89,7 @@ MANY_RETRACTED: Final = 0.5
 
 
 def refuse_problems(summary: EventSummary, name: str) -> None:
-    """Raise Refused for the first problem of rows in the file `name`, with up to ten keys."""
+    """Raise Refused for the first problem in the rows of the file `name`, with up to ten keys."""
     for problem, (description, remedy) in PROBLEMS.items():
         if count := summary.problems[problem]:
             rows = f"{count} row{'' if count == 1 else 's'} of {name}"
@@ -97,7 +97,7 @@ def refuse_problems(summary: EventSummary, name: str) -> None:
 
 
 def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
-    """A warning if a snapshot retracts more than half of the records.
+    """Return a warning if a snapshot retracts more than half of the records.
 
     Raises Refused if the share exceeds `maxRetract`.
     """
@@ -118,7 +118,7 @@ def refuse_retractions(summary: EventSummary, terms: EventTerms) -> list[str]:
 
 
 def refuse_late(file: committing.DatasetFile, head: Head) -> list[str]:
-    """A warning if a snapshot is older than the last one.
+    """Return a warning if a snapshot is older than the previous snapshot.
 
     Raises Refused if the manifest requires it. A pushed snapshot without a time has its run's time; newer
     runs may have committed while it waited.

@@ -151,7 +151,7 @@ def _plan_watermark(
 ) -> Iterator[Plan[DatasetReceipt]]:
     """Plan a block without rows for a watermark that was set manually.
 
-    It may only move forward (decision O20). There is no change if the watermark is the same.
+    The watermark may only move forward (decision O20). There is no change if the watermark is the same.
     """
     dataset = registry.reload(store, name)
     head = committing.head_to_extend(store, dataset)
@@ -303,9 +303,10 @@ def pull_all(
 ) -> list[DatasetReceipt]:
     """Pull datasets one after the other.
 
-    Each is given by its name, or by a manifest file, which is added first. A failure of one dataset does not
-    stop the others. Raises UsageError for an invalid manifest or an unknown name, before anything is added or
-    pulled. `before` contains the receipts of other datasets in the same run, and a poll of the first dataset.
+    Each argument is a dataset's name, or a manifest file, which is added first. A failure of one dataset does
+    not stop the others. Raises UsageError for an invalid manifest or an unknown name, before anything is
+    added or pulled. `before` contains the receipts of other datasets in the same run, and a poll of the first
+    dataset.
     """
     require_some(wanted, every=every)
     datasets_read = find_datasets(registry.stored_datasets(store, namespace), wanted)

@@ -108,7 +108,7 @@ def _lint_or_error(dataset: KnownDataset[TableLike], lint: Callable[[], list[Lin
 
 
 def symbols(dataset: KnownDataset[TableLike]) -> dict[str, dict[Any, str]]:
-    """For each column with codes, the symbols of the operations. It is empty if there is no such column."""
+    """The symbols of the operations, for each column with codes. The result may be empty."""
     if dataset.columns.encoding is not EventEncoding.OP:
         return {}
     return {dataset.columns.vocab.operation_type_column: {int(op): op.symbol for op in Op}}

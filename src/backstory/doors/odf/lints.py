@@ -137,7 +137,7 @@ class Lint:
 
 @dataclass(frozen=True, slots=True)
 class _LintedSource:
-    """A source with its columns, as input of the lints."""
+    """A source with its columns, as input to the lints."""
 
     dataset: Dataset
     source: DatasetSource

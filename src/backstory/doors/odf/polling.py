@@ -165,7 +165,7 @@ class PollContext:
     """The state of a dataset that a poll needs, independent of the store.
 
     `cache` is the folder of the dataset's downloads. `logged` returns all its blocks. `allow_queries` raises
-    UsageError if its manifest contains a forbidden query.
+    UsageError if the manifest contains a forbidden query.
     """
 
     head: Head

@@ -67,7 +67,7 @@ def refuse_forbidden_queries(store: IcebergStore, name: TableName, dataset: Data
 
 
 def others_read(store: IcebergStore, namespace: str, query: str, known_tables: frozenset[str]) -> bool:
-    """Whether a query reads datasets besides `known_tables`, which are the tables that it may always read.
+    """Whether a query reads datasets other than `known_tables`, the tables that it may always read.
 
     Raises UsageError if the query reads anything else, or does more than compute.
     """

@@ -243,7 +243,7 @@ def described_datasets(catalog: Catalog, namespace: str) -> DatasetRegistry[Tabl
 
 
 def refuse_taken(store: IcebergStore, name: TableName) -> None:
-    """Raise UsageError if another table has the name of a new dataset, or the name of its log.
+    """Raise UsageError if another table has the name of a new dataset or of its log.
 
     A log never has the name of a dataset, because names of datasets contain no underscores.
     """
@@ -363,7 +363,7 @@ def refuse_repeated(
 ) -> None:
     """Raise UsageError for a second manifest of a dataset.
 
-    Names are compared without case (R7). `first` has the first manifest of each earlier name; the new
+    Names are compared without case (R7). `first` has the first manifest of each earlier name. The new
     manifests are added to it. The same manifest may occur twice, once in a folder and once under its own
     path.
     """

@@ -88,7 +88,7 @@ def _operation(columns: LogColumns) -> "Column":
 
 
 def _translate(value: "Column", words: Mapping[Any, Any]) -> "Column":
-    """The word for a value, or NULL if it has none."""
+    """The word for a value, or NULL if the value has no word."""
     cases: Any = sf
     for known, word in words.items():
         cases = cases.when(value == known, word)
@@ -326,7 +326,7 @@ class LogMerge:
         return columnar_side(self.schema, read)
 
     def _keys(self, met: LocalSide, lease: MemoryLease) -> pa.Table | None:
-        """The keys of all delivered rows, or None if they exceed the memory."""
+        """The keys of all delivered rows, or None if they do not fit into memory."""
         key = {*self.terms.key, *([TIME] if self.terms.time_in_key else [])}
         names = [name for name in met.rows.schema.names if name in key]
         rows = met.rows if met.columns is None else met.columns(names)

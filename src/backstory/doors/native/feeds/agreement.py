@@ -1,4 +1,4 @@
-"""The agreement of a feed and its table: columns, order, versions, meaning of rows, and the plan's settings.
+"""The agreement between a feed and its table: columns, order, versions, meaning of rows, and plan settings.
 
 The table stores the conditions for deletes, the marks of unmodified cells, and the columns that are not
 stored. Otherwise a later delivery without these options would store deletes as updates, and NULL for
@@ -199,7 +199,7 @@ def _ordering(
 def _row_expression(expression: Expression) -> Expression:
     """The expression computed in each row.
 
-    For local times, this is the clock time, which becomes an instant later.
+    For local times, this is the clock time, which later becomes an instant.
     """
     local = local_times(expression)
     return expression if local is None else local.time
@@ -239,7 +239,7 @@ def _type_of(source: SourceRows, expression: Expression) -> ColumnType | None:
 
 
 def _with_ignored(settings: TableSettings, plain: frozenset[str]) -> TableSettings:
-    """The settings, with columns of the order ignored, unless they are tracked or overwritten (V49)."""
+    """The settings. Columns of the order are ignored, unless they are tracked or overwritten (V49)."""
     if settings.track is not None or not plain:
         return settings
     return replace(
@@ -260,7 +260,7 @@ def _agree_table_settings(
 
 
 def _with_sequence_memory(shape: Shape, ordering: Ordering) -> Shape:
-    """The shape in which rows store the further values of the order."""
+    """The shape, with a field in which rows store the further values of the order."""
     if not ordering.memory_part:
         return shape
     return replace(

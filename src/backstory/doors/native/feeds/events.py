@@ -54,8 +54,8 @@ class LocalTimes:
     def instants(self, times: pa.Array, *, counted: bool) -> pa.Array:
         """The instants of local times. Their own zone is ignored: 02:10 means 02:10 on the zone's clocks.
 
-        If a side is set, a skipped time becomes the first instant after the gap. Otherwise skipped and
-        repeated times raise Refused, with their row if rows are `counted`.
+        If a side is set, a skipped time becomes the first instant after the gap. Otherwise Refused is raised
+        for skipped and repeated times, with their row if rows are `counted`.
         """
         clock = pa.timestamp("us")
         local = times.cast(pa.timestamp("us", "UTC")).cast(pa.int64()).cast(clock)
@@ -173,7 +173,7 @@ def instants_of(values: pa.ChunkedArray, expression: Expression, *, counted: boo
 
 @dataclass(frozen=True, slots=True)
 class Ordering:
-    """The expressions of the order, the time first, and the types of the further expressions.
+    """The expressions of the order, beginning with the time, and the types of the further expressions.
 
     In messages of a `log`, the further expressions are the position in the log, after the log's number.
     """
@@ -210,7 +210,7 @@ def stored_types(properties: Mapping[str, str]) -> list[ColumnType]:
 
 
 def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> tuple[str, ...]:
-    """The table's expressions, or else the requested ones. Raises Refused if they differ."""
+    """The table's expressions, or else the requested expressions. Raises Refused if they differ."""
     stored = stored_expressions(properties)
     requested = None if request.sequence_by is None else tuple(map(str, request.sequence_by))
     if stored is None and requested is None:
@@ -232,7 +232,7 @@ def agree_expressions(properties: Mapping[str, str], request: ApplyRequest) -> t
 
 
 def refuse_other_types(properties: Mapping[str, str], ordering: Ordering) -> None:
-    """Raise Refused if the types of further values, and thus the order, differ from those in the table."""
+    """Raise Refused if the types of further values, and thus the order, differ from the table's."""
     if ORDERED_BY not in properties:
         return
     for name, old, new in zip(
@@ -449,6 +449,6 @@ def event_columns(terms: EventMapping) -> dict[str, ColumnType]:
 
 
 def typed_events(terms: EventMapping, events: pa.Table) -> pa.Table:
-    """Events from Spark, in the types of Arrow."""
+    """Events from Spark, with their Arrow types."""
     schema = arrow_schema(event_columns(terms))
     return events.select(schema.names).cast(schema)

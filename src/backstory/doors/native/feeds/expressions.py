@@ -51,7 +51,7 @@ def _only_name(expression: Expression) -> str | None:
 def local_computation(expression: Expression, schema: pa.Schema) -> Compute | None:
     """A function that computes an expression on Arrow tables, or None if only Spark computes it exactly.
 
-    It covers columns, and comparisons of string columns with literals: `op = 'D'`, `op in ('D', 'T')`.
+    The function covers columns, and strings compared with literals: `op = 'D'`, `op in ('D', 'T')`.
     """
     if (name := plain_column(expression, schema.names)) is not None:
         return lambda rows: rows[name]

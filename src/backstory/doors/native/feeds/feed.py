@@ -223,7 +223,7 @@ def _removed_places(feed: FeedInputs, planned: PlannedFeed) -> Any:
 
 
 def _refuse_untyped_key(feed: FeedInputs) -> None:
-    """Raise Refused if only truncates would create a table, because its key has no type."""
+    """Raise Refused if a first delivery has only truncates, because the table's key would have no type."""
     key = feed.agreement.evolved.shape.key
     if untyped := [name for name in key if isinstance(feed.source.fields[name].dataType, NullType)]:
         raise Refused(

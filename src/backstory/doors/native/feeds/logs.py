@@ -155,7 +155,7 @@ def _former_progress(
 
 
 def refuse_another_log(properties: Mapping[str, str], request: ApplyRequest) -> None:
-    """Raise Refused for messages of another source, whose positions may have other parts."""
+    """Raise Refused for messages from another source, whose positions may have different parts."""
     known = stored_log(properties)
     if known is None or request.log is None or request.new_log:
         return

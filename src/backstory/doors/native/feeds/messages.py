@@ -76,7 +76,7 @@ def unwrap_here(
 ) -> FeedRows:
     """The rows of messages, and a request that reads them, or an empty tuple if no message is a change.
 
-    The columns of the order are then unknown. Raises the errors of `unwrap_messages`.
+    In that case, the columns of the order are unknown. Raises the errors of `unwrap_messages`.
     """
     rows = unwrap_messages(messages, request, key)
     if not len(rows.rows):
@@ -375,7 +375,7 @@ def unwrap_feed(
 ) -> AbstractContextManager[FeedRows]:
     """The rows of messages, and the request that reads them.
 
-    The driver unwraps the messages if it can, and Spark's tasks otherwise.
+    The driver unwraps the messages if it can. Otherwise Spark's tasks unwrap them.
     """
 
     def here(resources: ExitStack) -> FeedRows:

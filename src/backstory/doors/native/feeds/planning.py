@@ -59,9 +59,9 @@ STORED: Final = "stored rows"
 class PlannedFeed:
     """The plan of a feed.
 
-    `samples` has a few keys of each outcome. `removed_places` and `new_rows` may be None, and `new_row_count`
-    counts the new rows. `content` is a digest of the events as a number, and `log` is the progress of their
-    log. `sets_columns` is false if all events delete.
+    `samples` has a few keys for each outcome. `removed_places` and `new_rows` may be None, and
+    `new_row_count` counts the new rows. `content` is a digest of the events as a number, and `log` is the
+    progress of their log. `sets_columns` is false if all events delete.
     """
 
     feed: FeedInputs
@@ -452,7 +452,7 @@ def _first_instant(terms: FeedTerms, at: np.ndarray) -> int | None:
 def _keys(
     terms: FeedTerms, events: pa.Table, since: int, *, all_since: bool = False
 ) -> stored_rows.KeysSince | None:
-    """The keys of events with the instants from which they can change, or None if all records can."""
+    """The keys of events with the instants from which they can change, or None if all records can change."""
     truncate = pc.equal(events[KIND], FactKind.TRUNCATE.value)
     if terms.all_keys or pc.any(truncate).as_py():
         return None
