@@ -91,7 +91,7 @@ class Table:
 
         `key`, `before` and `after` are structs. `change` is added, changed or removed, and `changed` has the
         names of the columns that differ. `through` adds records that are the same at both times but changed
-        in between: they were absent (`returned`), had other values (`reverted`), or existed only in between
+        in between. They were absent (`returned`), had other values (`reverted`), or existed only in between
         (`passed`). The column `away` then shows whether a record was absent and returned. On the axis
         `recorded`, the state recorded at the first time is compared with the state recorded at the second.
         Raises the errors of `as_of`.

@@ -203,7 +203,7 @@ def verify(
 def _verify_datasets(
     datasets: Sequence[str], namespace: str, options: Options, *, every: bool
 ) -> "list[Verdict]":
-    """The verdicts on datasets. Small datasets are verified from their files, the others by Spark."""
+    """The verdicts on datasets. Small datasets are verified from their files, and all others by Spark."""
     from backstory.doors.odf import registry
     from backstory.journal.verify import Verdict, verdict_of, verify, verify_small
 

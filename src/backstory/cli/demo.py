@@ -91,7 +91,7 @@ def _send_copies(store: "IcebergStore") -> None:
 
 
 def send_all(sender: "Sender", paths: Sequence[Path]) -> None:
-    """Send the differences between each copy and the previous one, at the file's date, and print counts."""
+    """Send the differences between each copy and the previous copy, at the file's date, and print counts."""
     from backstory.testing.sender import SourceCopy, difference, read_copy
 
     before = SourceCopy(KEY)

@@ -151,7 +151,7 @@ def describe_key(names: Sequence[str], words: tuple[str, ...]) -> str:
 
 
 def no_known_times() -> UsageError:
-    """The error for a question about known times, for a history in a database."""
+    """The error if a question about a history in a database names known times."""
     return UsageError(
         "bad-option", "A history in a database keeps no known times.", "Omit --known-at and --axis, or --url."
     )

@@ -86,7 +86,7 @@ def _status_line(terminal: Console, properties: Mapping[str, str], *, fetching: 
 
 @contextmanager
 def watch_run(options: Options) -> Iterator["RunWatcher"]:
-    """A watcher of a run. On a terminal, it draws how many declarations ended, and the running ones."""
+    """A watcher of a run. On a terminal, it draws how many declarations have ended, and which run."""
     from backstory.projects.running import RunWatcher
 
     if options.quiet or options.verbose or not errors.is_terminal:

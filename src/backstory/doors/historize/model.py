@@ -56,7 +56,7 @@ class _Part(BaseModel):
 
 
 class TargetSchema(_Part):
-    """A layer, and the rules of its keys."""
+    """A layer, and the rules for its keys."""
 
     short_name: Annotated[str, StringConstraints(pattern=r"^[a-z][a-z0-9]{0,9}$")]
     database_name: str | None = None

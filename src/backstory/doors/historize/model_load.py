@@ -299,7 +299,7 @@ def run_model(
     request: LoadRequest,
     clock: Callable[[], datetime] = lambda: datetime.now(UTC),
 ) -> list[HistoryReceipt]:
-    """Load the datasets one after the other, except those whose input failed (R28)."""
+    """Load the datasets one after the other, except datasets whose input failed (R28)."""
     datasets = datasets_to_load(model, request.dataset)
     _refuse_wrong_request(model, folder, target, request, datasets)
     batch = str(uuid.uuid4())

@@ -1,6 +1,6 @@
 """The import of a history that AUTO CDC stored as bitemporal.
 
-Its rows become versions with their recorded times. A row of such a table is a statement: from
+Its rows become versions with their recorded times. A row of such a table is a statement. From
 `__SYSTEM_START_AT` up to `__SYSTEM_END_AT`, the source stated that a record had these values from
 `__START_AT` up to `__END_AT`. A statement that is still valid becomes a version. Any other statement becomes
 a past row (native.md V8), unless a version only moved its end (V6).

@@ -142,8 +142,8 @@ def _judge_first_rows(
 ) -> tuple[int, int, bool]:
     """The number of rows, a digest of their values, and whether all are free of faults and have unique keys.
 
-    The driver collects a hash of each key if its memory suffices. Otherwise Spark must sort and shuffle the
-    keys to count the distinct ones.
+    The driver collects a hash of each key if its memory suffices. Otherwise Spark must sort and shuffle all
+    keys to count the distinct keys.
     """
     with store.memory.lease() as lease, suppress(TooLarge):
         hold_memory_of_rows(store, lease, KEYS, BYTES_OF_HASHED_ROW)

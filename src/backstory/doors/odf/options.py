@@ -9,7 +9,7 @@ InputFormat = Literal["csv", "json", "ndjson", "geojson", "ndgeojson", "parquet"
 
 
 class RunOptions(RemarkOptions, total=False):
-    """The options that `pull` and `ingest` have in common, besides those of commits.
+    """The options that `pull` and `ingest` have in common, in addition to the options of commits.
 
     Attributes:
         system_time: The time of the run, ISO 8601, for repeatable runs. Default: now.

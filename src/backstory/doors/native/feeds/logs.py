@@ -44,8 +44,8 @@ class LogProgress:
 
     `number` counts the table's logs, and is the first part of `truncate`. `settles` is the instant up to
     which a new log settles everything. `former` describes the logs before a new one. It has the instant
-    before the new log's first message, the last known time of the former logs, and their last position if the
-    source has the same name.
+    before the new log's first message, and the last known time of the former logs. If the source has the same
+    name, it also has their last position.
     """
 
     connector: str

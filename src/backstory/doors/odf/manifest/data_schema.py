@@ -104,7 +104,7 @@ class ByKind:
     """A marker for a union of parts that `kind` distinguishes.
 
     If `short`, a string is accepted as the kind. `noun` is the name of the union in errors. `refused` has the
-    reason and the remedy for each refused kind, in lower case. These are kinds of other versions, and kinds
+    reason and the remedy for each refused kind, in lower case. These are kinds from other versions, and kinds
     that a manifest must not contain.
     """
 
@@ -339,7 +339,7 @@ DataType = Annotated[
 
 
 class DataField(ManifestPart):
-    """A column; required unless its type is an Option."""
+    """A column. It is required unless its type is an Option."""
 
     name: Annotated[str, Field(min_length=1)]
     type: DataType

@@ -19,7 +19,7 @@ from backstory.strategies.events.terms import EventEncoding, OnConflict
 
 
 class OnLate(StrEnum):
-    """How to treat a snapshot that is older than the last one."""
+    """How to treat a snapshot that is older than the last snapshot."""
 
     WARN = "warn"
     ERROR = "error"
@@ -68,7 +68,7 @@ class SnapshotMerge(MergeStrategy, kind="Snapshot"):
 
 
 class UpsertStream(MergeStrategy, kind="UpsertStream"):
-    """Rows in the order of their arrival: the last one of each key counts."""
+    """Rows in the order of their arrival: the last row of each key counts."""
 
     primary_key: tuple[str, ...]
     sequence_column: str | None = None
@@ -192,7 +192,7 @@ class EnvironmentVariable(ManifestPart):
 
 
 class Container(ManifestPart, kind="Container"):
-    """A program in a container; parsed, and refused when pulled (decision O12)."""
+    """A program in a container. It is parsed, and refused when pulled (decision O12)."""
 
     image: str
     command: tuple[str, ...] = ()
@@ -216,7 +216,7 @@ class Topic(ManifestPart):
 
 
 class Mqtt(ManifestPart, kind="Mqtt"):
-    """Messages of a broker; parsed, and refused when pulled (decision O12)."""
+    """Messages from a broker. They are parsed, and refused when pulled (decision O12)."""
 
     host: str
     port: int
@@ -226,7 +226,7 @@ class Mqtt(ManifestPart, kind="Mqtt"):
 
 
 class EthereumLogs(ManifestPart, kind="EthereumLogs"):
-    """Logs of a blockchain; parsed, and refused when pulled (decision O12). `EvmLogs` is the newer name."""
+    """Logs of a blockchain, also named `EvmLogs`. They are parsed, and refused when pulled (decision O12)."""
 
     chain_id: Annotated[int, Field(ge=0)] | None = None
     node_url: str | None = None
@@ -366,7 +366,7 @@ class QueryStep(ManifestPart):
 
 
 class TemporalTable(ManifestPart):
-    """A temporal table of Flink; parsed, and refused with its engine."""
+    """A temporal table of Flink. It is parsed, and refused with its engine."""
 
     name: str
     primary_key: tuple[str, ...]
@@ -478,7 +478,7 @@ class SetDataSchema(ManifestPart, kind="SetDataSchema"):
 
 
 class SetTransform(ManifestPart, kind="SetTransform"):
-    """The transformation of a derivative dataset; refused."""
+    """The transformation of a derivative dataset. It is refused."""
 
     inputs: tuple[Any, ...] = ()
     transform: Any = None
