@@ -324,7 +324,7 @@ def archive_to_complete(stored: IcebergTable | None) -> TableName | None:
 
 
 def archives_of(store: IcebergStore, table: TableName, names: Iterable[TableName]) -> list[IcebergTable]:
-    """The former histories of a table that restarts archived, oldest first.
+    """A table's former histories, which restarts archived, oldest first.
 
     `names` are the tables of its schema.
     """

@@ -58,7 +58,7 @@ _GROUP: Final = "database"
 class _Draft:
     """A table of the draft: its source, and its key or the columns to choose a key from.
 
-    `group` is the group that has the source. `newest` is the newest file of a source of files.
+    If a group has the source, `group` is its name. `newest` is the newest file of a source of files.
     """
 
     table: str

@@ -131,7 +131,7 @@ def _option_text(option: str, names: frozenset[str] | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Absences:
-    """The columns that a delivery lacks. `new` are the columns that the last delivery of its kind had.
+    """The columns that a delivery lacks. `new` has the columns that the last delivery of its kind had.
 
     `lists` are the missing columns by kind of delivery, for the commit. `changed` is true if they differ from
     the lists in the newest commit that has such lists.

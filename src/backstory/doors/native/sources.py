@@ -191,7 +191,7 @@ def rows_of_files(
 ) -> Iterator[SourceRows]:
     """The rows of files of one format, open for the context. Columns of the table keep its types if possible.
 
-    `rename` maps columns to new names, `retype` has new types, and `written` are the options of the format.
+    `rename` maps columns to new names, `retype` has new types, and `written` has the options of the format.
     If a CSV cell equals the string that `unmodified` returns for the table, it is NULL and flagged in an
     extra column. So are columns that a row of JSON lacks (V138). Malformed input is refused with its line
     before Spark starts.

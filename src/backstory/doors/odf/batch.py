@@ -351,7 +351,7 @@ def taken_columns(
 ) -> TakenColumns | None:
     """The columns to take unchanged from a batch, or None if Spark must convert one of them.
 
-    `names` maps columns to their names in the file. `system` are the columns for `op` (None if each row is an
+    `names` maps columns to their names in the file. `system` has the columns for `op` (None if each row is an
     addition) and for the event time.
     """
     op, time = (None if name is None else batch.get(name) for name in system)

@@ -62,9 +62,9 @@ class DatasetFile:
     """A file that was read for a dataset.
 
     `after` is the dataset's number of polls when the source was fetched, or None for a push. `token`
-    identifies a repeated run. `read` are the file's rows. `frame` are its rows after preprocess, or None if
-    no columns are known. `declared` is true if the manifest declares the columns. `content` is the digest of
-    a strict changelog's file. `dataset` loads the current dataset.
+    identifies a repeated run. `read` has the file's rows. `frame` contains its rows after preprocess, or None
+    if no columns are known. `declared` is true if the manifest declares the columns. `content` is the digest
+    of a strict changelog's file. `dataset` loads the current dataset.
     """
 
     store: IcebergStore

@@ -227,7 +227,7 @@ def _ops(columns: LogColumns, rows: pa.Table, op_columns: list[str]) -> pa.Chunk
 class LogMerge:
     """A batch to merge into the log of its dataset.
 
-    `read` are the rows as they were read, before conversion. `resources` is the stack with the delivery's
+    `read` has the rows as they were read, before conversion. `resources` is the stack with the delivery's
     resources.
     """
 

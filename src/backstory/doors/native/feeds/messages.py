@@ -60,7 +60,7 @@ LINES_AT_ONCE: Final = 1 << 14
 class MessageRows:
     """The rows of messages: the record's `own` columns, and extra columns with their meaning.
 
-    `order` are the columns that order the rows: positions in the `log`, or requested paths. `images` are the
+    `order` has the columns that order the rows: positions in the `log`, or requested paths. `images` are the
     own columns with before-images.
     """
 

@@ -354,7 +354,7 @@ def same_name(first: str, second: str) -> bool:
 def _fold_events(snapshot: odf.DatasetSnapshot) -> dict[str, Any]:
     """Fold the events into the fields of a Dataset.
 
-    A newer event replaces an older event of the same topic.
+    A newer event replaces an older event on the same topic.
     """
     fields: dict[str, Any] = {"push": {}, "disabled_push": frozenset()}
     for event in snapshot.content.metadata:
