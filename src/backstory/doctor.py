@@ -82,7 +82,7 @@ def examine(warehouse: "Warehouse") -> Diagnosis:
 def versions_of(warehouse: "Warehouse") -> dict[str, str | None]:
     """The versions of backstory, Python, Java, Spark, Scala and Iceberg, and the class of the catalog.
 
-    Over Spark Connect, they are the versions in the client, and of Spark and Iceberg on the server.
+    Over Spark Connect, the versions of Spark and Iceberg are the server's. Java and Scala are not included.
     """
     store = warehouse.store
     if not store.has_java:

@@ -28,7 +28,7 @@ MOST_DIGITS: Final = 100
 TAG_SHOWN: Final = 40
 CORE: Final = "tag:yaml.org,2002:"
 NUMBERS: Final = {f"{CORE}{name}" for name in ("int", "float")}
-# The allowed tags; others would make objects of programs, or sets and bytes that no document needs.
+# The allowed tags. Other tags would create a program's objects, or sets and bytes, which no document needs.
 KNOWN: Final = NUMBERS | {
     f"{CORE}{name}" for name in ("null", "bool", "str", "seq", "map", "timestamp", "merge", "value")
 }
@@ -74,7 +74,7 @@ class _BoundedComposer(Composer):
         self.sizes: dict[int, int] = {}
 
     def compose_document(self) -> Any:
-        """The next document. The counts start again."""
+        """The next document. Resets the counts."""
         self.parts, self.repeated, self.sizes = 0, 0, {}
         return super().compose_document()
 
@@ -130,7 +130,7 @@ def _marked_error(why: str, mark: StringMark) -> MarkedYAMLError:
 DocumentPath = Sequence[str | int]
 Part = TypeVar("Part", bound=BaseModel)
 
-# The tag of a union's choice in the paths of pydantic's errors; it is not a step of the document.
+# The tag of a union's choice in the paths of pydantic's errors. It is not a step of the document.
 TAG: Final = "kind:"
 SHOWN: Final = 80
 
@@ -148,9 +148,9 @@ TYPES: Final[Mapping[str, str]] = {
 class DocumentKind:
     """The noun for a kind of document, and its error codes.
 
-    `absent_code` is for a file that cannot be read, `wrong_code` for wrong content. A validator of a model
-    may raise a PydanticCustomError with `why`, `remedy` and `at` in its context: a clause, a sentence, and
-    the steps from the part to the wrong key. If `columns` is true, errors include the column.
+    `absent_code` is for a file that cannot be read, and `wrong_code` is for wrong content. A validator of a
+    model may raise a PydanticCustomError with `why`, `remedy` and `at` in its context: a clause, a sentence,
+    and the steps from the part to the wrong key. If `columns` is true, errors include the column.
     """
 
     noun: str
@@ -215,7 +215,7 @@ def read_document(path: Path, sort: DocumentKind) -> Document:
 
 
 def read_documents(path: Path, sort: DocumentKind) -> list[Document]:
-    """All nonempty YAML documents in a file. Their line numbers are those of the file."""
+    """All nonempty YAML documents in a file. Lines are counted from the beginning of the file."""
     trees = [tree for tree in _parse_file(path, sort, several=True) if tree is not None]
     return [Document(str(path), tree, sort, _first_line(tree)) for tree in trees]
 
@@ -265,7 +265,7 @@ def _first_error(document: Document, wrong: ValidationError) -> Mapping[str, Any
 
 
 def _innermost_errors(errors: Sequence[Any]) -> list[Any]:
-    """The errors, except those whose part contains the part of another error."""
+    """The errors, except errors whose part contains the part of another error."""
     paths = [error["loc"] for error in errors]
 
     def holds_another(path: DocumentPath) -> bool:

@@ -175,7 +175,7 @@ class Table:
         return commit_ranges.advance_or_drop(self.store, self.name, named, advance)
 
     def views(self, *, dry_run: bool = False) -> list[dict[str, Any]]:
-        """Create views for Spark SQL of the current rows and all versions, and return a query for one time.
+        """Create Spark SQL views of the current rows and of all versions, and return a query for one time.
 
         Each record has the name of the view, whether it was created, and its SQL. The query has the parameter
         `:time` and no name. If the catalog does not support views, none is created. Raises Refused if another

@@ -17,7 +17,7 @@ from rich.progress import (
 )
 from rich.text import Text
 
-# The stages of a dataset in their order (section 4.2); stages without work are skipped.
+# The stages of a dataset in their order (section 4.2). Stages without work are skipped.
 STAGES: Final = (
     "Checking for updates",
     "Downloading data",
@@ -30,7 +30,7 @@ STAGES: Final = (
 
 
 class ProgressLine:
-    """A line with stage and bytes, shown from `begin` to `end`. Without a terminal nothing is shown."""
+    """A line with stage and bytes, shown from `begin` to `end`. Nothing is shown without a terminal."""
 
     def __init__(self, terminal: Console | None) -> None:
         self._terminal = terminal

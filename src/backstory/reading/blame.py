@@ -103,7 +103,7 @@ def _require_column(files: TableReader, column: str, columns: Sequence[str]) -> 
 
 
 def _place(versions: Sequence[VersionRow], at: datetime | None) -> int | None:
-    """The index of the version that was true at a time, or of the last version for None."""
+    """The index of the version that was true at a time, or of the last version if `at` is None."""
     if at is None:
         return len(versions) - 1 if versions else None
     for place, each in enumerate(versions):

@@ -116,7 +116,7 @@ def read_differences(
     key: Sequence[str],
     comparison: Comparison = ENDS,
 ) -> Rows:
-    """The records that differ between two instants, by a key, in the form of a warehouse's answers.
+    """The records, identified by a key, that differ between two instants, as a warehouse returns them.
 
     Raises the errors of `read_rows`, and UsageError for a key of other columns.
     """

@@ -85,7 +85,7 @@ class StoredColumns:
         return [path[0] for path in self.numbers]
 
     def read(self, rows: pa.Table) -> dict[str, Any]:
-        """The values by their numbers."""
+        """The columns of rows, by their numbers."""
         return {
             number: without_zone(reduce(pc.struct_field, fields, rows[name]))
             for (name, *fields), number in self.numbers.items()
@@ -503,7 +503,7 @@ class KnownFiles(KnownTable[pa.Table, Differences]):
 
 
 def _least_end(instant: datetime, span: Span) -> datetime:
-    """The least end that counts as after an instant, by the grain of ends."""
+    """The least end that counts as later than an instant, given the grain of ends."""
     try:
         return instant - (timedelta(microseconds=span.grain) - _LEAST)
     except OverflowError:

@@ -1,4 +1,4 @@
-"""A table at a recorded time by Spark: each question is a query that Spark answers with a frame."""
+"""A table at a recorded time, read by Spark. Each question is a query that Spark answers with a frame."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence

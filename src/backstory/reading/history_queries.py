@@ -462,7 +462,7 @@ def _join(
     condition: str,
     more: Sequence[ResultColumn] = (),
 ) -> Query:
-    """The child's versions that meet a condition, joined with versions of the parent, by the foreign key."""
+    """The child's versions that meet a condition, joined with the parent's versions on the foreign key."""
     columns = [*columns_of(child, "c", child.names), *columns_of(parent, "p", parent.names, "parent_"), *more]
     same = f"{parent.of('p', parent.key)} = {child.of('c', fk)}"
     rows = f"FROM {child.table} AS c\n{join} AS p ON {same}\nWHERE {condition}"

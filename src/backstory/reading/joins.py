@@ -52,7 +52,7 @@ class Join:
     known_at: str = ""
 
     def ask(self, query: str, of_frame: Sequence[str], of_history: Sequence[str]) -> "DataFrame":
-        """The answer to a query with these columns of both sides, under the names of the answer."""
+        """The answer to a query, with these columns of both sides under their names in the answer."""
         pairs = zip([*of_frame, *of_history], self.names, strict=True)
         listed = ", ".join(f"{sql} AS {quote(name)}" for sql, name in pairs)
         return query_frames(f"SELECT {listed} {query}", frame=self.frame, history=self.history)

@@ -253,7 +253,7 @@ def recorded_columns(
 
 
 def operation_sql(column: ColumnSql, names: Mapping[str, Any]) -> str:
-    """The code of an event's operation, by the system columns of its log."""
+    """The SQL for the code of an event's operation, from the system columns of its log."""
     if names["op"] is not None:
         return column(names["op"])
     if names["observed"] is None:
@@ -286,7 +286,7 @@ def versions_query(
 
 
 def true_query(syntax: SqlSyntax, versions: str, instant: int | None) -> str:
-    """The query `versions`, restricted to versions that are true at an instant, or now for None.
+    """The query `versions`, restricted to versions that are true at an instant, or now if it is None.
 
     The instant is in microseconds since 1970.
     """

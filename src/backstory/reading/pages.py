@@ -228,7 +228,7 @@ def _lasting_time(known: KnownFiles, time: datetime | None) -> datetime | None:
 def _sure_searches(
     known: KnownFiles, time: datetime | None, conditions: Mapping[str, tuple[str, Search]]
 ) -> dict[str, Search]:
-    """Searches, by the table's own names, that all rows of the answer pass."""
+    """Searches that match all rows of the answer, by the table's own column names."""
     if known.shape.layout in HISTORIES and known.utc_span is None:
         return {}
     return {**dict(conditions.values()), **({} if time is None else known.searches_at(time))}

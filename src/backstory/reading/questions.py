@@ -89,8 +89,8 @@ def layout_query(
 class KnownTable(ABC, Generic[Rows, Differences]):
     """A table as it was known at a recorded time, in an engine that reads its rows.
 
-    `stored` is the table now. `until` is the time in microseconds, if the rows themselves contain recorded
-    times.
+    `stored` is the table in its current state. `until` is the time in microseconds, if the rows themselves
+    contain recorded times.
     """
 
     stored: TableLike

@@ -83,7 +83,7 @@ def differ(name: str, one: VersionRow, other: VersionRow) -> bool:
 def removal_time(versions: Sequence[VersionRow], version: VersionRow) -> datetime | None:
     """The time at which the record was removed after a version.
 
-    None if a version follows at once, or if the record still exists.
+    Returns None if a version follows at once, or if the record still exists.
     """
     end: datetime | None = version[VALID_TO]
     return None if any(other[VALID_FROM] == end for other in versions) else end
@@ -125,7 +125,7 @@ class Scale:
         return min(max((time - self.first).total_seconds() / span * width, 0), width)
 
     def labels(self) -> tuple[str, str]:
-        """The two ends of the axis as text: years, months, days or seconds, as needed to differ."""
+        """The two ends of the axis as text, in years, months, days or seconds, so that they differ."""
         ends = self.first, self.until
         for form in ("%Y", "%Y-%m", "%Y-%m-%d"):
             left, right = (f"{end:{form}}" for end in ends)
@@ -136,7 +136,7 @@ class Scale:
 
 
 def _valid_times(versions: Sequence[VersionRow]) -> list[datetime]:
-    """The starts of versions, and their ends."""
+    """The starts and ends of versions."""
     return [each[name] for each in versions for name in (VALID_FROM, VALID_TO) if each[name]]
 
 
@@ -271,7 +271,7 @@ def picture(
     title: str,
     link: Link | None = None,
 ) -> str:
-    """Draw a history as SVG: a row for each `shown` column, or for each known time at which it changed.
+    """Draw a history as SVG: a row for each `shown` column, or for each known time at which the history changed.
 
     A bar is a period with one value, and its tooltip has the whole value. An open bar ends in an arrow. A
     dotted line shows that the record was removed. `link` returns the address to which a bar links, or None.
@@ -425,7 +425,7 @@ class Timeline:
     `versions` have the user's columns, `valid_from` and `valid_to` (NULL: still true), `known_from` and
     `known_to` (NULL: still stated). `snapshot_id` identifies the commit, unless its snapshot has expired. On
     `axis` both, these are all statements ever made, at most one for each instant and known time. Otherwise
-    they are the versions known now, or at the requested known time, and do not overlap.
+    they are the versions as known now or at the requested time, which do not overlap.
     """
 
     versions: Sequence[VersionRow]

@@ -171,7 +171,7 @@ def _summary(snapshot: Json) -> Mapping[str, str]:
 
 
 def require_branch_name(branch: str) -> str:
-    """The name, if a branch of a preview can have it. Raises UsageError otherwise."""
+    """The name, if it is valid for the branch of a preview. Raises UsageError otherwise."""
     if not branch.isidentifier() or not branch.isascii() or branch == MAIN:
         raise UsageError(
             "bad-option",

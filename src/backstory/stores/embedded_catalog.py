@@ -237,7 +237,7 @@ def _is_below(path: str, folder: str) -> bool:
 
 
 def _is_same_folder(one: str, other: Path) -> bool:
-    """Whether two paths are the same folder, by device and inode."""
+    """Whether two paths lead to the same folder, judged by device and inode."""
     try:
         return Path(one).samefile(other)
     except OSError:

@@ -62,7 +62,7 @@ class AvroEntry:
 
 
 def _open_avro(file: Path) -> AvroFile[Any]:
-    """The records of a manifest or manifest list, with all fields that its writer knows."""
+    """The records of a manifest or manifest list, with all fields of its writer's schema."""
     return AvroFile[Any](cast("InputFile", PyicebergFile(TableFiles(), str(file))))
 
 

@@ -20,10 +20,10 @@ class Certificate(Receipt):
     """The result of an erasure, or its plan if `applied` is false. It does not contain the key.
 
     `status` is no-record if no file contains the record. The record never existed, or was erased before.
-    `rows` has the rows of the newest snapshot by role. `left` is 0, or lists everything that could not be
-    searched or deleted. The `path` of a file is the SHA-256 of the salt and its location, because folders and
-    files may be named after the key. `consumers` are the cursors that read the record. Their copies still
-    have it. `also` has the certificates of the tables that belong to this one.
+    `rows` has the numbers of the record's rows in the newest snapshot, by role. `left` is 0, or lists
+    everything that could not be searched or deleted. The `path` of a file is the SHA-256 of the salt and its
+    location, because folders and files may be named after the key. `consumers` are the cursors that read the
+    record. Their copies still have it. `also` has the certificates of the tables that belong to this one.
     """
 
     table: str

@@ -75,7 +75,7 @@ def archive_history(
     if it belongs to other tables or to another program, or if the archive's name is taken.
     """
     stored = _require_alone(store, table, archive)
-    # The first commit refuses writers until the second one.
+    # From the first commit on, writers are refused until the second one.
     if ARCHIVED not in stored.properties:
         _carry_out(store, table, Change(properties={ARCHIVED: iso(datetime.now(UTC)), **properties}))
     _carry_out(store, table, Change(into=replace(stored.shape, table=archive)))

@@ -187,7 +187,7 @@ def remains(
 
 
 def outside_files(table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles) -> list[str]:
-    """The files that contain the record but do not belong to the table, by names without the key."""
+    """The files that contain the record but do not belong to the table. Names do not contain the key."""
     places = places_of(table.iceberg)
     return [record.show(path) for path in sorted(search_result.holding) if not places.owns(path)]
 
@@ -238,7 +238,7 @@ def _remaining_names(store: IcebergStore, table: IcebergTable, record: Forgotten
 def _remaining_positions(
     store: IcebergStore, table: IcebergTable, record: ForgottenRecord, search_result: FoundFiles
 ) -> Iterator[str]:
-    """Lines about position deletes, whose paths of data files may be named after the key."""
+    """Lines about position deletes. The paths of data files in them may be named after the key."""
     hiding = (file for file in search_result.named.files.values() if file.kind in HIDING and not file.past)
     if not any(file.format != VECTORS for file in hiding):
         return

@@ -53,7 +53,7 @@ from backstory.stores.port import LOADING
 from backstory.upkeep.options import Bounds
 
 OURS: Final = "backstory."
-# A load that was taken back; only its own commit has this property.
+# The property of a commit that undoes a load. Later commits do not repeat it.
 UNDONE: Final = "backstory.undone"
 _OF_ONE_COMMIT: Final = (UNDONE, NOTE, AUTHOR)
 
@@ -241,9 +241,9 @@ def _properties(bounds: Bounds) -> dict[str, str | None]:
 def _settle_log(
     store: IcebergStore, table: IcebergTable, condition: Column, before: datetime
 ) -> Change | None:
-    """Remove the rows except truncates and each record's last settled position in its log (V135).
+    """Remove the rows, except truncates and each record's last settled position in its log (V135).
 
-    Each record has its own instant for a truncate. None if there are no rows to remove.
+    Each record has its own instant for a truncate. Returns None if there are no rows to remove.
     """
     memory, early = column(MEMORY), column(VALID_FROM) <= instant(micros_of(before))
     live = memory[ENDED_AT].isNull() & (memory[ROLE] == Role.FACT.value)
@@ -271,7 +271,7 @@ def _newest_instant(store: IcebergStore, table: IcebergTable) -> datetime | None
 
 
 def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
-    """The share of memory rows; if it is above a fifth, also a proposed time up to which to settle."""
+    """The share of memory rows, and if it is above a fifth, a proposed time up to which to settle."""
     role = column(MEMORY)[ROLE]
     fact = sf.when(role == Role.FACT.value, sf.unix_micros(VALID_FROM))
     with translate_faults(table.shape.table):
@@ -283,7 +283,7 @@ def memory_share(store: IcebergStore, table: IcebergTable) -> MemoryShare:
     return MemoryShare(share, iso(datetime.fromtimestamp(0, UTC) + timedelta(microseconds=until)))
 
 
-# Gives the tokens of commits that must be kept because no log records them.
+# Returns the tokens of commits that must be kept because no log records them.
 Needed = Callable[[IcebergStore, IcebergTable], Collection[str]]
 
 
@@ -319,7 +319,7 @@ def maintain(
     """Settle up to the bounds, compact, and expire unneeded commits. Each step makes at most one commit.
 
     Raises UsageError if the bounds are for a table without versions. Raises TryAgain if another writer
-    committed first each time, or while a load is between its two commits.
+    committed first at every attempt, or while a load is between its two commits.
     """
     if not store.has_java:
         raise needs_java("Maintenance", f"maintain {name}")

@@ -7,7 +7,7 @@ from backstory.engine.run_context import RemarkOptions
 
 
 class MaintainOptions(RemarkOptions, total=False):
-    """The options of `maintain`, in addition to those of commits.
+    """The options of `maintain`, in addition to the options of commits.
 
     Attributes:
         settle_before: Delete the rows that native tables keep for late copies and changes up to this time.

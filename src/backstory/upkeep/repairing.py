@@ -37,7 +37,8 @@ from backstory.upkeep.laws.tally import ACT, ADD, REMOVE, REPORT, REPORTED, STAY
 from backstory.upkeep.laws.terms import PREFIX, Law
 
 Table = TypeVar("Table", bound=TableLike)
-# The property of a repairing commit: broken laws, and counts of records and rows; never a key or a value.
+# The property of a repairing commit: broken laws, and counts of records and rows. It never contains a key or
+# a value.
 REPAIR: Final = "backstory.repair"
 DOOR: Final = "native"
 REMEDIES: Final[Mapping[Layout, str]] = {
@@ -162,7 +163,7 @@ def _require_mendable(table: Table) -> Table:
 
 
 def _rows(store: IcebergStore, table: IcebergTable, table_terms: TableTerms) -> tuple[Any, list[str]]:
-    """All rows with their places, and their ids if they have them, and the names of all these columns.
+    """All rows, with their places and any row ids, and the names of all these columns.
 
     The rows also have their recorded times, which decide between versions in a repair.
     """

@@ -1,7 +1,8 @@
 """Rewinds of a table to an earlier state (native.md V84, V85).
 
 Rows of layout `versions` contain their recorded times, so they are rewound one by one. Any other table goes
-back to an earlier commit, an event log together with its log of blocks, and a history with its base.
+back to an earlier commit. An event log goes back together with its log of blocks, and a history together with
+its base.
 """
 
 import json
@@ -90,7 +91,7 @@ LOGS = (Layout.RUN_LOG, Layout.ODF_LOG)
 
 
 def roll_back(store: IcebergStore, table: TableName, time: datetime, *, apply: bool) -> Rewound:
-    """Roll the table back to the commit that it had at a time.
+    """Roll the table back to the commit that was current at a time.
 
     Unless `apply` is true, list the later commits. Raises UsageError for a log and for the base of a history.
     Raises Refused if the commit of that time has expired or had other columns, and TryAgain while a load is
@@ -175,7 +176,7 @@ def _split_commits(
 
 
 def _learnt_at(table: IcebergTable, snapshot: IcebergSnapshot) -> datetime | None:
-    """The recorded time of a commit. For a dataset, it is the system time of its block, or None."""
+    """The recorded time of a commit. For a dataset, this is the system time of the commit's block, if any."""
     if table.shape.layout is not Layout.ODF:
         return snapshot.committed_at
     time = snapshot.get_property(SYSTEM_TIME)
@@ -218,7 +219,7 @@ def _target_commit(
 def _count_lost(
     store: IcebergStore, table: IcebergTable, then: IcebergSnapshot
 ) -> tuple[dict[str, int], list[dict[str, Any]]]:
-    """The number of rows now and then, and if rows have ids, up to ten keys of rows added since."""
+    """The current and earlier numbers of rows, and if rows have ids, up to ten keys of rows added since."""
     name, key = table.shape.table, table.shape.key
     with translate_faults(name):
         rows = store.spark.table(store.sql_name(name))
@@ -344,7 +345,7 @@ def _keys(sums: PlanSums, key: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def memory_at(properties: Mapping[str, str], time: datetime, now: datetime) -> dict[str, str | None]:
-    """The properties of the memory that the table had at a time. Later memories become former (V84, E20).
+    """The properties that restore a table's memory at a time. Later memories become former (V84, E20).
 
     An interval that `maintain` settled stays settled.
     """

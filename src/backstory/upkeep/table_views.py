@@ -70,7 +70,7 @@ def _require_extensions(store: IcebergStore) -> None:
 
 
 def _make_view(store: IcebergStore, table: TableName, name: TableName, sql: str) -> bool:
-    """Create or replace a view; returns whether the catalog supports views."""
+    """Create or replace a view. Returns whether the catalog supports views."""
     from pyspark.errors import UnsupportedOperationException
 
     marked = f"TBLPROPERTIES ('{OF}' = {text_literal(str(table))})"
@@ -85,7 +85,7 @@ def _make_view(store: IcebergStore, table: TableName, name: TableName, sql: str)
 
 
 def _may_hold_views(store: IcebergStore) -> bool:
-    """Whether the catalog may support views; without Java only SHOW VIEWS shows it."""
+    """Whether the catalog may support views. Without Java, only SHOW VIEWS shows this."""
     return not store.has_java or holds_views(store.jvm, store.iceberg())
 
 

@@ -1,1 +1,1 @@
-"""Tables in Iceberg, by the SQL of a session of Spark Connect."""
+"""Iceberg tables, used through the SQL of a Spark Connect session."""

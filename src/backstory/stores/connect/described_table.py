@@ -14,7 +14,7 @@ from backstory.spark.connect import needs_java
 
 @dataclass(frozen=True)
 class _Described:
-    """A part of a table's metadata. `members` are the names in its JSON, by the methods of its Java class."""
+    """A part of a table's metadata. `members` maps methods of its Java class to names in its JSON."""
 
     json: Mapping[str, Any]
     members: ClassVar[Mapping[str, str]] = {}

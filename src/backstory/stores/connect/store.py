@@ -1,4 +1,4 @@
-"""An Iceberg catalog in a session of Spark Connect: its tables, by SQL and from their metadata files."""
+"""An Iceberg catalog in a Spark Connect session. Its tables are used by SQL and read from metadata files."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path

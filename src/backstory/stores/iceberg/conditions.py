@@ -78,7 +78,7 @@ def is_withdrawn(store: IcebergStore, table: IcebergTable, name: str) -> bool:
 
 
 def _has_values(task: Any, field: int) -> bool:
-    """Whether a file certainly has a row with a value, by its statistics. False if it has hidden rows."""
+    """Whether a file's statistics prove that a row has a value. False if the file has hidden rows."""
     nulls = (task.file().nullValueCounts() or {}).get(field)
     return nulls is not None and not task.deletes() and int(nulls) < int(task.file().recordCount())
 

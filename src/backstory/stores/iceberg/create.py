@@ -214,7 +214,7 @@ def table_properties(store: IcebergStore, shape: Shape) -> dict[str, str]:
 
 
 def sort_by_key(store: IcebergStore, transaction: Any, shape: Shape) -> None:
-    """Set the order of a table's rows, by key.
+    """Make the key the sort order of a table.
 
     The unsorted order remains among its orders, because Iceberg's procedures look it up if they sort
     differently.

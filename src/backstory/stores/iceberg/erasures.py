@@ -256,7 +256,7 @@ def _field_with_id(name: str, type_: Any, id_: int) -> Any:
 def _reading_schemas(
     store: IcebergStore, table: IcebergTable, columns: "StructType"
 ) -> "Iterator[StructType]":
-    """The columns by their ids, and by each current, former or mapped name."""
+    """The columns, identified by their ids, and by each current, former or mapped name."""
     yield columns
     ids = {field.name: int(field.metadata[ID]) for field in columns}
     mapping = json.loads(table.properties.get(NAME_MAPPING) or "[]")

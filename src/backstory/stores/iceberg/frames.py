@@ -154,7 +154,7 @@ def rows_of(store: IcebergStore, table: IcebergTable) -> "DataFrame":
 
 
 def rows_at(store: IcebergStore, table: TableName, snapshot: int) -> "DataFrame":
-    """Every row of a snapshot, in its columns, by SQL: Spark 3.5 ignores options of a table reader."""
+    """Every row of a snapshot, in its columns. Uses SQL, because Spark 3.5 ignores a reader's options."""
     name = replace(store, branch=None).sql_name(table)
     return store.spark.sql(f"SELECT * FROM {name} VERSION AS OF {snapshot}")  # noqa: S608
 

@@ -134,7 +134,7 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
-    """A Java array of a class. py4j converts neither lists to arrays nor small numbers to longs."""
+    """A Java array whose elements have this class. py4j converts neither lists to arrays nor small numbers to longs."""
     built = _java(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for place, value in enumerate(values):
         built[place] = value
@@ -205,7 +205,7 @@ def every_row(jvm: Any) -> Any:
 
 
 def may_have_text(jvm: Any, table: Any, column: str, text: str) -> bool:
-    """Whether a data file may have rows with a string in a column, by the files' bounds.
+    """Whether a data file may have rows with a string in a column, according to the files' bounds.
 
     Without Java the bounds are unknown.
     """
@@ -225,7 +225,7 @@ def scan_where(jvm: Any, table: Any, condition: Any) -> Any:
 
 @lru_cache
 def scanned_bytes(relation: Any) -> int | None:
-    """The size of the files of the Iceberg table that a relation scans, or None for any other relation."""
+    """The size of the Iceberg table's files that a relation scans, or None for any other relation."""
     table = relation.relation().table()
     if table.getClass().getName() != f"{ICEBERG}.spark.source.SparkTable":
         return None

@@ -304,7 +304,7 @@ def _files_to_delete(
 def _files_left(
     parts: Iterable[ReachableFiles], after: Collection[str], holding: Collection[str], places: Places
 ) -> set[str]:
-    """The files elsewhere that the table no longer names, and that contain the rows or values of the rows."""
+    """The files elsewhere that the table no longer names, and that contain the rows or their values."""
     return {
         location
         for part in parts
@@ -327,7 +327,7 @@ def _deletion_order(unnamed: ReachableFiles, holding: Collection[str]) -> tuple[
 
 
 def _remove_folders(files: Iterable[str], places: Places) -> None:
-    """Remove local folders below the table's own that have become empty."""
+    """Remove local folders below the table's folder that have become empty."""
     for location in files:
         is_local = location.startswith("file:") or "://" not in location
         folder = Path(bare_location(location)).parent

@@ -68,7 +68,7 @@ def file_code(salt: int, path: str = FILE) -> "Column":
 def positions_by_path(
     store: IcebergStore, table: TableName, coded: Mapping[int, BitMap64], salt: int
 ) -> dict[str, BitMap64]:
-    """Positions by path, from positions by file code. Raises TryAgain unless each code has one file."""
+    """Positions by path, from positions by file code. Raises TryAgain unless each code means one file."""
     files = metadata_rows(store, table, "data_files")
     rows = files.select(PATH, file_code(salt, PATH)).collect()
     paths = {code: path for path, code in rows}
@@ -78,7 +78,7 @@ def positions_by_path(
 
 
 def add_places(positions: dict[str, BitMap64], places: pa.Table) -> dict[str, BitMap64]:
-    """The positions by path, including the `_file` and `_pos` of a few more rows."""
+    """The positions by path, extended by the places of a few more rows."""
     add_positions(positions, positions_by_file(places))
     return positions
 
@@ -282,7 +282,7 @@ def row_groups(table: IcebergTable, location: str, size: int, positions: BitMap6
 
 
 def _split_offsets(metadata: pq.FileMetaData) -> list[int]:
-    """The offset of each row group: of the dictionary page of its first column, or else of its data."""
+    """The offset of each row group: where its first column's dictionary page begins, or else its data."""
     offsets = []
     for group in range(metadata.num_row_groups):
         column = metadata.row_group(group).column(0)
@@ -438,7 +438,7 @@ def _files_of_commit(
 def _groups(
     table: IcebergTable, location: str, size: int, count: int, moved: Iterable[Move]
 ) -> list[int] | None:
-    """The offsets of row groups to read, or None for all row groups, if every row of the file moved."""
+    """The offsets of row groups to read, or None to read all of them if every row of the file moved."""
     positions = BitMap64()
     for move in moved:
         positions |= move.positions

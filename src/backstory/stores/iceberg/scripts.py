@@ -420,7 +420,7 @@ class Neighbour:
 def files_of_history(jvm: Any, table: Any, files: Any, *, former: bool = False) -> list[NamedFile]:
     """The files that any snapshot names, and if `former` is true, the files that former metadata names.
 
-    Iceberg's objects for data files are put into `files`, a Java map, by location.
+    Iceberg's objects for data files are put into `files`, a Java map, under their locations.
     """
     types = {"table": f"{ICEBERG}.Table", "files": "java.util.Map", "former": "java.lang.Boolean"}
     text: str = script(jvm, _NAMED, "java.lang.String", **types)(table, files, former)
@@ -506,8 +506,8 @@ return new Object[] {{
 def write_vectors(jvm: Any, table: Any, vectors: Mapping[str, tuple[int, bytes]]) -> Any:
     """Write deletion vectors. Returns the new delete files and the delete files that they replace.
 
-    `vectors` has the number of positions and the vector's bytes by data file. Returns None if a data file no
-    longer exists.
+    `vectors` has the number of positions and the vector's bytes for each data file. Returns None if a data
+    file no longer exists.
     """
     lines = (f"{count}\t{b64encode(content).decode()}\t{file}" for file, (count, content) in vectors.items())
     types = {"table": f"{ICEBERG}.Table", "text": "java.lang.String"}

@@ -220,7 +220,7 @@ _KINDS: Final = ("DATA", "DELETES", "STATISTICS", "METADATA")
 def listed_files(table: IcebergTable, shared: Collection[str] = ()) -> dict[str, ListedFile] | None:
     """The files in the table's current and former folders, except `shared` folders, by bare location.
 
-    None if the storage cannot list files.
+    Returns None if the storage cannot list files.
     """
     places = places_of(table.iceberg)
     listed = _list_folder(table, places.location)
@@ -279,7 +279,7 @@ def _with_names_like(pattern: "re.Pattern[str]", files: Iterable[str]) -> frozen
 
 
 def is_metadata(location: str) -> bool:
-    """Whether a file is a metadata file, by its name."""
+    """Whether a location has the name of a metadata file."""
     return _METADATA.fullmatch(_name(location)) is not None
 
 

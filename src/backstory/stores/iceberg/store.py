@@ -95,11 +95,12 @@ LAYOUT_VERSION = "backstory.layout-version"
 
 @dataclass(frozen=True, slots=True)
 class IcebergStore:
-    """An Iceberg catalog of a Spark session, by its name there.
+    """An Iceberg catalog of a Spark session.
 
-    `session` may not have started yet. `format_version` is for new tables. `memory` is the memory that
-    deliveries may use on the driver. `origin` is the option, variable or file that named the warehouse. If
-    `branch` is set, tables are read and written on their branch with this name, which must exist.
+    `session` may not have started yet, and `catalog` is the catalog's name there. `format_version` is for new
+    tables. `memory` is the memory that deliveries may use on the driver. `origin` is the option, variable or
+    file that named the warehouse. If `branch` is set, tables are read and written on their branch with this
+    name, which must exist.
     """
 
     session: "SparkSession | LateSpark"

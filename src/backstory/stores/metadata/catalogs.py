@@ -204,7 +204,7 @@ _OF_CATALOG = f"spark.sql.catalog.{CATALOG}"
 
 
 def open_without_spark(settings: Settings) -> ReadableCatalog | None:
-    """The catalog `backstory` of the settings, or None if only Spark can read it."""
+    """The catalog `backstory` in the settings, or None if only Spark can read it."""
     if any(name.split(".")[:4] == _OF_CATALOG.split(".") for name in settings.spark):
         return None
     properties = settings.catalogs[CATALOG]

@@ -378,7 +378,7 @@ def _cast_field(type_: Any, values: Values) -> Values:
 
 
 def _struct(type_: Field, values: pa.Array, wanted: pa.DataType) -> pa.Array:
-    """A struct by the ids of its fields. Fields that the file lacks are NULL."""
+    """A struct, whose fields are matched by their ids. Fields that the file lacks are NULL."""
     if not pa.types.is_struct(values.type):
         raise Unreadable(f"{values.type} as a struct")
     children = {field_id(part): child for part, child in zip(values.type, values.flatten(), strict=True)}

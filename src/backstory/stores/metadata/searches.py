@@ -227,7 +227,7 @@ class EqualTo:
 
 @dataclass(frozen=True, slots=True)
 class Between:
-    """The values from `least` to `greatest`, both included, or without a limit. With `null`, NULL too."""
+    """The values from `least` to `greatest`, inclusive. None means no limit. `null` includes NULL."""
 
     least: Any = None
     greatest: Any = None

@@ -1,7 +1,7 @@
 """The metadata of an Iceberg table, the number of its rows from its manifests, and its deletion vectors.
 
 No data file is read. Deletion vectors show the number of deleted rows in a partition, but not which rows.
-Hence open versions are counted exactly if all or none of the rows of each partition with deletions are open.
+Hence open versions are counted exactly if each partition with deletions has only open or only closed rows.
 Histories are partitioned accordingly.
 """
 
@@ -76,7 +76,7 @@ class TableMetadata:
         return _fields(self.metadata)
 
     def fields_then(self, schema_id: int | None) -> Sequence[Mapping[str, Any]]:
-        """The fields of the table's columns in the schema with this id, or in the current schema for None."""
+        """The fields of the table's columns in the schema with this id, by default in the current one."""
         return (
             self.fields if schema_id is None else _fields({**self.metadata, "current-schema-id": schema_id})
         )

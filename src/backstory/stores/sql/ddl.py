@@ -80,8 +80,8 @@ def plan_changes(
 ) -> DdlPlan[ColumnT]:
     """The changes that give these columns to a table with `stored` columns (name to type).
 
-    Columns that only the table has are kept. Names are compared trimmed and ignoring case. Raises Refused for
-    a table without columns, an ambiguous rename, and a type that does not widen.
+    Columns that only the table has are kept. Names are compared without surrounding spaces and regardless of
+    case. Raises Refused for a table without columns, an ambiguous rename, and a type that does not widen.
     """
     if not stored:
         raise Refused("NO_COLUMNS_RETURNED", f"{table} exists but has no columns.", "Check the table.")

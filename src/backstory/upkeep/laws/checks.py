@@ -96,7 +96,7 @@ class FileRows:
                 raise Unreadable("values that DuckDB lacks") from None
 
     def hashes(self, ways: "Sequence[RowHash]") -> tuple[str, ...]:
-        """The hashes that a row may have, as SQL; Unreadable if they may differ from Spark's."""
+        """The hashes that a row may have, as SQL. Raises Unreadable if they may differ from Spark's."""
         from backstory.stores.sql.dialects import DuckDB
         from backstory.stores.sql.duckdb_engine import SAME_TEXT, has_usual_years
 
@@ -158,7 +158,7 @@ class FrameRows:
         return TableSql(SPARK, quote, ())
 
     def ask(self, query: str) -> pa.Table:
-        """The answer to a query of the rows."""
+        """The answer to a query on the rows."""
         with translate_faults(self.table):
             return arrow_of(query_frame(self.rows, query))
 
@@ -247,13 +247,13 @@ def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
 
 
 def read_terms(table: TableMetadata, read: ReadRows) -> tuple[LawRows, TableTerms]:
-    """The rows of a table, and their terms by its layout, properties, commits and marks."""
+    """The rows of a table, and their terms, from its layout, properties, commits and marks."""
     ways, table_terms = read_row_hashes(table), terms_of(table)
     rows = read(_columns(table_terms, ways))
     table_terms = replace(table_terms, hashes=rows.hashes(ways) if ways else ())
     if not table_terms.valued:
         return rows, table_terms
-    # Iceberg prunes by the key, which is NULL in marks only.
+    # Iceberg prunes by the key, which is NULL only in marks.
     engine, first = rows.engine, rows.engine.column(table.shape.key[0])
     known = engine.steps(layout_columns(engine, table_terms))
     marks = f"SELECT {', '.join(map(engine.words.name, known[0]))} FROM {nest_steps(known, engine.words)}"
@@ -290,7 +290,7 @@ def _broken_log(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken
 
 
 def broken_in_files(files: TableReader) -> Broken:
-    """How often the rows of a table break each law; Unreadable if only Spark can read them."""
+    """How often the rows of a table break each law. Raises Unreadable if only Spark can read them."""
     table = files.table
 
     def read(names: Sequence[str]) -> FileRows:
@@ -311,5 +311,5 @@ def terms_in_table(store: IcebergStore, table: IcebergTable) -> TableTerms:
 
 
 def _rows_in_session(store: IcebergStore, table: IcebergTable) -> FrameRows:
-    """The rows of a table; Spark itself leaves out columns that no query needs."""
+    """The rows of a table. Spark itself omits columns that no query needs."""
     return FrameRows(store.spark.table(store.sql_name(table.shape.table)), table.shape.table)

@@ -3,11 +3,11 @@
 The rules are V3, V6, V114, V117 and V118 of native.md. If versions only contradict their facts, the facts are
 folded again. Otherwise the steps of a repair are, in this order:
 
-* of rows that are identical in all columns, the oldest is kept;
-* of versions with the same start, the one written last is kept;
+* if rows are identical in all columns, only the oldest is kept;
+* if versions have the same start, only the one written last is kept;
 * versions without length are removed;
 * a version ends where the next one begins;
-* flags and states are set by the ends;
+* flags and states are set to match the ends;
 * impossible recorded times, and past statements that overlap, are withdrawn.
 
 Healthy rows stay as they are.
@@ -90,9 +90,9 @@ def is_fact(row: RecordRow) -> bool:
 
 
 def _count_repeated(rows: Sequence[RecordRow], terms: LawTerms) -> int:
-    """Count the facts with the same instant and sequence as another (V53); a truncate is a fact of every key.
+    """Count facts with the same instant and sequence as another (V53). A truncate is a fact of every key.
 
-    Marks have no key: they are repeated if kind, instant, sequence and scope are the same (V43).
+    Marks have no key. They are repeated if kind, instant, sequence and scope are the same (V43).
     """
     facts = [row for row in rows if is_fact(row)]
     events = Counter(_place(row) for row in facts if row.keyed and row.kind in EVENTS)
@@ -123,7 +123,7 @@ class LifeFacts:
 
     @property
     def instants(self) -> set[int]:
-        """The instants of events and truncates, and at which versions begin and end."""
+        """The instants of events and truncates, and the instants at which versions begin and end."""
         ended = {row.end for row in self.versions if row.end is not None}
         return self.begun | ended | set(self.events) | set(self.cleared)
 
@@ -170,7 +170,7 @@ def facts_of_record(rows: Sequence[RecordRow], terms: LawTerms) -> LifeFacts:
 def _instant_in_log(
     mark: RecordRow, marks: Sequence[RecordRow], rows: Sequence[RecordRow], terms: LawTerms
 ) -> int | None:
-    """The instant of a truncate for this record; None if the record is settled beyond it (V131, V135)."""
+    """The instant of a truncate for this record, or None if the record is settled beyond it (V131, V135)."""
     if mark.time is None:
         return mark.start
     log = [row for row in rows if is_fact(row) and row.kind in EVENTS and row.time is not None]
@@ -183,7 +183,7 @@ def _instant_in_log(
 
 def _marks_of(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
     """The marks that apply to a record and are not void for it (V72)."""
-    # The void of a truncate has an empty list of columns, and the void of a copy none.
+    # The void of a truncate has an empty list of columns, and the void of a copy has no list.
     voided = {
         (_place(row), row.columns is not None and not row.columns, row.scope)
         for row in rows
@@ -235,9 +235,9 @@ Version = tuple[int, int | None, Mapping[str, Any]]
 
 
 def fold_facts(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow] | None:
-    """The rows with the versions that their facts give; None if the row of such a version is missing.
+    """The rows with the versions that follow from their facts, or None if the row of one is missing.
 
-    Another stored version becomes a silent fact if it is an event, else it is removed.
+    Any other stored version becomes a silent fact if it is an event, or else it is removed.
     """
     facts = facts_of_record(rows, terms)
     stored = {row.start: row for row in facts.versions}
@@ -280,7 +280,7 @@ def _as_version(row: RecordRow, end: int | None, values: Mapping[str, Any]) -> R
 
 
 def _as_fact(row: RecordRow) -> RecordRow | None:
-    """The row of a superfluous version: an event becomes a silent fact (V24), a copy's version None."""
+    """The new row of a superfluous version: a silent fact for an event (V24), None for a copy's version."""
     if row.role is not None:
         return row
     if row.kind != FactKind.UPSERT:
@@ -289,7 +289,7 @@ def _as_fact(row: RecordRow) -> RecordRow | None:
 
 
 def mend_rows(rows: Sequence[RecordRow], terms: LawTerms, broken: Collection[Law]) -> list[RecordRow]:
-    """The rows as they should have been written; missing ones are to be removed.
+    """The rows as they should have been written. Stored rows that the result lacks are to be removed.
 
     Rows without a key are removed, because no query finds them. A wrong hash, an unknown end, and a version
     whose row is missing cannot be repaired and stay as they are.
@@ -314,33 +314,33 @@ def is_mark(row: RecordRow) -> bool:
 
 
 def is_version(row: RecordRow) -> bool:
-    """Whether a row is a version: it has no role, or a length in spite of one (V116)."""
+    """Whether a row is a version: it has no role, or it has a length despite its role (V116)."""
     return row.role is None or (row.start is not None and (row.end is None or row.end > row.start))
 
 
 def is_open(row: RecordRow, terms: LawTerms) -> bool:
-    """Whether the version is open: without an end, or with the far one that the layout uses instead."""
+    """Whether the version is open: without an end, or with the far end that the layout uses instead."""
     if terms.far is not None and row.end is not None:
         return row.end >= terms.far
     return row.end is None and not terms.grain
 
 
 def until(row: RecordRow, terms: LawTerms) -> int:
-    """The first instant after a version; if its end is unknown, its start."""
+    """The first instant after a version, or its start if its end is unknown."""
     if is_open(row, terms):
         return INFINITY
     return (row.start or 0) if row.end is None else row.end
 
 
 def has_length(row: RecordRow, terms: LawTerms) -> bool:
-    """Whether the version was true at some instant; it ends a grain before its successor begins."""
+    """Whether the version was true at some instant. Its end is one grain before its successor's start."""
     if row.start is None or (row.end is None and not is_open(row, terms)):
         return False
     return row.start < until(row, terms) + terms.grain
 
 
 def agrees_with_end(row: RecordRow, versions: Sequence[RecordRow], terms: LawTerms) -> bool:
-    """Whether flag, state and end agree; a state is checked unless the model has its own words for states."""
+    """Whether flag, state and end agree. A state is checked unless the model has its own words for states."""
     if terms.flagged:
         return row.flag is is_open(row, terms)
     if not terms.stated:
@@ -351,7 +351,7 @@ def agrees_with_end(row: RecordRow, versions: Sequence[RecordRow], terms: LawTer
 
 
 def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The rows with the versions that their facts give, or unchanged if the facts do not suffice."""
+    """The rows with the versions that follow from their facts, or unchanged if the facts do not suffice."""
     folded = fold_facts(rows, terms)
     if folded is None:
         return list(rows)
@@ -361,7 +361,7 @@ def _refold(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
 
 
 def _without_twins(rows: Iterable[RecordRow]) -> list[RecordRow]:
-    """The rows, with only the oldest of identical ones."""
+    """The rows, with only the oldest of identical rows."""
     oldest: dict[object, RecordRow] = {}
     for row in rows:
         twin = oldest.setdefault(row.place if row.twin is None else row.twin, row)
@@ -371,7 +371,7 @@ def _without_twins(rows: Iterable[RecordRow]) -> list[RecordRow]:
 
 
 def _one_after_another(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """Versions with different starts, each with a length, that end when the next one begins at the latest."""
+    """Versions with different starts, each with a length, and none ending after the next one begins."""
     starts: dict[int, RecordRow] = {}
     for row in sorted(rows, key=lambda row: (row.written or 0, until(row, terms), row.place)):
         if row.start is not None:
@@ -440,7 +440,7 @@ def _may_stay(row: RecordRow, terms: LawTerms) -> bool:
 
 
 def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[RecordRow]:
-    """The versions with possible recorded times; an impossible time of an end is withdrawn."""
+    """The versions with possible recorded times. An end's impossible recorded time is withdrawn."""
     known = [each.written for each in rows if each.written is not None]
     newest = max(known, default=0) if terms.newest is None else terms.newest
     versions = []
@@ -458,7 +458,7 @@ def _with_recorded_times(rows: Sequence[RecordRow], terms: LawTerms) -> list[Rec
 
 
 def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]) -> list[RecordRow]:
-    """Keep one fact of each instant and sequence: the version, else the one recorded last."""
+    """Keep one fact for each instant and sequence: the version, or else the fact recorded last."""
     facts = [row for row in others if is_fact(row)]
     place_of_fact = {
         _fact_identity(row): row.place for row in sorted(facts, key=lambda row: (row.written or 0, row.place))
@@ -468,7 +468,7 @@ def _without_repeated(versions: Sequence[RecordRow], others: Sequence[RecordRow]
 
 
 def _fact_identity(row: RecordRow) -> tuple[object, ...]:
-    """The identity of a fact: instant and sequence, and for a mark kind and scope, too."""
+    """The identity of a fact: instant and sequence, and for a mark also kind and scope."""
     event = row.keyed and row.kind in EVENTS
     return (row.start, row.sequence, *(() if event else (row.kind, row.scope)))
 

@@ -1,8 +1,8 @@
 """The laws of rows as SQL for DuckDB and Spark.
 
-A query is a list of steps: each adds columns to the rows, as expressions over the columns so far. Instants
-are microseconds since 1970. The last step has a column for each law, which is true in rows that break it. Its
-column `SUSPECT` is true in rows whose records the laws of memory (`memory.py`) must check.
+A query is a list of steps. Each step adds columns to the rows, as expressions over the columns so far.
+Instants are microseconds since 1970. The last step has a column for each law, which is true in rows that
+break it. Its column `SUSPECT` is true in rows whose records must also be checked in Python (`mending.py`).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -68,7 +68,7 @@ class TableSql:
         return " AND ".join(f"{self.column(name)} IS NOT NULL" for name in names) or "TRUE"
 
     def hash_columns(self, table_terms: TableTerms) -> Step:
-        """The columns of a row's hash, and of whether it fits the row's values."""
+        """The columns that contain a row's hash, and whether that hash fits the row's values."""
         if not table_terms.terms.hashed:
             return {}
         own = self.column(ROW_HASH)
@@ -76,7 +76,7 @@ class TableSql:
         return {"hash": own} | ({"rightly": f"{own} IN ({allowed})"} if table_terms.hashes else {})
 
     def valid_hash(self, table_terms: TableTerms) -> str:
-        """Whether a row has a valid hash, or `erased` in place of it."""
+        """Whether a row has a valid hash, or the word `erased` instead."""
         form = f"length({{hash}}) = 64 AND NOT {_ODD_LETTER[self.words]}"
         return (
             f"COALESCE({'{rightly}, ' if table_terms.hashes else ''}{{hash}} = 'erased' OR ({form}), FALSE)"
@@ -106,7 +106,7 @@ def layout_columns(engine: TableSql, table_terms: TableTerms) -> Step:
 
 
 def laws_of_lives(table_terms: TableTerms, engine: TableSql) -> Steps:
-    """The laws of versions; in each record they are ordered by start."""
+    """The laws of versions, which are ordered by start in each record."""
     terms = table_terms.terms
     is_open, version, until, opened, endless = "{end} IS NULL", "{keyed}", "{end}", "{version} AND {open}", ""
     if terms.far is not None:
@@ -115,7 +115,7 @@ def laws_of_lives(table_terms: TableTerms, engine: TableSql) -> Steps:
         length = "{start} IS NOT NULL AND ({end} IS NULL OR {end} > {start})"
         version = f"{{keyed}} AND ({{role}} IS NULL OR COALESCE({length}, FALSE))"
     if terms.grain:
-        # A flag marks a version without an end as open; it breaks the law of the marker.
+        # A version without an end counts as open if its flag is set, but then breaks the law of the marker.
         until = f"CASE WHEN {{end}} < {terms.far} THEN {{end}} + {terms.grain} END"
         opened = "{version} AND ({open} OR COALESCE({flag}, FALSE))"
         endless = " AND NOT ({end} IS NULL AND {start} IS NOT NULL)"
@@ -221,7 +221,7 @@ def _suspect(table_terms: TableTerms) -> str:
 def _surely_folded(table_terms: TableTerms) -> str:
     """Whether a version surely begins and ends as its facts require (V22 to V24).
 
-    A table without facts and copies has nothing to require.
+    Without facts and copies, a table requires nothing.
     """
     terms = table_terms.terms
     if not table_terms.foldable:
@@ -265,7 +265,7 @@ def laws_of_keys(table_terms: TableTerms, engine: TableSql) -> Steps:
 
 
 def laws_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts, engine: TableSql) -> Steps:
-    """The laws of events, by their order in a record (odf-ingest.md 2.10); `names` are the system columns."""
+    """The laws of events in the order of their record (odf-ingest.md 2.10). `names` are the system columns."""
     known = {
         "op": operation_sql(engine.column, names),
         "time": engine.micros(shape, names["event_time"]),
@@ -286,7 +286,7 @@ def laws_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts, engine
     ]
     fits, correct_from = "{follows}", int(Op.CORRECT_FROM)
     if log.corrects:
-        # A ledger corrects an event only if it has one of this time, and adds one only if it has none.
+        # A ledger corrects an event only if it has one at this time, and adds an event only if it has none.
         then = "LAG({known}) OVER (PARTITION BY {key}, {time}, {follows} ORDER BY {offset})"
         steps.append({"then": then})
         fits = f"{{follows}} AND COALESCE({{then}} <> {correct_from}, FALSE) = ({{known}} = {correct_from})"
@@ -313,8 +313,8 @@ def nest_steps(steps: Steps, syntax: SqlSyntax) -> str:
 class LawQuery:
     """The steps of a query in an engine, and the columns by which records are identified, shown and sorted.
 
-    The `judge` counts the laws that no query checks, by the columns `values` too, of records that the query
-    suspects.
+    For suspect records, `judge` counts violations of the laws that no query checks. It also needs the columns
+    `values`.
     """
 
     steps: Callable[[TableSql], Steps]
@@ -336,7 +336,7 @@ def query_of_rows(table_terms: TableTerms) -> LawQuery:
 
 
 def query_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts) -> LawQuery:
-    """The laws of an event log, except the law `offsets`; `names` are the system columns."""
+    """The laws of an event log, except the law `offsets`. `names` are the system columns."""
     identity = (shape.key if log.corrects else identity_names(names, shape)) or [names["offset"]]
     steps = partial(laws_of_events, shape, names, log)
     return LawQuery(steps, identity, shape.key or (names["offset"],), OFFSET)

@@ -37,7 +37,7 @@ from backstory.upkeep.laws.terms import FIELDS, LAWS, PREFIX, Law, LawTerms, Rec
 if TYPE_CHECKING:
     from backstory.stores.sql.row_hashes import RowHash
 
-# The query compares each row with at most so many instants of copies.
+# The query compares each row with at most this many instants of copies.
 MOST_COPIES: Final = 1_000
 # Types whose values engines do not compare, or compare differently.
 _WITHOUT_ORDER: Final = ("map<", "variant")
@@ -48,7 +48,7 @@ class TableTerms:
     """The identifying columns of a table's records, and the facts needed to check them.
 
     If `valued` is true, the table keeps memory, so its values are checked too. `hashes` are the hashes that a
-    row may have, as SQL; empty if the way of hashing is unknown.
+    row may have, as SQL, or empty if the way of hashing is unknown.
     """
 
     shape: Shape
@@ -71,7 +71,7 @@ class TableTerms:
 
     @property
     def foldable(self) -> tuple[str, ...]:
-        """The columns by which a query checks the law `fold`; empty if it cannot."""
+        """The columns by which a query checks the law `fold`, or none if it cannot."""
         marks = self.terms.marks
         types = [
             str(column.type).lower() for column in self.shape.columns if column.name in self.terms.tracked
@@ -144,7 +144,7 @@ def read_row_hashes(table: TableMetadata) -> "tuple[RowHash, ...]":
 
 
 def settled_interval(table: TableLike) -> tuple[int | None, int] | None:
-    """The settled interval; None if nothing is settled, or the property cannot be parsed."""
+    """The settled interval, or None if nothing is settled or the property cannot be parsed."""
     try:
         first, last = json.loads(table.properties.get(SETTLED) or "[]")
         return (None if first is None else micros_of(parse_instant(first))), micros_of(parse_instant(last))
@@ -153,7 +153,7 @@ def settled_interval(table: TableLike) -> tuple[int | None, int] | None:
 
 
 def tracked_columns(table: TableLike) -> tuple[str, ...]:
-    """The columns whose change begins a version: all columns except the key, by the table's settings."""
+    """The columns whose change begins a version: by default all columns except the key."""
     settings = {name: json.loads(table.properties.get(name) or "[]") for name in (TRACK, IGNORE, OVERWRITE)}
     left_out = {*settings[IGNORE], *settings[OVERWRITE], *table.shape.key}
     names = [column.name for column in table.shape.user_columns if column.name not in left_out]
@@ -175,7 +175,7 @@ _UNPAIRED: Final = {
     Op.CORRECT_TO: frozenset({Op.CORRECT_TO, Op.RETRACT}),
     Op.CORRECT_FROM: frozenset[Op](),
 }
-# A ledger has many events of a key; a correction removes the old event before it adds the new one.
+# A ledger has many events of a key. A correction removes the old event before it adds the new one.
 _LEDGER: Final = {
     None: frozenset({Op.APPEND}),
     Op.APPEND: frozenset({Op.APPEND, Op.CORRECT_FROM}),
@@ -212,7 +212,7 @@ class LogFacts:
 
 
 def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
-    """The settings of a log by its properties and system columns."""
+    """The settings of a log, from its properties and system columns."""
     newest = table.newest_property(WATERMARK)
     watermark = None if newest is None else micros_of(parse_instant(newest))
     keyed, paired = bool(table.shape.key), names["op"] is not None
@@ -221,7 +221,7 @@ def log_facts(table: TableMetadata, names: Mapping[str, Any]) -> LogFacts:
 
 
 def _is_strict(table: TableLike) -> bool:
-    """Whether no source keeps a changelog as delivered, by the manifest in the table's properties."""
+    """Whether the manifest in the table's properties has no source that keeps a changelog as delivered."""
     return not any(
         str(each.get("validation", "")).lower() == "schema"
         for each in _all_objects(json.loads(table.properties.get(_MANIFEST) or "{}"))
@@ -242,7 +242,7 @@ def wrong_offsets(
 ) -> tuple[list[str], int]:
     """The first offset of each block with wrong offsets, and the right number of offsets.
 
-    The number is taken from the blocks; without offsets in them, it is the number of `rows`.
+    The number is taken from the blocks. If they contain no offsets, it is the number of `rows`.
     """
     blocks, problems = read_history(logged, properties)
     wrong = [str(problem.offsets[0]) for problem in problems if problem.what == "offsets" and problem.offsets]
@@ -251,9 +251,9 @@ def wrong_offsets(
 
 
 def misplaced_query(offsets: str, wanted: int) -> str:
-    """The query for offsets that do not occur exactly once, and by how many rows each is wrong.
+    """The query for offsets that do not occur exactly once, with the number of rows by which each is wrong.
 
-    The right offsets are the numbers from 0 to `wanted` - 1; NULL is never one of them.
+    The right offsets are the numbers from 0 to `wanted` - 1. NULL is never a right offset.
     """
     due = "CASE WHEN number IS NULL THEN 0 ELSE 1 END"
     return f"""SELECT * FROM (

@@ -43,7 +43,7 @@ def split_records(batches: Iterable[pa.Table], identity: Sequence[str]) -> Itera
 
 
 def examine(laws: LawQuery, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-    """Count how often rows, ordered by record, break each law, with up to ten keys of each."""
+    """Count how often rows, ordered by record, break each law, with up to ten keys for each law."""
     judge = laws.judge
     counts: Counter[str] = Counter()
     keys: dict[str, dict[str, None]] = {}
@@ -145,7 +145,7 @@ def _act(act: int, rows: pa.Table, report: str | None = None) -> pa.Table:
 def _mend_record(
     table_terms: TableTerms, life: pa.Table, stored: pa.Table, tally: MendTally
 ) -> dict[int, pa.Table]:
-    """The rows of a record by act; empty for a healthy record."""
+    """The rows of a record by action, or none for a healthy record."""
     times: Counter[str] = Counter(table_terms.count_broken(life) if table_terms.terms.remembers else {})
     for name in LAW_OF.keys() & set(life.column_names):
         times[LAW_OF[name].value] += life[name].to_pylist().count(True)
@@ -206,7 +206,7 @@ def _instant(micros: int | None) -> datetime | None:
 
 
 def _cells(table_terms: TableTerms, rows: Sequence[RecordRow]) -> list[dict[str, Any]]:
-    """The layout's own columns of the rows, by start; never their values."""
+    """The layout's own columns of the rows, sorted by start. Values are never included."""
     span = table_terms.shape.layout.span
     assert span is not None
     shown = []

@@ -97,11 +97,11 @@ class RecordRow:
 class LawTerms:
     """The facts that hold for all records of a table.
 
-    With `flagged` a flag, and with `stated` a state of each row records whether it is open. `grain` and `far`
-    come from the layout's span. If the table `remembers`, rows have a recorded time and may be memory. Then
-    `newest` is the newest commit's recorded time, and `settled` the settled interval. `marks` are remembered
-    copies and truncates, which apply to every key. `tracked` are the columns whose change begins a version,
-    and `numbers` their field ids.
+    If `flagged` is true, a flag in each row records whether the row is open. If `stated` is true, a state
+    records it. `grain` and `far` come from the layout's span. If the table `remembers`, rows have a recorded
+    time and may be memory. Then `newest` is the newest commit's recorded time, and `settled` is the settled
+    interval. `marks` are remembered copies and truncates, which apply to every key. `tracked` are the columns
+    whose change begins a version, and `numbers` their field ids.
     """
 
     flagged: bool = False
