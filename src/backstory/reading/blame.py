@@ -23,8 +23,8 @@ from backstory.stores.metadata.values import rows_of
 # The most commits that are searched in a table without a history.
 MOST_COMMITS: Final = 200
 SnapshotFields = Mapping[str, Any]
-# The commit that wrote a value. If that has expired, the time of the oldest kept commit, which already has
-# the value.
+# The commit that wrote a value. If it has expired, the second part is the time of the oldest kept commit,
+# which already has the value.
 Origin = tuple[CommitMetadata | None, datetime | None]
 
 

@@ -32,7 +32,7 @@ HISTORIES: Final = (Layout.ODF, *(each for each in Layout if each.span is not No
 RECORDING: Final = {Layout.VERSIONS: RECORDED, Layout.ODF: "backstory.odf.system-time"}
 # Layouts that a change of the sync mode turns into each other.
 CHANGING_LAYOUTS: Final = {Layout.FIVETRAN_LIVE, Layout.FIVETRAN_HISTORY}
-# The table property with the names of an event log's system columns; `events` is true for ledgers.
+# The table property with the names of an event log's system columns. `events` is true for ledgers.
 SYSTEM_COLUMNS: Final = "backstory.odf.columns"
 # System columns that every event needs.
 REQUIRED: Final = ("offset", "system_time", "event_time")

@@ -345,7 +345,7 @@ def effective(history: StoredHistory, dating: Dating, known_at: Time | None = No
     If several versions of a record are effective from the same time, the newest counts. The intervals of a
     record do not overlap, and only the last one can be open.
     """
-    # Own names: the time, its number among equal times, and the end of a deleted record.
+    # The query's own names: the time, its number among equal times, and the end of a deleted record.
     own = distinct([*history.names, "effective_from", "effective_to", "nth", "gone"])[-4:]
     begin, end, nth, gone = map(history.dialect.render_identifier, own)
     key, started, ended = history.of("h", history.key), history.start_of("h"), history.end_of("h")

@@ -254,7 +254,7 @@ def join_as_of(
     other columns, `valid_from` and `valid_to`. A name that is taken gets a number. A row without a version
     gets NULLs, or is dropped with `how="inner"`. A NULL in the key or in a time matches nothing. In an event
     log whose events stay true, the newest event counts. Raises UsageError for another key, for missing
-    columns and for columns without times, and the errors of `KnownTable.versions`.
+    columns and for columns without times. Also raises the errors of `KnownTable.versions`.
     """
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")

@@ -1,7 +1,7 @@
 """The SQL of readers: the periods in which rows of a table were true, and differences between two states.
 
 DuckDB and Spark run these queries, one for each layout. A query reads a relation with the rows and the values
-that the layout records of each row (`recorded_columns`). Instants are times in UTC. The answer has the rows
+that the layout records for each row (`recorded_columns`). Instants are times in UTC. The answer has the rows
 that are versions, each with `STARTED` and `ENDED`, which is NULL while the version is true. Differences are
 described in native.md V96.
 """
@@ -220,7 +220,7 @@ SELECT * FROM (
 def recorded_columns(
     syntax: SqlSyntax, shape: Shape, column: ColumnSql, names: Mapping[str, Any], *, remembered: bool = True
 ) -> str:
-    """The values that the layout records of each row, as the list of a SELECT.
+    """The values that the layout records for each row, as the list of a SELECT.
 
     `names` are the system columns of an event log. Without `remembered`, rows of layout `versions` are read
     without their recorded times.

@@ -76,7 +76,7 @@ def _names_to_look_up(store: IcebergStore, query: str) -> list[tuple[str, ...]] 
 
 @contextmanager
 def translate_query_faults(table: TableName | str) -> Iterator[None]:
-    """Translate Spark's errors, while an answer's rows are read, to errors about the query or lost files.
+    """While an answer's rows are read, raise Spark's errors as errors of the query or of lost files.
 
     `table` is the table that the error names.
     """

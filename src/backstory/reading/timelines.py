@@ -271,7 +271,7 @@ def picture(
     title: str,
     link: Link | None = None,
 ) -> str:
-    """Draw a history as SVG: a row for each `shown` column, or for each known time at which the history changed.
+    """Draw a history as SVG: a row for each `shown` column, or for each known time with a change.
 
     A bar is a period with one value, and its tooltip has the whole value. An open bar ends in an arrow. A
     dotted line shows that the record was removed. `link` returns the address to which a bar links, or None.

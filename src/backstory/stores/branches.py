@@ -110,7 +110,7 @@ def ancestors(metadata: Json, snapshot_id: int | None) -> list[Json]:
 
 
 def pending_properties(text: str | None) -> dict[str, str | None]:
-    """The properties that publishing a commit sets, from its property `PENDING`. None removes a property."""
+    """The properties to set when a commit is published, from its property `PENDING`. None removes one."""
     return dict(json.loads(text or "{}"))
 
 

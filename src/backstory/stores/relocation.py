@@ -133,7 +133,7 @@ def _move(record: Any, names: Sequence[str], path: str, size: str | None, moves:
 
 
 def _move_bounds(named: Any, names: Sequence[str], moves: Moves) -> None:
-    """Give position deletes new bounds of the paths that they contain."""
+    """Give position deletes new bounds for the paths that they contain."""
     if "content" not in names or named[names.index("content")] != POSITIONS:
         return
     for name in ("lower_bounds", "upper_bounds"):

@@ -174,7 +174,7 @@ WHOLE: Final = 1 << 20
 AT_ONCE: Final = 16
 # Spans with a smaller gap between them are fetched by one request, which costs less than two.
 HOLE: Final = 512 << 10
-# The bytes of one request; larger spans are several concurrent requests.
+# The bytes of one request. Larger spans are fetched by several concurrent requests.
 PIECE: Final = 8 << 20
 # The last bytes of a Parquet file, which mostly contain its whole footer.
 ENDING: Final = 256 << 10
@@ -199,7 +199,7 @@ class RemoteFile:
             self._pieces = [(0, self._request((0, self.size)))]
 
     def read(self, offset: int, length: int) -> bytes:
-        """Bytes of the file, fetched before or requested now. There are fewer at the end of the file."""
+        """Bytes of the file, fetched before or requested now. Returns fewer bytes at the end of the file."""
         end = min(offset + length, self.size)
         for start, piece in self._pieces:
             if start <= offset and end <= start + len(piece):
@@ -355,7 +355,7 @@ def open_parquet(remote: RemoteFile) -> Iterator[pq.ParquetFile]:
 
 Properties = Mapping[str, str]
 
-# Bytes of small files that are kept for a second reading; other files are fetched again.
+# Bytes of small files that are kept for a second reading. Other files are fetched again.
 KEPT: Final = 64 << 20
 
 

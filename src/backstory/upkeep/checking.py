@@ -95,9 +95,9 @@ def check_tables(
 ) -> list[dict[str, Any]]:
     """The records of the named tables, or of every table with a known layout.
 
-    Errors are raised after all tables were checked, as one error. Its `results` are all records, with status
-    `unchecked` for each table that failed. A UsageError for a named table, or any error of a single table, is
-    raised at once.
+    After all tables were checked, their errors are raised as one error. Its `results` are all records, with
+    status `unchecked` for each table that failed. A UsageError for a named table, or any error of a single
+    table, is raised at once.
     """
     names = tables(store) if every else named
     results = attempt_each(

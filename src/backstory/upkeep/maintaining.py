@@ -107,7 +107,7 @@ class Expiry:
 
 
 def plan_expiry(table: IcebergTable, needed: Collection[str] = ()) -> Expiry | None:
-    """The commits and cursors that may expire, or None if nothing can or the table may not delete files.
+    """The commits and cursors that may expire, or None if there are none or the table may not delete files.
 
     Commits are kept from the oldest one that a cursor, a branch, a tag or a token in `needed` requires. All
     later commits are kept too, because a search through the table's history must not have gaps.

@@ -1,1 +1,1 @@
-"""Iceberg tables, used through Spark and its Java. No other room uses Iceberg, and only the engine commits."""
+"""Iceberg tables, through Spark and its Java. No other room uses Iceberg, and only the engine commits."""

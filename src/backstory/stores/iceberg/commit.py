@@ -188,7 +188,7 @@ def _write_rows(store: IcebergStore, pending: IcebergTable, rows: Any, written: 
     if rows is None:
         return []
     if isinstance(rows, RowBatches):
-        with ThreadPoolExecutor(1) as pool:  # makes the next piece while one is written
+        with ThreadPoolExecutor(1) as pool:  # prepares the next piece while one is written
             pieces = read_ahead(pool, [rows.tables], 1)
             return [file for piece in pieces for file in _write_rows(store, pending, piece, written)]
     files = (write_rows if isinstance(rows, pa.Table) else write_frame)(store, pending, rows)

@@ -183,8 +183,8 @@ def write_rows(store: IcebergStore, table: IcebergTable, rows: pa.Table) -> list
 def delete_files(iceberg: Any, locations: Iterable[str], folder: str | None = None) -> list[str]:
     """Delete files that no snapshot names. Returns the files that remain as orphans.
 
-    Every deletion of files uses this function. A file outside of the table's `folder`, by default its
-    location, remains, because a copy of the table in another folder may read it.
+    Every deletion of files uses this function. `folder` is the table's folder, by default its location. A
+    file outside of this folder remains, because a copy of the table in another folder may read it.
     """
     left = []
     for location in locations:

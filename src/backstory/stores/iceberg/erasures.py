@@ -117,9 +117,9 @@ def search(
     """The files with rows that meet the condition, in any snapshot or in the table's folders.
 
     Files that metadata names are read as Iceberg reads them: by ids, name mapping, partition constants and
-    column defaults. Strays are read by ids and by names. So are files of former metadata outside of the
-    table's folder, which may be another table's. `columns` are the columns of the condition, with their ids
-    in files.
+    column defaults. Strays are read by ids and by names. Files of former metadata outside of the table's
+    folder are read in the same way, because they may be another table's. `columns` are the columns of the
+    condition, with their ids in files.
     """
     named = named_files(store, table, former=True)
     listed = listed_files(table, around.shared)
@@ -333,7 +333,7 @@ class Erased:
 class Expired:
     """The number of expired snapshots, and the files that only they needed but that were not deleted.
 
-    These are outside of the table's folder, so another table may use them, or could not be deleted.
+    They are outside of the table's folder, so that another table may use them, or they could not be deleted.
     """
 
     snapshots: int = 0

@@ -35,7 +35,7 @@ LINEAGE_SINCE: Final = 3
 
 
 def keeps_row_ids(table: IcebergTable) -> bool:
-    """Whether the table's rows have ids, and no column of a user has their name."""
+    """Whether the table's rows have ids, and no user's column has the name of the id column."""
     return table.format_version >= LINEAGE_SINCE and ROW_ID not in table.shape.names
 
 
@@ -74,7 +74,7 @@ def _rebase_chunks(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def spark_fields(schema: pa.Schema) -> "StructType":
-    """The columns of `frame_of` for an Arrow schema."""
+    """The columns of the frame that `frame_of` makes of rows with this Arrow schema."""
     from pyspark.sql.pandas.types import from_arrow_type
     from pyspark.sql.types import StructField, StructType
 

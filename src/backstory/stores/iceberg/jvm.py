@@ -134,7 +134,7 @@ def identifier(jvm: Any, schema: str, table: str) -> Any:
 
 
 def array(jvm: Any, of: Any, values: Sequence[object]) -> Any:
-    """A Java array whose elements have this class. py4j converts neither lists to arrays nor small numbers to longs."""
+    """A Java array of objects. py4j converts neither lists to arrays nor small numbers to longs."""
     built = _java(jvm, "java.lang.reflect.Array").newInstance(of, len(values))
     for place, value in enumerate(values):
         built[place] = value

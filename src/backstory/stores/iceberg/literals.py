@@ -1,7 +1,7 @@
 """Names, values and exact casts in Spark's expressions and frames.
 
-Spark converts Python's dates and times with Java's old calendar and the host's time zone. Numbers of days and
-microseconds are affected by neither. A cast of stored values to another type is exact or refused.
+Spark converts Python's dates and times with Java's old calendar and the host's time zone. Neither affects
+numbers of days and microseconds. A cast of stored values to another type is exact or refused.
 """
 
 import re
@@ -53,7 +53,7 @@ def path_literal(path: str) -> str:
 
 
 def column(name: str) -> "Column":
-    """The column of exactly this name."""
+    """The column with exactly this name."""
     from pyspark.sql.functions import col
 
     return col(quote(name))

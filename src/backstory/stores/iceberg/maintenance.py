@@ -404,7 +404,7 @@ def _files_to_rewrite(
 
 
 def _is_partitioned_by_users(table: IcebergTable) -> bool:
-    """Whether a column that is not the layout's own partitions, or once partitioned, the table."""
+    """Whether a column other than the layout's own columns partitions the table, or once did."""
     schema, layout, name = table.iceberg.schema(), table.shape.layout, table.shape.table.name
     sources = {field.sourceId() for spec in dict(table.iceberg.specs()).values() for field in spec.fields()}
     names = (schema.findColumnName(source) for source in sources)

@@ -87,7 +87,7 @@ class Surroundings:
 def surroundings(store: IcebergStore, table: IcebergTable, files: Collection[str]) -> Surroundings:
     """The folders that the table shares with other tables and views of the catalog.
 
-    Raises Refused if another one is in or above its own folder, or names one of its `files`.
+    Raises Refused if another table or view is in or above the table's own folder, or names one of `files`.
     """
     places = places_of(table.iceberg)
     own = [file for file in files if places.owns(file)]
@@ -188,7 +188,7 @@ class Strays:
 class NamedFiles:
     """The files that a table's snapshots name `now`, and the files that only its `past` metadata names.
 
-    `files` are all of them by location. `rows` are Iceberg's objects for data files by location.
+    `files` has all of these files by location, and `rows` has Iceberg's objects for data files by location.
     """
 
     now: ReachableFiles

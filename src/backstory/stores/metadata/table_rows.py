@@ -206,7 +206,7 @@ def sort_like_spark(rows: pa.Table, order: Sequence[str]) -> pa.Table:
     return rows.take(places)
 
 
-# Up to this many values of one column are read; their bytes are limited separately.
+# Up to this many values of one column are read. Their bytes are limited separately.
 MOST_VALUES: Final = 1 << 26
 
 

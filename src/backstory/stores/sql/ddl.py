@@ -123,7 +123,7 @@ def _plan_renames(
     while missing:
         column = missing.pop(0)
         former = [name for name in dict.fromkeys(map(str.lower, column.former_names)) if name in free]
-        if len(former) > 1:  # a former name that a new column has belongs to that column
+        if len(former) > 1:  # a former name that another column now has belongs to that column
             former = [name for name in former if name not in active] or former
         if not column.active:  # a retired column keeps the values of a column whose type has changed
             former = [name for name in former if _goes_another_way(active.get(name), free, stored, dialect)]

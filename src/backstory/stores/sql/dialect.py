@@ -119,7 +119,7 @@ class Dialect(ABC):
         """The database's own type. Unless `strict` is true, strings have no length."""
 
     def type_of(self, column: SqlColumn) -> str:
-        """The database's type of a column."""
+        """The type of a column in the database."""
         return self.map_logical_type(
             column.datatype, column.max_length, column.decimal_precision, column.decimal_scale
         )

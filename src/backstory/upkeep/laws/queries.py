@@ -265,7 +265,7 @@ def laws_of_keys(table_terms: TableTerms, engine: TableSql) -> Steps:
 
 
 def laws_of_events(shape: Shape, names: Mapping[str, Any], log: LogFacts, engine: TableSql) -> Steps:
-    """The laws of events in the order of their record (odf-ingest.md 2.10). `names` are the system columns."""
+    """The laws of events in a record's order (odf-ingest.md 2.10). `names` are the system columns."""
     known = {
         "op": operation_sql(engine.column, names),
         "time": engine.micros(shape, names["event_time"]),
