@@ -1,8 +1,8 @@
 """YAML documents, read within limits and validated by pydantic. Errors name the file, path and line.
 
-A few lines of YAML can expand to a billion parts (aliases of aliases) or exhaust the stack, and a number can
-take minutes to parse. The limits are far above any document that people write. A document beyond them is
-refused before it is built.
+A few lines of YAML can expand to a billion parts (aliases of aliases) or exhaust the stack. A number can take
+minutes to parse. The limits are far above any document that people write. A document beyond them is refused
+before it is built.
 """
 
 import difflib
@@ -149,8 +149,8 @@ class DocumentKind:
     """The noun for a kind of document, and its error codes.
 
     `absent_code` is for a file that cannot be read, and `wrong_code` is for wrong content. A validator of a
-    model may raise a PydanticCustomError with `why`, `remedy` and `at` in its context: a clause, a sentence,
-    and the steps from the part to the wrong key. If `columns` is true, errors include the column.
+    model may raise a PydanticCustomError. Its context contains a clause `why`, a sentence `remedy`, and `at`,
+    the steps from the part to the wrong key. If `columns` is true, errors include the column.
     """
 
     noun: str

@@ -1,8 +1,8 @@
 """The commits that a feed covers: named by version, snapshot id or time, or by the cursor of a consumer.
 
 A cursor is a tag, which keeps its snapshot from expiring for as long as `backstory.cursor-max-age` allows. A
-table property records the cursor too, which distinguishes a cursor with an expired tag from a new one
-(native.md, V103 and V108 to V113).
+table property also records the cursor, to distinguish a cursor with an expired tag from a new one (native.md,
+V103 and V108 to V113).
 """
 
 import re

@@ -84,7 +84,7 @@ _CANCELED: Final = """(
 def changes_query(
     syntax: SqlSyntax, record: Sequence[str], content: Sequence[str], *, net: bool, only_added: bool = False
 ) -> str:
-    """The query for the changes among moved rows, from the columns `record`, its identity, and `content`.
+    """The query for changes among moved rows, which have columns `record` (the identity) and `content`.
 
     One removed and one added row of a record are an update. If there are more rows, they are deletes and
     inserts. With `net`, a change covers all commits together. It has the last commit that touched its record,
@@ -140,7 +140,8 @@ class FeedRows:
 def feed_rows(table: TableLike, options: ChangesOptions) -> FeedRows:
     """The rows that a feed reports: versions with all columns, or current rows with the user's columns.
 
-    Raises UsageError for `current` on an event log, and Refused for columns with the names of the feed's own.
+    Raises UsageError for `current` on an event log, and Refused for columns with the same names as the feed's
+    own columns.
     """
     shape = table.shape
     if options.get("current"):
@@ -325,8 +326,8 @@ class ChangeFeed:
 
     `frame` has the rows' columns, then `_change_type`, `_commit_version` and `_commit_timestamp`. It is
     sorted by commit, each preimage before its postimage. A feed of more than half a million rows is sorted
-    within each partition, and a partition has all rows of an identity. In a `with` block, the cursor moves to
-    `until` if the block succeeds, and `frame` can only be read within the block.
+    within each partition, and all rows of an identity are in one partition. In a `with` block, the cursor
+    moves to `until` if the block succeeds, and `frame` can only be read within the block.
     """
 
     frame: "DataFrame"

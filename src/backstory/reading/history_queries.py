@@ -482,8 +482,8 @@ def _require_foreign_key(child: StoredHistory, fk: str) -> None:
 def changes(history: StoredHistory, after: Time, until: Time) -> Query:
     """The events after `after` and up to `until`, with one row for each.
 
-    `change` is inserted, changed, deleted or reappeared, and `changed_at` its instant. Each attribute has the
-    columns `old_<name>` and `new_<name>`.
+    `change` is inserted, changed, deleted or reappeared, and `changed_at` is its instant. Each attribute has
+    the columns `old_<name>` and `new_<name>`.
     """
     literal, text, names = history.instant, history.text, [each.name for each in history.attributes]
     low, high = history.model.require_unpruned(instant_of(after)), instant_of(until)

@@ -249,12 +249,12 @@ def join_as_of(
 ) -> "DataFrame":
     """Join the frame's rows with the version that was true at each row's time (native.md V98).
 
-    `at` is the column with the time of a row, and `known_at` the recorded time, or the column with it. `on`
-    names the columns of the key, which both sides have. The answer has the frame's columns, then the table's
-    other columns, `valid_from` and `valid_to`. A name that is taken gets a number. A row without a version
-    gets NULLs, or is dropped with `how="inner"`. A NULL in the key or in a time matches nothing. In an event
-    log whose events stay true, the newest event counts. Raises UsageError for another key, for missing
-    columns and for columns without times. Also raises the errors of `KnownTable.versions`.
+    `at` is the column with the time of a row, and `known_at` is the recorded time, or the column with it.
+    `on` names the columns of the key, which both sides have. The answer has the frame's columns, then the
+    table's other columns, `valid_from` and `valid_to`. A name that is taken gets a number. A row without a
+    version gets NULLs, or is dropped with `how="inner"`. A NULL in the key or in a time matches nothing. In
+    an event log whose events stay true, the newest event counts. Raises UsageError for another key, for
+    missing columns and for columns without times. Also raises the errors of `KnownTable.versions`.
     """
     if how not in {"left", "inner"}:
         raise bad_option(f"how must be left or inner, not {how!r}.", "Use how='left' or how='inner'.")

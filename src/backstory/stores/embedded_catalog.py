@@ -70,7 +70,7 @@ def catalog_contents(connection: sqlite3.Connection) -> CatalogFile:
 
 @contextmanager
 def open_to_read(file: Path) -> Iterator[sqlite3.Connection]:
-    """A connection that neither changes the file nor creates others next to it."""
+    """A connection that neither changes the file nor creates other files next to it."""
     with closing(sqlite3.connect(f"{file.as_uri()}?mode=ro", uri=True, timeout=PATIENCE)) as connection:
         yield connection
 
@@ -247,7 +247,7 @@ def _is_same_folder(one: str, other: Path) -> bool:
 def _infer_former_folders(folder: Path, entries: list[CatalogEntry]) -> set[str]:
     """Infer a warehouse's former folders from its tables' locations, if its catalog records none.
 
-    A location elsewhere is in a former folder in two cases: this folder has the same file at the same
+    A location elsewhere is in a former folder in two cases. Either this folder has the same file at the same
     relative path, or metadata there names the former location. Otherwise the table's owner chose the
     location.
     """

@@ -50,7 +50,7 @@ MERGE_MODE: Final = "write.merge.mode"
 def commit(store: ConnectStore, table: IcebergTable | None, change: Change, note: Note) -> Commit:
     """Commit a change once. If `table` is None, the change creates it.
 
-    Raises TryAgain if another writer committed first, Refused for a name that no table can have, and
+    Raises TryAgain if another writer committed first. Raises Refused for a name that no table can have, and
     UsageError for a change that only Java can make. A failed commit may leave files until snapshots expire.
     """
     if table is not None and change.tags:
@@ -111,7 +111,7 @@ _BY_SQL: Final = (
 
 
 def _require_restorable(table: IcebergTable, change: Change, into: Shape) -> None:
-    """Raise UsageError unless the table is a base with row ids, and its columns are the same as then.
+    """Raise UsageError unless the table is a base with row ids, and had the same columns at that snapshot.
 
     A new commit restores the state. In other layouts, however, the newest commit has a meaning of its own.
     """

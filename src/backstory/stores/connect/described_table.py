@@ -1,7 +1,7 @@
 """An Iceberg table as its metadata JSON describes it, with the method names of Iceberg's Java.
 
-Readers of a table call the same methods on Java's object and on this one. An error names any method that only
-Java has.
+Readers of a table call the same methods on Java's objects and on the objects of this module. An error names
+any method that only Java has.
 """
 
 import json

@@ -193,7 +193,7 @@ def moves_by_file(
 def _lines_by_file(
     commit: FilesOfCommit, wanted: Collection[str], hidden: HiddenPositions
 ) -> dict[str, list[FileLine]]:
-    """The lines of a commit by wanted data file, for the file itself and for its delete files."""
+    """For each wanted data file, the lines of a commit for the file itself and for its delete files."""
     lines: dict[str, list[FileLine]] = {}
     for line in commit.lines:
         if line.content == BY_VALUE:

@@ -250,7 +250,7 @@ def _field_or_parts(fields: Mapping[str, Field], column: str | tuple[str, ...]) 
 
 
 def _match_values(choose: ChooseRows | None, values: Mapping[str, pa.Array], rows: pa.Table) -> Values:
-    """A mask of the rows that have one of the values in each column and that are chosen."""
+    """A mask of the chosen rows that have one of the values in each column."""
     matches = reduce(pc.and_, (pc.is_in(rows[name], value_set=wanted) for name, wanted in values.items()))
     if choose is None:
         return matches

@@ -114,7 +114,7 @@ def _plan_renames(
     """A mapping of old names to new names, in an order in which each new name is free.
 
     A missing column takes the stored column that has one of its former names. If that name belongs to another
-    current column, a stored column is then searched for that one: `b` becomes `c`, and then `a` becomes `b`.
+    current column, that column then needs a stored column itself: `b` becomes `c`, and then `a` becomes `b`.
     """
     free = {name.strip().lower(): name for name in stored}
     active = {column.name: column for column in columns if column.active}

@@ -157,7 +157,7 @@ _SPARK_TEXTS = {
 
 
 class Spark(TemplateDialect):
-    """Spark SQL on Iceberg tables. People read its SQL, but loads run in one pass (decision H2)."""
+    """Spark SQL on Iceberg tables. Its SQL is for people, because loads run in one pass (decision H2)."""
 
     DIALECT_NAME: ClassVar[str] = "spark_iceberg"
     RESERVED_KEYWORDS: ClassVar[frozenset[str]] = keywords("spark")

@@ -110,7 +110,7 @@ class FileRows:
         return tuple(way.sql(DuckDB(), self.engine.column) for way in ways)
 
     def count(self, laws: LawQuery) -> Broken:
-        """How often rows break each law: find the broken records, then check their rows again."""
+        """How often rows break each law. Finds the broken records, then checks their rows again."""
         records, steps = identities(self.table, laws.identity), laws.steps(self.engine)
         anything = " OR ".join(map(DUCKDB.name, steps[-1]))
         relation = f"{nest_steps(steps, DUCKDB)} AS judged"
@@ -136,7 +136,7 @@ class FileRows:
     def count_events(
         self, laws: LawQuery, offset: str, wanted: Callable[[int], int]
     ) -> tuple[Broken, int, list[str]]:
-        """As `count`, and the number of wrong offsets, with the first ten of them."""
+        """The result of `count`, and the number of wrong offsets, with the first ten of them."""
         broken, offsets = self.count(laws), self.table[offset].cast(pa.int64())
         query = f"{misplaced_query(DUCKDB.rows, wanted(len(offsets)))} ORDER BY place NULLS FIRST"
         with hold_memory(self.lease, "laws", offsets.nbytes):
@@ -183,7 +183,7 @@ class FrameRows:
     def count_events(
         self, laws: LawQuery, offset: str, wanted: Callable[[int], int]
     ) -> tuple[Broken, int, list[str]]:
-        """As `count`, and the number of wrong offsets, with the first ten of them.
+        """The result of `count`, and the number of wrong offsets, with the first ten of them.
 
         The scan of the laws also computes the count and a hash of all offsets. Only if these are wrong is the
         log read again.
@@ -209,7 +209,7 @@ class FrameRows:
 
 
 def broken_in_frame(rows: "DataFrame", table_terms: TableTerms) -> Broken:
-    """How often versions in a frame break each law, with up to ten keys of each."""
+    """How often versions in a frame break each law, with up to ten keys for each law."""
     return FrameRows(rows, table_terms.shape.table).count(query_of_rows(table_terms))
 
 
@@ -237,7 +237,7 @@ LogRows = Callable[[], Sequence[Mapping[str, Any]]]
 
 
 def broken_laws(table: TableMetadata, read: ReadRows, logged: LogRows) -> Broken:
-    """How often the rows of a table break each law of its layout, with up to ten keys of each."""
+    """How often the rows of a table break each law of its layout, with up to ten keys for each law."""
     if table.shape.layout is Layout.ODF:
         return _broken_log(table, read, logged)
     if table.shape.layout.span is None and Law.UNIQUE_KEY not in LAWS[table.shape.layout]:
@@ -300,7 +300,7 @@ def broken_in_files(files: TableReader) -> Broken:
 
 
 def broken_in_table(store: IcebergStore, table: IcebergTable) -> Broken:
-    """How often the rows of a table break each law, with up to ten keys of each."""
+    """How often the rows of a table break each law, with up to ten keys for each law."""
     logged = partial(log_rows, store, table.shape.table)
     return broken_laws(metadata_of(store, table), lambda _: _rows_in_session(store, table), logged)
 

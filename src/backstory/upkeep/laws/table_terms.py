@@ -190,7 +190,7 @@ class LogFacts:
     """The settings of a log: whether its rows have keys, how it writes corrections, its watermark.
 
     A log that is not `strict` contains a changelog as delivered, whose operations follow no law (section
-    2.6). If it `corrects`, it is a ledger with corrections: a key has an event for each time, and a
+    2.6). If it `corrects`, it is a ledger with corrections. A key then has an event for each time, and a
     correction may move the event to another time.
     """
 

@@ -80,7 +80,7 @@ def _key_texts(rows: pa.Table, shown: Sequence[str]) -> Iterator[str]:
 
 
 def add_up(results: Iterable[Mapping[str, object]]) -> Broken:
-    """The sum of the results of `examine`, with the first ten keys of each law."""
+    """The sum of the results of `examine`, with the first ten keys for each law."""
     totals: Broken = {}
     for row in results:
         law, times, more = row["law"], row["violations"], row["keys"]
