@@ -84,7 +84,7 @@ _CANCELED: Final = """(
 def changes_query(
     syntax: SqlSyntax, record: Sequence[str], content: Sequence[str], *, net: bool, only_added: bool = False
 ) -> str:
-    """The query for changes among moved rows, which have columns `record` (the identity) and `content`.
+    """The query for changes among moved rows. `record` are identity columns, and `content` are the others.
 
     One removed and one added row of a record are an update. If there are more rows, they are deletes and
     inserts. With `net`, a change covers all commits together. It has the last commit that touched its record,

@@ -1,4 +1,4 @@
-"""Positions of rows in data files: of a frame's rows, of hidden rows, and of rows that commits moved.
+"""The positions in data files of a frame's rows, of hidden rows, and of rows that commits moved.
 
 A row is at a position in a file as long as the table has the file and no delete file hides the position. A
 rewrite of files that does not change rows (Iceberg's `replace`) moves no row. Moved rows are read only from

@@ -1,7 +1,7 @@
 """The metadata of an Iceberg table, the number of its rows from its manifests, and its deletion vectors.
 
 No data file is read. Deletion vectors show the number of deleted rows in a partition, but not which rows.
-Hence open versions are counted exactly if each partition with deletions has only open or only closed rows.
+Hence open versions are counted exactly if each partition with deletions has only open rows or no open rows.
 Histories are partitioned accordingly.
 """
 

@@ -1,4 +1,4 @@
-"""The number of violations of each law of a table's layout, from a query that DuckDB or Spark runs.
+"""Counts the violations of each law that a table's layout has, with a query that DuckDB or Spark runs.
 
 DuckDB reads the files of a small table. Spark scans a large table once, and plain Python examines its broken
 records in Spark's tasks.
