@@ -158,7 +158,7 @@ class KeyComponent(_Part):
 
 
 class ForeignKey(_Part):
-    """A foreign key: the parent's key, computed from the child's columns. An inactive one adds no column."""
+    """A foreign key: the parent's key, computed from the child's columns. If inactive, it adds no column."""
 
     id: int | str
     referenced_dataset: DatasetName

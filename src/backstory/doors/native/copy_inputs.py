@@ -347,7 +347,7 @@ class _VersionReader:
         return bounds
 
     def whole(self, schema: pa.Schema, rows: pa.Table) -> pa.Table:
-        """The same rows with all columns of the schema. The missing columns are read by the rows' places."""
+        """The same rows with all columns of the schema. Missing columns are read at the rows' places."""
         if not len(rows):
             return schema.empty_table()
         names = self.names(name for name in schema.names if name not in rows.column_names)

@@ -390,7 +390,7 @@ def refuse_feed_faults(
 
 
 def refuse_empty_restatement(count: int, request: ApplyRequest) -> None:
-    """Refuse a restatement of all keys without changes, which would withdraw everything (V86)."""
+    """Refuse a restatement of all keys without changes, because it would withdraw everything (V86)."""
     if not count and request.all_keys and request.restate_until is None:
         raise bad_option(
             "The source has no changes, so the end of the restated window is unknown.",

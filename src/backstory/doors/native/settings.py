@@ -91,7 +91,7 @@ def agree_settings(stored: TableSettings | None, request: DeliveryRequest) -> Ta
 
 
 def refuses_absences(properties: Mapping[str, str], request: DeliveryRequest) -> bool:
-    """Whether a delivery that lacks columns is refused, by the request or else by the table (N8)."""
+    """Whether the request, or else the table, refuses a delivery that lacks columns (N8)."""
     return (request.on_schema_change or properties.get(ON_SCHEMA_CHANGE)) == "refuse"
 
 

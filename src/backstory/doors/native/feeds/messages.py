@@ -269,7 +269,7 @@ def _unwrap_batches(
 
 
 def _in_types(rows: MessageRows, types: MessageTypes) -> pa.Table:
-    """The rows of a part in the columns of all parts."""
+    """The rows of a part, with the columns of all parts."""
     count, columns = len(rows.rows), []
     lacking = {KEEPS.format(name): name not in rows.own for name in types.own}
     for field in storable_schema(types.schema):

@@ -47,7 +47,7 @@ class Append(MergeStrategy, kind="Append"):
 
 
 class Ledger(MergeStrategy, kind="Ledger"):
-    """Events; rows with a new key are added."""
+    """Events. Rows with a new key are added."""
 
     primary_key: tuple[str, ...]
     event_time_in_key: bool = True
