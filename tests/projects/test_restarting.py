@@ -161,7 +161,7 @@ def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch
 
     def killed(*arguments):
         if moment == "archived":
-            monkeypatch.setattr("backstory.upkeep.ending.deliver", broken_after_one(original_deliver))
+            monkeypatch.setattr("backstory.upkeep.ending.deliver_change", broken_after_one(original_deliver))
         if moment == "planned":
             raise BrokenOff
         archive_history(*arguments)
@@ -170,7 +170,7 @@ def test_a_restart_that_is_killed_is_completed_by_the_next_run(team, monkeypatch
 
     from backstory.upkeep import ending
 
-    archive_history, original_deliver = deliveries.archive_history, ending.deliver
+    archive_history, original_deliver = deliveries.archive_history, ending.deliver_change
     monkeypatch.setattr(deliveries, "archive_history", killed)
     if moment == "loaded":
         monkeypatch.setattr("backstory.projects.running.append_run", broken)
