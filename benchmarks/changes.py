@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.model.change import Change, Note
 from backstory.model.layout import FILE, POSITION, Layout
 from backstory.model.table import Column, Shape, TableName
@@ -52,7 +52,7 @@ def rows(keys, seed):
 
 
 def commit(store, change):
-    deliver_once(store, TableChange([], Note("bench", ""), lambda: (existing(store, NAME), change)))
+    commit_change(store, existing(store, NAME), change, Note("bench", ""))
 
 
 def update(store, keys, seed):
@@ -106,7 +106,7 @@ def main(count=1_000_000):
             ("id",),
             Layout.FIVETRAN_LIVE,
         )
-        deliver_once(store, TableChange([], Note("bench", ""), lambda: (None, Change(into=shape))))
+        commit_change(store, None, Change(into=shape), Note("bench", ""))
         commit(store, Change(added=rows(range(count), 0)))
         commit(store, Change(added=rows(range(count, count + 10_000), 1)))
         measure(store, "10,000 rows appended", 1)

@@ -22,7 +22,7 @@ from backstory.doors.historize.load import prepare_load
 from backstory.doors.historize.model_load import open_model
 from backstory.doors.historize.receipts import LoadRequest
 from backstory.doors.historize.spark_tables import base_shape, hist_shape
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.model.change import Change, Note
 from backstory.stores.sql.columns import instant_text
 from backstory.stores.sql.statements import fill_placeholders
@@ -77,8 +77,7 @@ class Bench:
         hist = sync_hist(dataset, None, NOW)
         load = prepare_load(model, dataset, hist, self.dialect())
         for shape in (base_shape(load), hist_shape(load)):
-            made = TableChange([], Note("bench", ""), lambda shape=shape: (None, Change(into=shape)))
-            deliver_once(self.store, made)
+            commit_change(self.store, None, Change(into=shape), Note("bench", ""))
         key, made = f"sha2(concat('id~', id), 256) AS rc_{name}_key", "sha2(concat_ws('|', id, V), 256)"
         row = f"SELECT {key}, {ATTRIBUTES}, {made.replace('V', '0')} AS row_hash"
         base = self.spark.sql(

@@ -3,7 +3,7 @@
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from backstory.engine.deliver import TableChange, deliver_once
+from backstory.engine.deliver import commit_change
 from backstory.model import layout
 from backstory.model.change import Change, Note
 from backstory.model.layout import Layout
@@ -70,7 +70,7 @@ def make(store: IcebergStore, layout_: Layout, count: int, *, hot: bool = False)
     """A table of so many versions, by one INSERT that no door sees."""
     table = table_of(layout_, hot=hot)
     shape = Shape(table, COLUMNS[layout_], ("id",), layout_)
-    deliver_once(store, TableChange([], Note("bench", ""), lambda: (None, Change(into=shape))))
+    commit_change(store, None, Change(into=shape), Note("bench", ""))
     name = store.sql_name(table)
     stored = store.spark.table(name).schema
     memory = ""
